@@ -1,0 +1,62 @@
+"""Small frozen records that travel between the layers. Everything per row is in row order, always."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    Array = np.ndarray[Any, Any] | torch.Tensor
+
+UNLABELLED = -1
+"""The label of a row whose category is not known."""
+
+
+class Scores(NamedTuple):
+    """Accuracy on all scored rows, on those of known and on those of novel categories, each in [0, 1] or nan."""
+
+    all: float
+    known: float
+    novel: float
+
+    def __str__(self) -> str:
+        return " / ".join(f"{100 * score:.1f}" for score in self)
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level of abstraction: a cluster id for every row, in row order, and the clusters' centres.
+
+    Clusters `0 … n_known - 1` are the known ones, the others are novel.
+    """
+
+    labels: Array
+    centers: Array
+    n_known: int
+    inertia: float
+    n_iter: int
+
+    @property
+    def n_clusters(self) -> int:
+        """How many clusters this level has."""
+        return len(self.centers)
+
+    @property
+    def n_novel(self) -> int:
+        """How many of them are novel."""
+        return self.n_clusters - self.n_known
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """Pseudo-labels at every level of abstraction, finest first: `levels[0]` is the base level with K clusters."""
+
+    levels: tuple[Level, ...]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of clusters of each level, finest first."""
+        return [level.n_clusters for level in self.levels]
