@@ -1,1 +1,68 @@
 """selex: sort images, a few of them labelled, into known categories and ones nobody has named yet."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from selex.cluster.estimate_k import estimate_k
+    from selex.cluster.estimators import HierarchicalKMeans, SemiSupervisedKMeans
+    from selex.cluster.hierarchy import hssk
+    from selex.cluster.kmeans import bssk
+    from selex.cluster.variant import Variant, published
+    from selex.errors import InputError, Note
+    from selex.metrics import ari, nmi, split_accuracy
+    from selex.types import UNLABELLED, Hierarchy, KEstimate, Level, Scores
+
+__version__ = "0.1.0"
+
+# Where each public name lives. Imported when first used: `selex --help` must not wait for torch.
+_HOMES = {
+    "Hierarchy": "types",
+    "HierarchicalKMeans": "cluster.estimators",
+    "InputError": "errors",
+    "KEstimate": "types",
+    "Level": "types",
+    "Note": "errors",
+    "Scores": "types",
+    "SemiSupervisedKMeans": "cluster.estimators",
+    "UNLABELLED": "types",
+    "Variant": "cluster.variant",
+    "ari": "metrics",
+    "bssk": "cluster.kmeans",
+    "estimate_k": "cluster.estimate_k",
+    "hssk": "cluster.hierarchy",
+    "nmi": "metrics",
+    "published": "cluster.variant",
+    "split_accuracy": "metrics",
+}
+__all__ = [
+    "UNLABELLED",
+    "HierarchicalKMeans",
+    "Hierarchy",
+    "InputError",
+    "KEstimate",
+    "Level",
+    "Note",
+    "Scores",
+    "SemiSupervisedKMeans",
+    "Variant",
+    "ari",
+    "bssk",
+    "estimate_k",
+    "hssk",
+    "nmi",
+    "published",
+    "split_accuracy",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"selex.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'selex' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -60,3 +60,17 @@ class Hierarchy:
     def sizes(self) -> list[int]:
         """Number of clusters of each level, finest first."""
         return [level.n_clusters for level in self.levels]
+
+
+@dataclass(frozen=True)
+class KEstimate:
+    """How many categories there seem to be: the estimate, an interval, and every count that was tried.
+
+    `curve` holds `(n_clusters, score)` in order of `n_clusters`; higher scores are better.
+    """
+
+    n_clusters: int
+    low: int
+    high: int
+    curve: tuple[tuple[int, float], ...]
+    method: str

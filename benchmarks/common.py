@@ -1,0 +1,84 @@
+"""What every benchmark needs: data that looks like embeddings, a clock that waits for the GPU, one way to write results."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import selex
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def embeddings(
+    n: int, d: int, k: int, device: str, seed: int = 0, noise: float = 1.5
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """N L2-normalised rows around k random directions, and the direction of each row. Made in blocks: no temporaries."""
+    generator = torch.Generator(device).manual_seed(seed)
+    centers = torch.nn.functional.normalize(torch.randn(k, d, device=device, generator=generator), dim=1)
+    truth = torch.arange(n, device=device) % k
+    rows = torch.empty(n, d, device=device)
+    for start in range(0, n, 1 << 16):
+        block = rows[start : start + (1 << 16)].normal_(generator=generator).mul_(noise / d**0.5)
+        block += centers[truth[start : start + (1 << 16)]]
+        block /= block.norm(dim=1, keepdim=True)
+    return rows, truth
+
+
+def half_labelled(truth: torch.Tensor, n_known: int, seed: int = 0) -> torch.Tensor:
+    """Labels of the benchmark: half the rows of the first n_known categories, -1 elsewhere."""
+    generator = torch.Generator(truth.device).manual_seed(seed)
+    drawn = torch.rand(len(truth), device=truth.device, generator=generator) < 0.5
+    return torch.where((truth < n_known) & drawn, truth, -1)
+
+
+def seconds(work: Callable[[], object], repeats: int, warmups: int = 1) -> list[float]:
+    """Wall time of each repeat, waiting for the GPU where there is one."""
+    times = []
+    for index in range(warmups + repeats):
+        _wait()
+        start = time.perf_counter()
+        work()
+        _wait()
+        if index >= warmups:
+            times.append(time.perf_counter() - start)
+    return times
+
+
+def spread(times: list[float]) -> dict[str, float]:
+    """Median, fastest and slowest, rounded to tenths of a millisecond."""
+    return {
+        "median_s": round(statistics.median(times), 4),
+        "min_s": round(min(times), 4),
+        "max_s": round(max(times), 4),
+        "repeats": len(times),
+    }
+
+
+def save(name: str, results: list[dict[str, object]], folder: Path | None = None) -> None:
+    """Print the results and write them with the machine, the versions and the command that made them."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
+    record = {
+        "command": "python " + " ".join(["benchmarks/" + Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "selex": selex.__version__,
+        "results": results,
+    }
+    folder = folder or RESULTS
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    print(json.dumps(record, indent=1))
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

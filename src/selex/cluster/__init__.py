@@ -1,0 +1,1 @@
+"""Numbers in, cluster ids out: knows nothing of images, files or the network."""

@@ -1,0 +1,239 @@
+"""scikit-learn estimators: numbers and a few labels in, categories out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from selex.cluster.estimate_k import estimate_k
+from selex.cluster.hierarchy import hssk
+from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.cluster.variant import Variant
+from selex.errors import InputError
+from selex.types import UNLABELLED, Hierarchy, KEstimate
+
+if TYPE_CHECKING:
+    from selex.types import Array
+
+
+class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
+    """Hierarchical balanced semi-supervised k-means (HSSK): categories, and coarser and coarser groups of them.
+
+    Args:
+        n_clusters: how many categories there are, known and novel together, or `"auto"` to estimate it.
+        n_levels: make at most so many levels; None makes all, up to 'known' against 'novel'.
+        balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
+        n_iter: iterations of the balanced stage, and again of the final one.
+        n_init: restarts, of which the lowest inertia is kept; 10 for final results.
+        variant: differences from the paper, for comparison; see `Variant` and `published`.
+        random_state: seed or numpy generator. The same seed gives the same labels on the same device.
+        memory: bytes that temporaries may take.
+
+    Attributes:
+        labels_: cluster of every row, in row order; clusters `0 … len(classes_) - 1` are the known categories.
+        cluster_centers_: centres of the clusters, `(n_clusters_, n_features)`.
+        classes_: names of the known categories, in the order of their clusters.
+        hierarchy_: every level, finest first: `hierarchy_.levels[i].labels` and `.centers`.
+        inertia_: sum of squared distances of rows to their own centres.
+        n_clusters_: how many clusters there are.
+        n_iter_: iterations made.
+        k_estimate_: the `KEstimate` behind `n_clusters="auto"`, else None.
+        n_features_in_: number of columns seen by `fit`.
+
+    Data may be numpy (memory-mapped too) or torch on any device; what comes out is of the same kind, on that device.
+    float16 and whole numbers are worked on, and come out, in float32.
+    """
+
+    labels_: Array
+    cluster_centers_: Array
+    classes_: NDArray[Any]
+    hierarchy_: Hierarchy
+    k_estimate_: KEstimate | None
+    inertia_: float
+    n_clusters_: int
+    n_iter_: int
+
+    def __init__(
+        self,
+        n_clusters: int | Literal["auto"] = 8,
+        *,
+        n_levels: int | None = None,
+        balanced: bool = True,
+        n_iter: int = 10,
+        n_init: int = 1,
+        variant: Variant | None = None,
+        random_state: Any = None,
+        memory: int = DEFAULT_MEMORY,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.n_levels = n_levels
+        self.balanced = balanced
+        self.n_iter = n_iter
+        self.n_init = n_init
+        self.variant = variant
+        self.random_state = random_state
+        self.memory = memory
+
+    def fit(self, X: Any, y: Any = None) -> HierarchicalKMeans:
+        """Find the clusters of `X`; `y` holds the category of each row, -1 (or None, NaN, "") where it is unknown."""
+        X = self._features(X, reset=True)
+        self.classes_, labels = encode(y, len(X))
+        rng = _generator(self.random_state)
+        self.k_estimate_ = self._estimate(X, labels, rng)
+        self.hierarchy_ = hssk(
+            X,
+            labels if y is not None else None,
+            self.k_estimate_.n_clusters if self.k_estimate_ else self._n_clusters(),
+            n_levels=self._levels(),
+            balanced=self.balanced,
+            n_iter=self.n_iter,
+            n_init=self.n_init,
+            variant=self.variant,
+            rng=rng,
+            memory=self.memory,
+        )
+        base = self.hierarchy_.levels[0]
+        self.labels_, self.cluster_centers_, self.inertia_ = base.labels, base.centers, base.inertia
+        self.n_clusters_, self.n_iter_ = base.n_clusters, base.n_iter
+        return self
+
+    def fit_predict(self, X: Any, y: Any = None) -> Array:
+        """Find the clusters of `X` and return the cluster of every row."""
+        return self.fit(X, y).labels_
+
+    def predict(self, X: Any) -> Array:
+        """Nearest cluster of every row of `X`. Rows seen by `fit` may have had a label that says otherwise."""
+        rows, centers, as_given = self._against(X)
+        return as_given(rows.nearest(centers)[0])
+
+    def transform(self, X: Any) -> Array:
+        """Distance of every row of `X` to every centre, `(n, n_clusters_)`."""
+        rows, centers, as_given = self._against(X)
+        step = rows.step(len(centers))
+        parts = [rows.distances(centers, slice(i, i + step)).sqrt_() for i in range(0, rows.n, step)]
+        return as_given(torch.cat(parts))
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_clusters_
+
+    def _levels(self) -> int | None:
+        return self.n_levels
+
+    def _n_clusters(self) -> int:
+        if isinstance(self.n_clusters, (int, np.integer)) and self.n_clusters > 0:
+            return int(self.n_clusters)
+        raise InputError(f"n_clusters must be a whole number of at least 1, or 'auto', not {self.n_clusters!r}")
+
+    def _estimate(self, X: Any, labels: NDArray[np.int64], rng: np.random.Generator) -> KEstimate | None:
+        if not (isinstance(self.n_clusters, str) and self.n_clusters == "auto"):
+            return None
+        return estimate_k(X, labels, balanced=self.balanced, rng=rng, memory=self.memory)
+
+    def _features(self, X: Any, reset: bool) -> Any:
+        """`X` checked by scikit-learn, or by ourselves where it is a tensor that must stay on its device."""
+        if not isinstance(X, Tensor):
+            return validate_data(self, X, reset=reset, dtype="numeric", ensure_all_finite=False)
+        if X.ndim != 2:
+            raise InputError(f"features must be a table, rows × dimensions, not of shape {tuple(X.shape)}")
+        if reset:
+            self.n_features_in_ = X.shape[1]
+        elif X.shape[1] != self.n_features_in_:
+            raise InputError(f"features have {X.shape[1]} columns, the fitted data had {self.n_features_in_}")
+        return X
+
+    def _against(self, X: Any) -> tuple[Rows, Tensor, Any]:
+        """New rows, the centres in their coordinates, and how to hand back a result."""
+        check_is_fitted(self)
+        X = self._features(X, reset=False)
+        rows = Rows(X, self.memory)
+        centers = torch.as_tensor(self.cluster_centers_).to(rows.device, rows.dtype) - rows.shift
+        return rows, centers, (lambda out: out) if isinstance(X, Tensor) else Tensor.numpy
+
+
+class SemiSupervisedKMeans(HierarchicalKMeans):
+    """Balanced semi-supervised k-means (BSSK): known categories from labelled rows, novel ones discovered.
+
+    The base level of `HierarchicalKMeans` alone; same attributes, and `hierarchy_` has one level.
+
+    Args:
+        n_clusters: how many categories there are, known and novel together, or `"auto"` to estimate it.
+        balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
+        n_iter: iterations of the balanced stage, and again of the final one.
+        n_init: restarts, of which the lowest inertia is kept; 10 for final results.
+        variant: differences from the paper, for comparison; see `Variant` and `published`.
+        random_state: seed or numpy generator. The same seed gives the same labels on the same device.
+        memory: bytes that temporaries may take.
+    """
+
+    def __init__(
+        self,
+        n_clusters: int | Literal["auto"] = 8,
+        *,
+        balanced: bool = True,
+        n_iter: int = 10,
+        n_init: int = 1,
+        variant: Variant | None = None,
+        random_state: Any = None,
+        memory: int = DEFAULT_MEMORY,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.balanced = balanced
+        self.n_iter = n_iter
+        self.n_init = n_init
+        self.variant = variant
+        self.random_state = random_state
+        self.memory = memory
+
+    def _levels(self) -> int | None:
+        return 1
+
+
+def encode(y: Any, n: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Names of the known categories in sorted order, and for every row the index of its name or -1.
+
+    Unlabelled rows are -1, None, NaN or an empty string, whichever the type of `y` allows.
+    """
+    if y is None:
+        return np.empty(0, dtype=np.int64), np.full(n, UNLABELLED)
+    names = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
+    if names.shape not in ((n,), (n, 1)):
+        raise InputError(f"labels have shape {names.shape} for {n} rows: one label a row, -1 where unknown")
+    names = names.reshape(n)
+    unlabelled = np.array([_is_unlabelled(name) for name in names.tolist()], dtype=bool)
+    labels = np.full(n, UNLABELLED)
+    given = names[~unlabelled]
+    try:
+        classes, labels[~unlabelled] = np.unique(given, return_inverse=True)
+    except TypeError:  # names of several types, which have no order among them: sort by what they look like
+        classes, labels[~unlabelled] = _unique_mixed(given)
+    return classes, labels
+
+
+def _is_unlabelled(name: Any) -> bool:
+    if isinstance(name, str):
+        return name in ("", "-1")  # numpy writes -1 as "-1" among strings
+    return name is None or (
+        isinstance(name, (int, float)) and not isinstance(name, bool) and (name != name or name == -1)
+    )
+
+
+def _unique_mixed(names: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    classes = sorted(set(names.tolist()), key=lambda name: (type(name).__name__, str(name)))
+    index = {name: i for i, name in enumerate(classes)}
+    found = np.empty(len(classes), dtype=object)
+    found[:] = classes
+    return found, np.array([index[name] for name in names.tolist()], dtype=np.int64)
+
+
+def _generator(random_state: Any) -> np.random.Generator:
+    """A numpy generator from a seed, a generator (used as it is) or a legacy RandomState."""
+    if isinstance(random_state, np.random.RandomState):
+        return np.random.default_rng(random_state.randint(1 << 31))
+    return np.random.default_rng(random_state)

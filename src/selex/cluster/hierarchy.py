@@ -1,0 +1,98 @@
+"""HSSK: pseudo-labels at every level of abstraction (paper algorithm 5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from selex.cluster.kmeans import Settings, as_data, prepare, run
+from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.cluster.variant import Variant
+from selex.errors import InputError
+from selex.types import UNLABELLED, Hierarchy, Level
+
+
+def hssk(
+    data: Any,
+    labels: Any,
+    n_clusters: int,
+    *,
+    n_levels: int | None = None,
+    balanced: bool = True,
+    n_iter: int = 10,
+    n_init: int = 1,
+    variant: Variant | None = None,
+    rng: np.random.Generator | int | None = None,
+    memory: int = DEFAULT_MEMORY,
+) -> Hierarchy:
+    """Hierarchical balanced semi-supervised k-means: BSSK at the base, then with half as many clusters at every level.
+
+    Args:
+        data: `n × d` features: numpy (memory-mapped too) or torch on any device.
+        labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
+        n_clusters: clusters of the base level, known and novel together.
+        n_levels: make at most so many levels; None makes all, up to 'known' against 'novel'.
+        balanced: limit cluster sizes; off for long tails.
+        n_iter: iterations of each stage of BSSK.
+        n_init: restarts of each level's BSSK.
+        variant: differences from the paper, for comparison.
+        rng: generator or seed.
+        memory: bytes that temporaries may take.
+
+    Returns:
+        The `Hierarchy`, finest level first, every level's labels in row order.
+    """
+    if n_levels is not None and n_levels < 1:
+        raise InputError(f"n_levels must be at least 1, not {n_levels}")
+    settings = Settings(balanced, n_iter, n_init, variant or Variant())
+    rows, known, n_known, n_novel = prepare(data, labels, n_clusters, memory)
+    generator = np.random.default_rng(rng)
+    levels = [run(rows, known, n_known, n_novel, settings, generator)]
+    base, group = levels[0], torch.arange(n_known, device=rows.device)
+    for n_known, n_novel in level_sizes(n_known, n_novel)[1:n_levels]:
+        if n_known:
+            group = _group(levels[-1].centers[: levels[-1].n_known], n_known, generator, memory)[group]
+        levels.append(run(rows, _hyper_labels(base, group), n_known, n_novel, settings, generator))
+        if settings.variant.level_order == "known-first":
+            levels[-1] = _known_first(levels[-1], base)
+    return Hierarchy(tuple(as_data(level, rows, data) for level in levels))
+
+
+def level_sizes(n_known: int, n_novel: int) -> list[tuple[int, int]]:
+    """`(known, novel)` clusters of every level, finest first, until one known cluster is left.
+
+    Without known clusters the halving goes on until two are left.
+
+    >>> [known + novel for known, novel in level_sizes(100, 100)]
+    [200, 100, 50, 24, 12, 6, 2]
+    """
+    sizes = [(n_known, n_novel)]
+    while n_known > 1 or (n_known == 0 and n_novel > 3):
+        n_known, n_novel = max(n_known // 2, min(n_known, 1)), max(n_novel // 2, min(n_novel, 1))
+        sizes.append((n_known, n_novel))
+    return sizes
+
+
+def _group(prototypes: Tensor, n_groups: int, rng: np.random.Generator, memory: int) -> Tensor:
+    """Plain k-means of the known prototypes: the group of each."""
+    rows = Rows(prototypes, memory)
+    unlabelled = torch.full((rows.n,), UNLABELLED, device=rows.device)
+    level = run(rows, unlabelled, 0, n_groups, Settings(balanced=False), rng)
+    return torch.as_tensor(level.labels)
+
+
+def _hyper_labels(base: Level, group: Tensor) -> Tensor:
+    """Each row that the base level put into a known cluster carries that cluster's group; the others carry -1."""
+    cluster = torch.as_tensor(base.labels)
+    return torch.cat([group, group.new_full((base.n_novel,), UNLABELLED)])[cluster]
+
+
+def _known_first(level: Level, base: Level) -> Level:
+    """The published slip: labels ordered known rows first, then read as if they were in row order."""
+    is_known = torch.as_tensor(base.labels) < base.n_known
+    order = torch.cat([torch.nonzero(is_known)[:, 0], torch.nonzero(~is_known)[:, 0]])
+    return replace(level, labels=torch.as_tensor(level.labels)[order])

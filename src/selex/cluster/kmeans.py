@@ -1,0 +1,234 @@
+"""BSSK: balanced semi-supervised k-means (paper algorithms 1, 2 and 4).
+
+Labelled rows never move, so k-means runs over the *free* (unlabelled) rows, with the labelled ones as a constant mass
+in their known clusters. Shapes: n rows, d dimensions, k = n_known + n_novel clusters; centres in centred coordinates.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from selex.cluster.balance import stable_match, sweep
+from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
+from selex.cluster.seeding import draw_apart, draw_spread
+from selex.cluster.variant import Variant
+from selex.errors import InputError, Note
+from selex.types import UNLABELLED, Level
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run BSSK; shared by every level of a hierarchy."""
+
+    balanced: bool = True
+    n_iter: int = 10
+    n_init: int = 1
+    variant: Variant = Variant()
+
+    def __post_init__(self) -> None:
+        for name in ("n_iter", "n_init"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
+
+
+def bssk(
+    data: Any,
+    labels: Any,
+    n_clusters: int,
+    *,
+    balanced: bool = True,
+    n_iter: int = 10,
+    n_init: int = 1,
+    variant: Variant | None = None,
+    rng: np.random.Generator | int | None = None,
+    memory: int = DEFAULT_MEMORY,
+) -> Level:
+    """Balanced semi-supervised k-means.
+
+    Args:
+        data: `n × d` features: numpy (memory-mapped too) or torch on any device.
+        labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
+        n_clusters: K, known and novel together.
+        balanced: seed apart and balance cluster sizes at `ceil(n / K)`; off for long tails.
+        n_iter: iterations of the balanced stage, and again of the final one.
+        n_init: restarts; the lowest inertia wins.
+        variant: differences from the paper, for comparison.
+        rng: generator or seed.
+        memory: bytes that temporaries may take.
+
+    Returns:
+        The base `Level`: labels, centres (in the data's kind, on its device), inertia.
+    """
+    settings = Settings(balanced, n_iter, n_init, variant or Variant())
+    rows, known, n_known, n_novel = prepare(data, labels, n_clusters, memory)
+    return as_data(run(rows, known, n_known, n_novel, settings, np.random.default_rng(rng)), rows, data)
+
+
+def prepare(data: Any, labels: Any, n_clusters: int, memory: int) -> tuple[Rows, Tensor, int, int]:
+    """Check what the caller gave and put it into working form: rows, labels on their device, n_known, n_novel."""
+    rows = Rows(data, memory)
+    known = _labels(labels, rows)
+    counts = torch.bincount(known + 1)[1:].cpu().numpy()
+    n_known, n_free = len(counts), rows.n - int(counts.sum())
+    if (counts == 0).any():
+        raise InputError(
+            f"category {int(np.argmin(counts))} has no labelled row; number the categories 0 … n_known - 1"
+        )
+    if n_clusters < max(n_known, 1):
+        raise InputError(
+            f"{n_clusters} clusters are fewer than the {n_known} known categories; ask for at least {n_known}"
+        )
+    if n_clusters > rows.n:
+        raise InputError(f"{n_clusters} clusters are more than the {rows.n} rows; ask for at most {rows.n}")
+    if labels is not None and not n_known:
+        _note("no row is labelled: every cluster will be novel")
+    if (counts == 1).any():
+        _note(f"{int((counts == 1).sum())} of {n_known} known categories have a single labelled row each")
+    if not n_free:
+        _note("every row is labelled: nothing is left to discover")
+    elif n_free < n_clusters - n_known:
+        _note(f"{n_free} unlabelled rows cannot fill {n_clusters - n_known} novel clusters: making {n_free}")
+    return rows, known, n_known, min(n_clusters - n_known, n_free)
+
+
+def run(rows: Rows, known: Tensor, n_known: int, n_novel: int, settings: Settings, rng: np.random.Generator) -> Level:
+    """The best of `n_init` runs. Centres are in the centred coordinates of `rows`."""
+    problem = _Problem(rows, known, n_known, n_novel, settings)
+    best, best_score = problem.solve(rng)
+    for _ in range(settings.n_init - 1):
+        level, score = problem.solve(rng)
+        if score < best_score:
+            best, best_score = level, score
+    return best
+
+
+def as_data(level: Level, rows: Rows, data: Any) -> Level:
+    """The level in the caller's coordinates and kind: tensors for tensors, numpy arrays otherwise."""
+    labels, centers = level.labels, level.centers + rows.shift
+    if not isinstance(data, Tensor):
+        labels, centers = labels.numpy(), centers.numpy()
+    return Level(labels, centers, level.n_known, level.inertia, level.n_iter)
+
+
+class _Problem:
+    """One clustering problem: what stays the same over restarts."""
+
+    def __init__(self, rows: Rows, known: Tensor, n_known: int, n_novel: int, settings: Settings) -> None:
+        self.rows, self.known, self.settings = rows, known, settings
+        self.n_known, self.k = n_known, n_known + n_novel
+        self.size = ceil(rows.n / self.k)
+        self.free_index = torch.nonzero(known == UNLABELLED)[:, 0]
+        held_index = torch.nonzero(known != UNLABELLED)[:, 0]
+        self.free = rows.at(self.free_index) if len(held_index) else rows
+        self.held, self.held_labels = rows.at(held_index), known[held_index]
+        self.mass, self.counts = self.held.sums(self.held_labels, self.k)
+        self.capacity = (self.size - self.counts).clamp(min=0)
+
+    def solve(self, rng: np.random.Generator) -> tuple[Level, float]:
+        """One run from new seeds: the level, and the score by which restarts are compared (lower is better)."""
+        centers = self._seed(rng)
+        if not len(self.free_index):
+            labels, distances, n_iter, before = self.free_index, self.free.norms, 0, None
+        else:
+            centers, refined, before = self._refine(centers)
+            centers, labels, distances, n_iter = self._finish(centers)
+            n_iter += refined
+        everywhere = self.known.clone()
+        everywhere[self.free_index] = labels
+        held = self.held.distances_to_own(centers, self.held_labels).sum()
+        inertia = float(distances.sum() + held)
+        score = inertia if before is None or self.settings.variant.scoring == "final" else before
+        return Level(everywhere, centers, self.n_known, inertia, n_iter), score
+
+    def _seed(self, rng: np.random.Generator) -> Tensor:
+        """Stage 1: means of labelled rows for known clusters, drawn rows for novel ones."""
+        anchors = self.mass[: self.n_known] / self.counts[: self.n_known, None]
+        count = self.k - self.n_known
+        drawn = self.free_index[:0]
+        if self.settings.balanced and self.settings.variant.seeding == "apart":
+            drawn = draw_apart(self.rows, anchors, self.free_index, count, self.size, rng)
+        if len(drawn) < count:
+            centers = torch.cat([anchors, self.rows.take(drawn)])
+            left = self.free_index[~torch.isin(self.free_index, drawn)]
+            drawn = torch.cat([drawn, draw_spread(self.rows, centers, left, count - len(drawn), rng)])
+        return torch.cat([anchors, self.rows.take(drawn)])
+
+    def _refine(self, centers: Tensor) -> tuple[Tensor, int, float]:
+        """Stage 2: move novel centres while known ones stay, each cluster limited to its capacity.
+
+        Returns the centres, the iterations made, and the sum of squared distances before the last balancing.
+        """
+        before, previous = float("nan"), None
+        for iteration in range(1, self.settings.n_iter + 1):
+            if self.settings.variant.scoring == "before-balancing":
+                before = float(self.free.nearest(centers)[1].sum())
+            labels, _ = self._repair(*self._assign(centers, iteration))
+            if previous is not None and torch.equal(labels, previous):
+                break
+            previous = labels
+            centers = torch.cat([centers[: self.n_known], self._means(labels)[self.n_known :]])
+        return centers, iteration, before
+
+    def _finish(self, centers: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
+        """Stage 3: plain semi-supervised k-means over all centres; ends early once no row changes cluster."""
+        labels, distances = self._repair(*self.free.nearest(centers))
+        for iteration in range(1, self.settings.n_iter + 1):
+            centers, previous = self._means(labels), labels
+            labels, distances = self._repair(*self.free.nearest(centers))
+            if torch.equal(labels, previous):
+                break
+        return centers, labels, distances, iteration
+
+    def _assign(self, centers: Tensor, iteration: int) -> tuple[Tensor, Tensor]:
+        """Nearest cluster of every free row; where balanced, within the clusters' capacity."""
+        if self.settings.balanced and self.settings.variant.balancing == "stable":
+            return stable_match(self.free, centers, self.capacity)
+        labels, distances = self.free.nearest(centers)
+        for _ in range(iteration if self.settings.balanced else 0):
+            labels, distances = sweep(self.free, centers, labels, distances, self.capacity)
+        return labels, distances
+
+    def _means(self, labels: Tensor) -> Tensor:
+        """Mean of each cluster's rows, labelled ones included."""
+        sums, counts = self.free.sums(labels, self.k)
+        return (self.mass + sums) / (self.counts + counts)[:, None]
+
+    def _repair(self, labels: Tensor, distances: Tensor) -> tuple[Tensor, Tensor]:
+        """Give every empty cluster the row farthest from its centre among clusters that can spare one."""
+        counts = self.counts + count(labels, self.k)
+        if counts.all():
+            return labels, distances
+        labels, distances = labels.clone(), distances.clone()
+        for cluster in torch.nonzero(counts == 0)[:, 0].tolist():
+            spare = (counts > 1)[labels]
+            row = torch.where(spare, distances, -1).argmax()
+            counts[labels[row]] -= 1
+            counts[cluster] += 1
+            labels[row], distances[row] = cluster, 0
+        return labels, distances
+
+
+def _labels(labels: Any, rows: Rows) -> Tensor:
+    """Labels as a tensor of ints beside the rows."""
+    if labels is None:
+        return torch.full((rows.n,), UNLABELLED, device=rows.device)
+    known = labels if isinstance(labels, Tensor) else torch.from_numpy(np.array(labels))
+    if known.shape != (rows.n,):
+        raise InputError(f"labels have shape {tuple(known.shape)} for {rows.n} rows: one label a row, -1 where unknown")
+    if known.is_floating_point() or known.is_complex() or known.dtype == torch.bool:
+        raise InputError(f"labels must be whole numbers, -1 where unknown, not {known.dtype}")
+    if int(known.min()) < UNLABELLED:
+        row = int(known.argmin())
+        raise InputError(f"label {int(known[row])} in row {row}: labels are 0 … n_known - 1, or -1 where unknown")
+    return known.to(rows.device, torch.long)
+
+
+def _note(text: str) -> None:
+    warnings.warn(text, Note, stacklevel=4)

@@ -1,0 +1,165 @@
+"""The data as the clustering code sees it: rows in blocks, centred, on their own device, never all distances at once.
+
+Shapes: n rows, d dimensions, k clusters, b rows of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from math import inf
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from selex.errors import InputError
+
+DEFAULT_MEMORY = 1 << 30
+"""Bytes that temporaries may take unless the caller says otherwise: 1 GiB."""
+
+_CPU_BLOCK = 8 << 20  # bytes; on a CPU a block of distances should stay in the cache
+_SHARED = [np.dtype(kind) for kind in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")]
+
+
+class Rows:
+    """`n × d` numbers, read in blocks: a numpy array (memory-mapped too), a torch tensor on any device, or nested lists.
+
+    Blocks come out minus the mean of all rows, because `|x|² + |c|² - 2 x·c` loses digits far from the origin, and in
+    at least float32. `at(index)` is a view of some of the rows, `take(index)` their values.
+    """
+
+    def __init__(self, data: Any, memory: int = DEFAULT_MEMORY) -> None:
+        self._source = _source(data)
+        self._index: Tensor | None = None
+        self._ready: Tensor | None = None
+        self.memory = memory
+        self.n, self.d = (int(size) for size in self._source.shape)
+        self.device = self._source.device if isinstance(self._source, Tensor) else torch.device("cpu")
+        self.dtype = torch.float64 if str(self._source.dtype).endswith(("float64", "longdouble")) else torch.float32
+        self.shift = torch.zeros(self.d, dtype=self.dtype, device=self.device)
+        self.shift = self._mean()
+        if self.n * self.d * self.dtype.itemsize <= memory // 4:  # small: no pass need centre it again
+            self._ready = self.take(slice(None))
+        self.norms = self._norms()
+
+    def at(self, index: Tensor) -> Rows:
+        """The rows of `index`, in that order, as `Rows` of their own (same centring)."""
+        view = copy(self)
+        view.n = len(index)
+        view.norms = self.norms[index]
+        if self._ready is not None:
+            view._ready = self._ready[index]
+        else:
+            view._index = index if self._index is None else self._index[index]
+        return view
+
+    def take(self, index: Tensor | slice) -> Tensor:
+        """The values of some rows, centred: `(len(index), d)`."""
+        if self._ready is not None:
+            return self._ready[index]
+        where = index if self._index is None else self._index[index]
+        if isinstance(self._source, Tensor):
+            return self._source[where].to(self.dtype) - self.shift
+        values = self._source[where.numpy() if isinstance(where, Tensor) else where]
+        return torch.from_numpy(np.array(values, dtype=str(self.dtype).removeprefix("torch."))) - self.shift
+
+    def blocks(self, width: int) -> Iterator[tuple[slice, Tensor]]:
+        """`(slice, values)` over all rows, in blocks sized for `width` numbers a row of temporaries beside the values."""
+        step = self.step(width)
+        for start in range(0, self.n, step):
+            part = slice(start, min(start + step, self.n))
+            yield part, self.take(part)
+
+    def step(self, width: int) -> int:
+        """Rows of one block: as many as the memory budget (on a CPU: the cache) has room for."""
+        budget = min(self.memory, _CPU_BLOCK) if self.device.type == "cpu" else self.memory
+        return max(1, budget // (self.dtype.itemsize * (2 * width + 2 * self.d)))
+
+    def nearest(self, centers: Tensor) -> tuple[Tensor, Tensor]:
+        """For every row the nearest centre (the lowest id where several are) and the squared distance to it."""
+        squares = (centers * centers).sum(1)
+        found = [torch.addmm(squares, x, centers.T, alpha=-2).min(1) for _, x in self.blocks(len(centers))]
+        distances = torch.cat([block.values for block in found])
+        return torch.cat([block.indices for block in found]), distances.add_(self.norms).clamp_(min=0)
+
+    def distances(self, centers: Tensor, index: Tensor | slice = slice(None)) -> Tensor:
+        """All squared distances of some rows to all centres, `(len(index), k)`: the caller minds the memory."""
+        squares = (centers * centers).sum(1)
+        out = torch.addmm(squares, self.take(index), centers.T, alpha=-2)
+        return out.add_(self.norms[index, None]).clamp_(min=0)
+
+    def distances_to_own(self, centers: Tensor, labels: Tensor) -> Tensor:
+        """Squared distance of every row to the centre of its own cluster, `(n,)`."""
+        out = torch.empty(self.n, dtype=self.dtype, device=self.device)
+        for part, x in self.blocks(self.d):
+            out[part] = (x - centers[labels[part]]).square_().sum(1)
+        return out
+
+    def sums(self, labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Sum of the rows of each cluster, `(k, d)`, and their number, `(k,)`. Always adds in the same order."""
+        total = torch.zeros(k, self.d, dtype=self.dtype, device=self.device)
+        on_cpu = self.device.type == "cpu"
+        for part, x in self.blocks(0 if on_cpu else k):
+            if on_cpu:
+                total.index_add_(0, labels[part], x)
+            else:  # on a GPU index_add_ adds in whatever order threads arrive; a product with one-hot rows does not
+                one_hot = torch.zeros(k, len(x), dtype=self.dtype, device=self.device)
+                total.addmm_(one_hot.scatter_(0, labels[None, part], 1), x)
+        return total, count(labels, k)
+
+    def _mean(self) -> Tensor:
+        """Mean row, from the one pass that also notices entries that are not numbers."""
+        total = torch.zeros(self.d, dtype=torch.float64, device=self.device)
+        for _, x in self.blocks(self.d):
+            total += x.sum(0, dtype=torch.float64)
+        if not torch.isfinite(total).all():
+            self._refuse()
+        return (total / self.n).to(self.dtype)
+
+    def _norms(self) -> Tensor:
+        """Squared length of every centred row, `(n,)`."""
+        out = torch.empty(self.n, dtype=self.dtype, device=self.device)
+        for part, x in self.blocks(self.d):
+            out[part] = (x * x).sum(1)
+        if not torch.isfinite(out.sum()):
+            self._refuse()
+        return out
+
+    def _refuse(self) -> NoReturn:
+        """Name the entry that cannot be worked with."""
+        for part, x in self.blocks(self.d):
+            bad = torch.nonzero(~torch.isfinite(x * x))
+            if len(bad):
+                row, column = (int(value) for value in bad[0])
+                value = float(x[row, column])
+                what = (
+                    "NaN" if value != value else "infinity" if value in (inf, -inf) else "a number too large to square"
+                )
+                raise InputError(
+                    f"features contain {what}: row {part.start + row}, column {column}; mend or drop that row"
+                )
+        raise InputError("features are too large to add up: scale them down")
+
+
+def count(labels: Tensor, k: int) -> Tensor:
+    """Rows of each cluster, `(k,)`: `bincount` without its wait for the GPU."""
+    return labels.new_zeros(k).scatter_add_(0, labels, torch.ones_like(labels))
+
+
+def _source(data: Any) -> Any:
+    """`data` as a 2-d tensor where that costs no copy (so not where numpy's memory is read-only), else as an array."""
+    source = data.detach() if isinstance(data, Tensor) else np.asanyarray(data)
+    if source.ndim != 2:
+        raise InputError(f"features must be a table, rows × dimensions, not of shape {tuple(source.shape)}")
+    if 0 in source.shape:
+        raise InputError(f"features are empty: {source.shape[0]} rows × {source.shape[1]} dimensions")
+    if isinstance(source, Tensor):
+        if source.is_complex():
+            raise InputError("features must be real numbers, not complex ones")
+        return source
+    if source.dtype.kind not in "fiub":
+        raise InputError(f"features must be real numbers, not {source.dtype}")
+    shareable = source.dtype in _SHARED and source.flags.writeable and min(source.strides) >= 0
+    return torch.from_numpy(np.asarray(source)) if shareable else source
