@@ -1,7 +1,4 @@
-"""Clustering on a GPU: the paper's hierarchy on CUB's size, a million rows, and growth with N and K.
-
-python benchmarks/cluster_gpu.py [--only hierarchy|million|growth] [--out FOLDER]
-"""
+"""Clustering on a GPU: the paper's hierarchy on CUB's size, a million rows, and growth with N and K."""
 
 from __future__ import annotations
 

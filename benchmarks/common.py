@@ -1,4 +1,4 @@
-"""What every benchmark needs: data that looks like embeddings, a clock that waits for the GPU, one way to write results."""
+"""What every benchmark needs: data that looks like embeddings, a clock that waits for the GPU, a way to save."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parent / "results"
 def embeddings(
     n: int, d: int, k: int, device: str, seed: int = 0, noise: float = 1.5
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """N L2-normalised rows around k random directions, and the direction of each row. Made in blocks: no temporaries."""
+    """L2-normalised rows, `n × d`, around k random directions, and the direction of each. Made in blocks."""
     generator = torch.Generator(device).manual_seed(seed)
     centers = torch.nn.functional.normalize(torch.randn(k, d, device=device, generator=generator), dim=1)
     truth = torch.arange(n, device=device) % k

@@ -29,7 +29,7 @@ def split_accuracy(truth: Any, clusters: Any, known: Any, version: Literal["v1",
     truth, clusters, known = _column(truth, "truth"), _column(clusters, "clusters"), _column(known, "known")
     if not len(truth) == len(clusters) == len(known):
         raise InputError(
-            f"truth, clusters and known must have one entry a row; they have {len(truth)}, {len(clusters)}, {len(known)}"
+            f"truth, clusters and known need one entry a row; they have {len(truth)}, {len(clusters)}, {len(known)}"
         )
     if not np.isin(known, (0, 1)).all():
         raise InputError("known must be true or false for every row: whether the row's true category is a known one")
@@ -67,7 +67,7 @@ def contingency(truth: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.int64
 def _matched(truth: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.bool_]:
     """Per row: is its cluster the one matched to its category? Clusters without a category are never right."""
     categories, rows = np.unique(truth, return_inverse=True)
-    ids, columns = np.unique(clusters, return_inverse=True)
+    columns = np.unique(clusters, return_inverse=True)[1]
     partner = np.full(len(categories), -1)
     if len(truth):
         matched_rows, matched_columns = linear_sum_assignment(contingency(rows, columns), maximize=True)

@@ -35,7 +35,7 @@ def stable_match(rows: Rows, centers: Tensor, capacity: Tensor) -> tuple[Tensor,
 def match_freed(rows: Rows, centers: Tensor, capacity: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Each round looks at the freed rows alone, few after the first. `known` spares it working out their distances."""
     labels, distances = rows.nearest(centers) if known is None else known.min(1)[::-1]
-    # a full cluster takes only rows that come before its worst one: (worst_distance, worst_row) falls from round to round
+    # a full cluster takes only rows that come before its worst one; (worst_distance, worst_row) falls round by round
     worst_distance = torch.full((len(centers),), torch.inf, dtype=rows.dtype, device=rows.device)
     worst_row = torch.full((len(centers),), rows.n, device=rows.device)
     while True:
@@ -44,7 +44,7 @@ def match_freed(rows: Rows, centers: Tensor, capacity: Tensor, known: Tensor | N
             return labels, distances
         worst_distance[full] = torch.where(capacity[full] > 0, distances[worst], -torch.inf)
         worst_row[full] = worst
-        for part in freed.split(rows.step(2 * len(centers))):
+        for part in torch.split(freed, rows.step(2 * len(centers))):
             to_all = known[part] if known is not None else rows.distances(centers, part)
             tied = (to_all == worst_distance) & (part[:, None] < worst_row)
             to_all = to_all.masked_fill(~((to_all < worst_distance) | tied), torch.inf)
@@ -77,7 +77,7 @@ def sweep(rows: Rows, centers: Tensor, labels: Tensor, distances: Tensor, capaci
     labels, distances = labels.clone(), distances.clone()
     freed, _, _ = overflow(labels, distances, capacity)
     dense = count(labels, len(centers)) >= capacity
-    for part in freed.split(rows.step(2 * len(centers))):
+    for part in torch.split(freed, rows.step(2 * len(centers))):
         to_sparse = rows.distances(centers, part).masked_fill_(dense, torch.inf)
         distances[part], labels[part] = to_sparse.min(1)
     return labels, distances

@@ -60,7 +60,7 @@ def estimate_k(
     Returns:
         The estimate; the interval holds 90 % of the estimates from resampled categories (or groups of rows).
     """
-    rows, known, n_known, _ = prepare(data, labels, max(1, int(_highest(labels)) + 1), memory)
+    rows, known, n_known = prepare(data, labels, memory)
     if method == "auto":
         method = "accuracy" if n_known > 1 else "silhouette"
     if method not in ("accuracy", "silhouette"):
@@ -119,7 +119,9 @@ def _silhouette(rows: Rows, known: Tensor, n_known: int, k: int, settings: Setti
     level = run(rows, known, n_known, n_novel, settings, rng)
     values = _margins(rows, level).double().cpu().numpy()
     group = np.arange(rows.n) % _GROUPS
-    return np.bincount(group, values, minlength=_GROUPS), np.bincount(group, minlength=_GROUPS).astype(np.float64)
+    sums, sizes = np.zeros(_GROUPS), np.bincount(group, minlength=_GROUPS)
+    np.add.at(sums, group, values)
+    return sums, sizes.astype(np.float64)
 
 
 def _margins(rows: Rows, level: Level) -> Tensor:
@@ -148,12 +150,3 @@ def _resample(counts: list[int], parts: list[Parts], rng: np.random.Generator) -
 
 def _ratio(parts: Parts) -> float:
     return float(parts[0].sum() / parts[1].sum())
-
-
-def _highest(labels: Any) -> int:
-    """The highest label there is, -1 if none: as many clusters as that needs are fewer than no estimate."""
-    return UNLABELLED if labels is None or not len(labels) else int(max(np.max(_numpy(labels)), UNLABELLED))
-
-
-def _numpy(values: Any) -> Any:
-    return values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

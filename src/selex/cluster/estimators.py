@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -148,13 +149,13 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
             raise InputError(f"features have {X.shape[1]} columns, the fitted data had {self.n_features_in_}")
         return X
 
-    def _against(self, X: Any) -> tuple[Rows, Tensor, Any]:
+    def _against(self, X: Any) -> tuple[Rows, Tensor, Callable[[Tensor], Array]]:
         """New rows, the centres in their coordinates, and how to hand back a result."""
         check_is_fitted(self)
         X = self._features(X, reset=False)
         rows = Rows(X, self.memory)
         centers = torch.as_tensor(self.cluster_centers_).to(rows.device, rows.dtype) - rows.shift
-        return rows, centers, (lambda out: out) if isinstance(X, Tensor) else Tensor.numpy
+        return rows, centers, Tensor.detach if isinstance(X, Tensor) else Tensor.numpy
 
 
 class SemiSupervisedKMeans(HierarchicalKMeans):
@@ -206,7 +207,7 @@ def encode(y: Any, n: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
     if names.shape not in ((n,), (n, 1)):
         raise InputError(f"labels have shape {names.shape} for {n} rows: one label a row, -1 where unknown")
     names = names.reshape(n)
-    unlabelled = np.array([_is_unlabelled(name) for name in names.tolist()], dtype=bool)
+    unlabelled = _unlabelled(names)
     labels = np.full(n, UNLABELLED)
     given = names[~unlabelled]
     try:
@@ -216,12 +217,13 @@ def encode(y: Any, n: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return classes, labels
 
 
-def _is_unlabelled(name: Any) -> bool:
-    if isinstance(name, str):
-        return name in ("", "-1")  # numpy writes -1 as "-1" among strings
-    return name is None or (
-        isinstance(name, (int, float)) and not isinstance(name, bool) and (name != name or name == -1)
-    )
+def _unlabelled(names: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which entries say that there is no label."""
+    if names.dtype.kind in "iuf":
+        return (names == -1) | (names != names)  # NaN is not itself
+    if names.dtype.kind in "US":
+        return np.isin(names, np.array(["", "-1"], dtype=names.dtype.kind))  # numpy writes -1 as "-1" among strings
+    return np.array([name is None or name != name or name in (-1, "", "-1") for name in names.tolist()], dtype=bool)
 
 
 def _unique_mixed(names: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:

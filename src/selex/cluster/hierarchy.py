@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selex.cluster.kmeans import Settings, as_data, prepare, run
+from selex.cluster.kmeans import Settings, as_data, novel_clusters, prepare, run
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.variant import Variant
 from selex.errors import InputError
@@ -49,14 +49,15 @@ def hssk(
     if n_levels is not None and n_levels < 1:
         raise InputError(f"n_levels must be at least 1, not {n_levels}")
     settings = Settings(balanced, n_iter, n_init, variant or Variant())
-    rows, known, n_known, n_novel = prepare(data, labels, n_clusters, memory)
+    rows, known, n_known = prepare(data, labels, memory)
+    n_novel = novel_clusters(n_clusters, n_known, known)
     generator = np.random.default_rng(rng)
     levels = [run(rows, known, n_known, n_novel, settings, generator)]
     base, group = levels[0], torch.arange(n_known, device=rows.device)
-    for n_known, n_novel in level_sizes(n_known, n_novel)[1:n_levels]:
-        if n_known:
-            group = _group(levels[-1].centers[: levels[-1].n_known], n_known, generator, memory)[group]
-        levels.append(run(rows, _hyper_labels(base, group), n_known, n_novel, settings, generator))
+    for fewer_known, fewer_novel in level_sizes(n_known, n_novel)[1:n_levels]:
+        if fewer_known:
+            group = _group(levels[-1], fewer_known, generator, memory)[group]
+        levels.append(run(rows, _hyper_labels(base, group), fewer_known, fewer_novel, settings, generator))
         if settings.variant.level_order == "known-first":
             levels[-1] = _known_first(levels[-1], base)
     return Hierarchy(tuple(as_data(level, rows, data) for level in levels))
@@ -77,12 +78,11 @@ def level_sizes(n_known: int, n_novel: int) -> list[tuple[int, int]]:
     return sizes
 
 
-def _group(prototypes: Tensor, n_groups: int, rng: np.random.Generator, memory: int) -> Tensor:
-    """Plain k-means of the known prototypes: the group of each."""
-    rows = Rows(prototypes, memory)
+def _group(level: Level, n_groups: int, rng: np.random.Generator, memory: int) -> Tensor:
+    """Plain k-means of a level's known prototypes: the group of each."""
+    rows = Rows(level.centers[: level.n_known], memory)
     unlabelled = torch.full((rows.n,), UNLABELLED, device=rows.device)
-    level = run(rows, unlabelled, 0, n_groups, Settings(balanced=False), rng)
-    return torch.as_tensor(level.labels)
+    return torch.as_tensor(run(rows, unlabelled, 0, n_groups, Settings(balanced=False), rng).labels)
 
 
 def _hyper_labels(base: Level, group: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ in their known clusters. Shapes: n rows, d dimensions, k = n_known + n_novel clu
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
@@ -30,7 +30,7 @@ class Settings:
     balanced: bool = True
     n_iter: int = 10
     n_init: int = 1
-    variant: Variant = Variant()
+    variant: Variant = field(default_factory=Variant)
 
     def __post_init__(self) -> None:
         for name in ("n_iter", "n_init"):
@@ -67,35 +67,37 @@ def bssk(
         The base `Level`: labels, centres (in the data's kind, on its device), inertia.
     """
     settings = Settings(balanced, n_iter, n_init, variant or Variant())
-    rows, known, n_known, n_novel = prepare(data, labels, n_clusters, memory)
+    rows, known, n_known = prepare(data, labels, memory)
+    n_novel = novel_clusters(n_clusters, n_known, known)
     return as_data(run(rows, known, n_known, n_novel, settings, np.random.default_rng(rng)), rows, data)
 
 
-def prepare(data: Any, labels: Any, n_clusters: int, memory: int) -> tuple[Rows, Tensor, int, int]:
-    """Check what the caller gave and put it into working form: rows, labels on their device, n_known, n_novel."""
+def prepare(data: Any, labels: Any, memory: int) -> tuple[Rows, Tensor, int]:
+    """Check features and labels and put them into working form: rows, labels on their device, number of known ones."""
     rows = Rows(data, memory)
     known = _labels(labels, rows)
     counts = torch.bincount(known + 1)[1:].cpu().numpy()
-    n_known, n_free = len(counts), rows.n - int(counts.sum())
     if (counts == 0).any():
-        raise InputError(
-            f"category {int(np.argmin(counts))} has no labelled row; number the categories 0 … n_known - 1"
-        )
-    if n_clusters < max(n_known, 1):
-        raise InputError(
-            f"{n_clusters} clusters are fewer than the {n_known} known categories; ask for at least {n_known}"
-        )
-    if n_clusters > rows.n:
-        raise InputError(f"{n_clusters} clusters are more than the {rows.n} rows; ask for at most {rows.n}")
-    if labels is not None and not n_known:
+        raise InputError(f"category {np.argmin(counts)} has no labelled row: number the categories 0 … n_known - 1")
+    if labels is not None and not len(counts):
         _note("no row is labelled: every cluster will be novel")
     if (counts == 1).any():
-        _note(f"{int((counts == 1).sum())} of {n_known} known categories have a single labelled row each")
-    if not n_free:
+        _note(f"{np.sum(counts == 1)} of {len(counts)} known categories have a single labelled row each")
+    if counts.sum() == rows.n:
         _note("every row is labelled: nothing is left to discover")
-    elif n_free < n_clusters - n_known:
-        _note(f"{n_free} unlabelled rows cannot fill {n_clusters - n_known} novel clusters: making {n_free}")
-    return rows, known, n_known, min(n_clusters - n_known, n_free)
+    return rows, known, len(counts)
+
+
+def novel_clusters(n_clusters: int, n_known: int, known: Tensor) -> int:
+    """How many of `n_clusters` are novel: what the known categories leave, if there are unlabelled rows to fill them."""
+    if n_clusters < max(n_known, 1):
+        raise InputError(f"{n_clusters} clusters for {n_known} known categories: ask for at least {max(n_known, 1)}")
+    if n_clusters > len(known):
+        raise InputError(f"{n_clusters} clusters for {len(known)} rows: ask for at most {len(known)}")
+    n_free, n_novel = int((known == UNLABELLED).sum()), n_clusters - n_known
+    if 0 < n_free < n_novel:
+        _note(f"{n_free} unlabelled rows cannot fill {n_novel} novel clusters: there will be {n_free}")
+    return min(n_free, n_novel)
 
 
 def run(rows: Rows, known: Tensor, n_known: int, n_novel: int, settings: Settings, rng: np.random.Generator) -> Level:
@@ -111,10 +113,10 @@ def run(rows: Rows, known: Tensor, n_known: int, n_novel: int, settings: Setting
 
 def as_data(level: Level, rows: Rows, data: Any) -> Level:
     """The level in the caller's coordinates and kind: tensors for tensors, numpy arrays otherwise."""
-    labels, centers = level.labels, level.centers + rows.shift
-    if not isinstance(data, Tensor):
-        labels, centers = labels.numpy(), centers.numpy()
-    return Level(labels, centers, level.n_known, level.inertia, level.n_iter)
+    labels, centers = torch.as_tensor(level.labels), torch.as_tensor(level.centers) + rows.shift
+    if isinstance(data, Tensor):
+        return replace(level, labels=labels, centers=centers)
+    return replace(level, labels=labels.numpy(), centers=centers.numpy())
 
 
 class _Problem:
@@ -179,12 +181,12 @@ class _Problem:
     def _finish(self, centers: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
         """Stage 3: plain semi-supervised k-means over all centres; ends early once no row changes cluster."""
         labels, distances = self._repair(*self.free.nearest(centers))
-        for iteration in range(1, self.settings.n_iter + 1):
+        n_iter, previous = 0, None
+        while n_iter < self.settings.n_iter and (previous is None or not torch.equal(labels, previous)):
             centers, previous = self._means(labels), labels
             labels, distances = self._repair(*self.free.nearest(centers))
-            if torch.equal(labels, previous):
-                break
-        return centers, labels, distances, iteration
+            n_iter += 1
+        return centers, labels, distances, n_iter
 
     def _assign(self, centers: Tensor, iteration: int) -> tuple[Tensor, Tensor]:
         """Nearest cluster of every free row; where balanced, within the clusters' capacity."""

@@ -24,7 +24,7 @@ _SHARED = [np.dtype(kind) for kind in ("float16", "float32", "float64", "int8", 
 
 
 class Rows:
-    """`n × d` numbers, read in blocks: a numpy array (memory-mapped too), a torch tensor on any device, or nested lists.
+    """`n × d` numbers, read in blocks: a numpy array (memory-mapped too), a tensor on any device, or nested lists.
 
     Blocks come out minus the mean of all rows, because `|x|² + |c|² - 2 x·c` loses digits far from the origin, and in
     at least float32. `at(index)` is a view of some of the rows, `take(index)` their values.
@@ -66,7 +66,7 @@ class Rows:
         return torch.from_numpy(np.array(values, dtype=str(self.dtype).removeprefix("torch."))) - self.shift
 
     def blocks(self, width: int) -> Iterator[tuple[slice, Tensor]]:
-        """`(slice, values)` over all rows, in blocks sized for `width` numbers a row of temporaries beside the values."""
+        """`(slice, values)` over all rows, in blocks that leave room for `width` more numbers a row."""
         step = self.step(width)
         for start in range(0, self.n, step):
             part = slice(start, min(start + step, self.n))

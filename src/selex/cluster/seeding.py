@@ -20,7 +20,7 @@ def draw_apart(rows: Rows, anchors: Tensor, pool: Tensor, count: int, size: int,
     left to draw.
     """
     barred = torch.zeros(rows.n, dtype=torch.bool, device=rows.device)
-    for batch in anchors.split(_batch(rows)):
+    for batch in torch.split(anchors, _batch(rows)):
         barred |= _closest(rows, batch, size).any(0)
     order = pool[torch.from_numpy(rng.permutation(len(pool))).to(pool.device)]
     chosen = order[:0]
