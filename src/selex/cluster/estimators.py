@@ -220,7 +220,7 @@ def encode(y: Any, n: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
 def _unlabelled(names: NDArray[Any]) -> NDArray[np.bool_]:
     """Which entries say that there is no label."""
     if names.dtype.kind in "iuf":
-        return (names == -1) | (names != names)  # NaN is not itself
+        return np.isin(names, -1) | np.isnan(names)
     if names.dtype.kind in "US":
         return np.isin(names, np.array(["", "-1"], dtype=names.dtype.kind))  # numpy writes -1 as "-1" among strings
     return np.array([name is None or name != name or name in (-1, "", "-1") for name in names.tolist()], dtype=bool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,7 @@ def hssk(
     variant: Variant | None = None,
     rng: np.random.Generator | int | None = None,
     memory: int = DEFAULT_MEMORY,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Hierarchy:
     """Hierarchical balanced semi-supervised k-means: BSSK at the base, then with half as many clusters at every level.
 
@@ -42,6 +44,7 @@ def hssk(
         variant: differences from the paper, for comparison.
         rng: generator or seed.
         memory: bytes that temporaries may take.
+        progress: called after each level with the levels done and the levels in all.
 
     Returns:
         The `Hierarchy`, finest level first, every level's labels in row order.
@@ -52,14 +55,18 @@ def hssk(
     rows, known, n_known = prepare(data, labels, memory)
     n_novel = novel_clusters(n_clusters, n_known, known)
     generator = np.random.default_rng(rng)
-    levels = [run(rows, known, n_known, n_novel, settings, generator)]
-    base, group = levels[0], torch.arange(n_known, device=rows.device)
-    for fewer_known, fewer_novel in level_sizes(n_known, n_novel)[1:n_levels]:
-        if fewer_known:
-            group = _group(levels[-1], fewer_known, generator, memory)[group]
-        levels.append(run(rows, _hyper_labels(base, group), fewer_known, fewer_novel, settings, generator))
-        if settings.variant.level_order == "known-first":
-            levels[-1] = _known_first(levels[-1], base)
+    sizes = level_sizes(n_known, n_novel)[:n_levels]
+    levels: list[Level] = []
+    group = torch.arange(n_known, device=rows.device)  # of each known cluster of the base level
+    for n_known, n_novel in sizes:
+        if levels:
+            group = _group(levels[-1], n_known, generator, memory)[group]
+            known = _hyper_labels(levels[0], group)
+        levels.append(run(rows, known, n_known, n_novel, settings, generator))
+        if progress:
+            progress(len(levels), len(sizes))
+    if settings.variant.level_order == "known-first":
+        levels[1:] = [_known_first(level, levels[0]) for level in levels[1:]]
     return Hierarchy(tuple(as_data(level, rows, data) for level in levels))
 
 
@@ -80,6 +87,8 @@ def level_sizes(n_known: int, n_novel: int) -> list[tuple[int, int]]:
 
 def _group(level: Level, n_groups: int, rng: np.random.Generator, memory: int) -> Tensor:
     """Plain k-means of a level's known prototypes: the group of each."""
+    if not n_groups:
+        return torch.arange(0, device=torch.as_tensor(level.centers).device)
     rows = Rows(level.centers[: level.n_known], memory)
     unlabelled = torch.full((rows.n,), UNLABELLED, device=rows.device)
     return torch.as_tensor(run(rows, unlabelled, 0, n_groups, Settings(balanced=False), rng).labels)

@@ -89,7 +89,7 @@ def prepare(data: Any, labels: Any, memory: int) -> tuple[Rows, Tensor, int]:
 
 
 def novel_clusters(n_clusters: int, n_known: int, known: Tensor) -> int:
-    """How many of `n_clusters` are novel: what the known categories leave, if there are unlabelled rows to fill them."""
+    """How many of `n_clusters` are novel: what the known categories leave, if unlabelled rows can fill them."""
     if n_clusters < max(n_known, 1):
         raise InputError(f"{n_clusters} clusters for {n_known} known categories: ask for at least {max(n_known, 1)}")
     if n_clusters > len(known):
@@ -117,6 +117,14 @@ def as_data(level: Level, rows: Rows, data: Any) -> Level:
     if isinstance(data, Tensor):
         return replace(level, labels=labels, centers=centers)
     return replace(level, labels=labels.numpy(), centers=centers.numpy())
+
+
+def distances_to_own(data: Any, level: Level, memory: int = DEFAULT_MEMORY) -> Any:
+    """Distance of every row to the centre of its own cluster, in the data's kind."""
+    rows = Rows(data, memory)
+    centers = torch.as_tensor(level.centers) - rows.shift
+    distances = rows.distances_to_own(centers, torch.as_tensor(level.labels)).sqrt_()
+    return distances if isinstance(data, Tensor) else distances.numpy()
 
 
 class _Problem:

@@ -1,0 +1,1 @@
+"""Files in, arrays and labels out."""
