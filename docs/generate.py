@@ -1,0 +1,117 @@
+"""Write the pages that come from code and from results: reference/cli.md and benchmarks.md.
+
+python docs/generate.py            writes them
+python docs/generate.py --check    writes nothing; exits with code 1 if a committed page is out of date
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from selex.cli import app
+
+DOCS = Path(__file__).parent
+RESULTS = DOCS.parent / "benchmarks" / "results"
+STAMP = "<!-- Written by docs/generate.py: change the code or the results, then run it again. -->"
+
+CLI_TEXT = """# Command line
+
+Every command prints its own help with `--help`. Results go to standard output, progress and notes to standard error.
+A mistake in the input is one line that starts with `error:` and exit code 2, and nothing is written; Ctrl-C is exit
+code 130. What the messages mean is in [Troubleshooting](../troubleshooting.md)."""
+
+BENCHMARKS_TEXT = """# Benchmarks
+
+Each table below is a file of `benchmarks/results/`, shown as it is, with the machine and the command that made it.
+No number was typed by hand.
+
+To rerun one, give its command from the root of a checkout, then rewrite this page:
+
+```bash
+python docs/generate.py
+```
+
+Times depend on the machine: compare rows of one table, not tables of different machines."""
+
+
+def cli_page() -> str:
+    """Every command with its arguments, options, defaults and example."""
+    root: Any = typer.main.get_command(app)
+    commands = [_command(f"selex {name}", command) for name, command in root.commands.items()]
+    return "\n\n".join([STAMP, CLI_TEXT, *commands, _command("selex", root)]) + "\n"
+
+
+def benchmarks_page() -> str:
+    """Every result file as a table, with the command that makes it again."""
+    files = sorted(RESULTS.glob("*.json"))
+    parts = [_benchmark(path.stem, json.loads(path.read_text())) for path in files] or ["No result is stored yet."]
+    return "\n\n".join([STAMP, BENCHMARKS_TEXT, *parts]) + "\n"
+
+
+def _command(name: str, command: Any) -> str:
+    text, _, example = command.help.partition("Example:")
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    # those that are not exposed, for shell completion, differ from machine to machine
+    options = [param for param in command.params if param.param_type_name == "option" and param.expose_value]
+    usage = " ".join([name, *(param.metavar for param in arguments), "[OPTIONS]"])
+    parts = [f"## {name}", text.strip(), f"```text\n{usage}\n```"]
+    if arguments:
+        parts.append(_table([{"argument": f"`{param.metavar}`", "meaning": param.help} for param in arguments]))
+    parts.append(_table([_option(param) for param in options]))
+    if example.strip():
+        parts.append(f"Example:\n\n```bash\n{example.strip().strip('`')}\n```")
+    return "\n\n".join(parts)
+
+
+def _option(param: Any) -> dict[str, str]:
+    values = [] if param.is_flag else (param.metavar or "N").split("|")
+    given = param.default is not None and not param.is_flag
+    default = "required" if param.required else f"`{param.default}`" if given else "off" if param.is_flag else "none"
+    return {
+        "option": ", ".join(f"`{option}`" for option in [*param.opts, *param.secondary_opts]),
+        "value": " or ".join(f"`{value}`" for value in values),
+        "default": default,
+        "meaning": param.help,
+    }
+
+
+def _benchmark(name: str, record: dict[str, Any]) -> str:
+    about = {key: value for key, value in record.items() if key not in ("results", "command")}
+    machine = ", ".join(f"{key.replace('_', ' ')}: {_cell(value)}" for key, value in about.items())
+    parts = [f"## {name}", machine, f"```bash\n{record['command']}\n```", _table(record["results"])]
+    if (DOCS / "images" / f"{name}.png").exists():
+        parts.append(f"![{name}](images/{name}.png)")
+    return "\n\n".join(parts)
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    """A Markdown table; columns in the order in which they first appear."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    lines = [[column.replace("_", " ") for column in columns], ["---"] * len(columns)]
+    lines += [[_cell(row.get(column)) for column in columns] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_cell, value))
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    text = "" if value is None else f"{value:,}" if whole else str(value)
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+PAGES = {DOCS / "reference" / "cli.md": cli_page, DOCS / "benchmarks.md": benchmarks_page}
+
+if __name__ == "__main__":
+    check = "--check" in sys.argv[1:]
+    stale = [path for path, page in PAGES.items() if not path.exists() or path.read_text() != page()]
+    for path in stale:
+        print(f"{'out of date' if check else 'wrote'}: {path.relative_to(DOCS.parent)}")
+        if not check:
+            path.write_text(PAGES[path]())
+    sys.exit(1 if stale and check else 0)

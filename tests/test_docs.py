@@ -1,0 +1,194 @@
+"""The manual is complete, its generated pages are fresh, its links lead somewhere and its examples run."""
+
+import importlib.util
+import inspect
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+
+import selex
+from selex.cli import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+COMMANDS = typer.main.get_command(app).commands
+ESTIMATORS = ["HierarchicalKMeans", "SemiSupervisedKMeans"]
+FUNCTIONS = [name for name in selex.__all__ if inspect.isfunction(getattr(selex, name))]
+FENCE = re.compile(r"^(?P<marker><!-- not run:[^\n]*-->\n)?```(?P<kind>\w*)[^\n]*\n(?P<body>.*?)^```$", re.M | re.S)
+
+
+def blocks(page, kind):
+    """Fenced blocks of a kind; those marked `<!-- not run: why -->` are left out."""
+    found = FENCE.finditer(page.read_text())
+    return [block["body"] for block in found if block["kind"] == kind and not block["marker"]]
+
+
+def commands(page):
+    """Lines of a page's shell blocks that call selex."""
+    lines = [line for body in blocks(page, "bash") for line in body.splitlines()]
+    return [line for line in lines if line.startswith("selex ")]
+
+
+def undocumented(command, section):
+    """Options of a command that a section of the reference leaves out."""
+    params = [param for param in command.params if param.expose_value]  # the others are for shell completion
+    options = [option for param in params for option in param.opts if option.startswith("--")]
+    assert options
+    return [option for option in options if f"| `{option}` |" not in section]
+
+
+def load_generator():
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def anchors(page):
+    """What a link to a heading of the page may say after the #."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.M)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in headings}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_is_in_the_reference(name):
+    text = (ROOT / "docs/reference/cli.md").read_text()
+    _, heading, rest = text.partition(f"## selex {name}\n")
+    assert heading, f"no section for selex {name}"
+    section = rest.split("\n## ")[0]
+    assert undocumented(COMMANDS[name], section) == []
+    assert all(param.help for param in COMMANDS[name].params), "a parameter has no help"
+    assert "Example:" in section
+
+
+def test_options_of_selex_itself_are_in_the_reference():
+    _, heading, section = (ROOT / "docs/reference/cli.md").read_text().partition("## selex\n")
+    assert heading
+    assert undocumented(typer.main.get_command(app), section) == []
+
+
+@pytest.mark.parametrize("name", selex.__all__)
+def test_every_public_name_is_in_the_reference_and_has_a_docstring(name):
+    reference = (ROOT / "docs/reference/python.md").read_text()
+    assert re.search(rf"^::: selex\.{name}$", reference, re.M), f"selex.{name} is not in reference/python.md"
+    thing = getattr(selex, name)
+    if inspect.isclass(thing) or inspect.isfunction(thing):
+        assert thing.__doc__
+        # dataclasses and named tuples write a signature where there is no docstring
+        assert not thing.__doc__.startswith(f"{name}(")
+    else:  # a constant is documented by the string below it
+        source = (ROOT / "src/selex/types.py").read_text()
+        assert re.search(rf'^{name} = .*\n"""', source, re.M)
+
+
+@pytest.mark.parametrize("name", [*ESTIMATORS, *FUNCTIONS, "Variant"])
+def test_every_parameter_is_in_the_docstring(name):
+    doc = inspect.getdoc(getattr(selex, name))
+    parameters = list(inspect.signature(getattr(selex, name)).parameters)
+    # two parameters may be named in a sentence, more need a list
+    pattern = r"\b{}\b" if len(parameters) < 3 else r"^ +{}: \S"
+    assert [parameter for parameter in parameters if not re.search(pattern.format(parameter), doc, re.M)] == []
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_method_of_the_estimators_has_a_docstring(name):
+    methods = ["fit", "predict", "fit_predict", "transform"]
+    assert [method for method in methods if not inspect.getdoc(getattr(getattr(selex, name), method))] == []
+
+
+@pytest.mark.parametrize("page", ["reference/cli.md", "benchmarks.md"])
+def test_generated_pages_are_fresh(page):
+    generate = load_generator()
+    path = generate.DOCS / page
+    assert path.read_text() == generate.PAGES[path](), "run python docs/generate.py"
+
+
+def test_benchmarks_page_shows_whatever_a_result_holds(tmp_path, monkeypatch):
+    generate = load_generator()
+    results = [{"n": 1000000, "k": [2, 1]}, {"s": 0.5}]
+    record = {"command": "python benchmarks/x.py", "device": "a|b", "results": results}
+    (tmp_path / "x.json").write_text(json.dumps(record))
+    monkeypatch.setattr(generate, "RESULTS", tmp_path)
+    page = generate.benchmarks_page()
+    table = "| n | k | s |\n| --- | --- | --- |\n| 1,000,000 | 2, 1 |  |\n|  |  | 0.5 |"
+    for part in ("## x\n", "device: a\\|b", "```bash\npython benchmarks/x.py\n```", table):
+        assert part in page
+
+
+def has_links(page):
+    return re.search(r"\]\([^h)]", page.read_text()) is not None
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if has_links(ROOT / name)])
+def test_links_lead_somewhere(name):
+    page = ROOT / name
+    targets = re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text()))
+    for target in [target for target in targets if not target.startswith(("http://", "https://"))]:
+        path, _, anchor = target.partition("#")
+        aim = (page.parent / path).resolve() if path else page
+        assert aim.is_file(), f"{target}: no such file"
+        assert ROOT in aim.parents, f"{target}: outside the repository"
+        if anchor:
+            assert anchor in anchors(aim), f"{target}: no such heading"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if commands(ROOT / name)])
+def test_commands_in_the_manual_are_accepted(name):
+    for line in commands(ROOT / name):
+        _, command, *arguments = shlex.split(line, comments=True)
+        assert command in COMMANDS, f"{line}: no such command"
+        COMMANDS[command].make_context(command, arguments)  # raises on an unknown option or a wrong value
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_make_targets_exist(name):
+    called = re.findall(r"^make (\w+)", "\n".join(blocks(ROOT / name, "bash")), re.M)
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M)
+    assert called
+    assert set(called) <= set(targets)
+
+
+def test_the_readme_shows_the_commands_that_matter():
+    text = (ROOT / "README.md").read_text()
+    for part in ("make demo", "make test", "pip install selex", "selex cluster", "selex evaluate"):
+        assert part in text
+
+
+@pytest.fixture
+def example():
+    """200 categories of four rows; two rows of each of the first 100 are labelled."""
+    rng = np.random.default_rng(0)
+    truth = np.tile(np.arange(200), 4)
+    features = (4 * rng.normal(size=(200, 16))[truth] + rng.normal(size=(800, 16))).astype(np.float32)
+    labels = np.where((truth < 100) & (np.arange(800) < 400), truth, -1)
+    return {"features": features, "labels": labels, "truth": truth}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if blocks(ROOT / name, "python")])
+def test_python_examples_run(name, example, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = dict(example)
+    for number, body in enumerate(blocks(ROOT / name, "python"), start=1):
+        exec(compile(body, f"{name}, python block {number}", "exec"), names)
+    assert set(names) > set(example), "the examples of a page define something"
+
+
+def test_commands_of_the_readme_run_on_files(example, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = np.array([f"photos/{row:05}.jpg" for row in range(len(example["truth"]))])
+    np.savez("features.npz", features=example["features"], files=names)
+    for file, column in {"labels.csv": example["labels"], "truth.csv": example["truth"]}.items():
+        lines = [f"{name},{label}" for name, label in zip(names, column, strict=True)]
+        Path(file).write_text("\n".join(["file,label", *lines]) + "\n")
+    found = [line for line in commands(ROOT / "README.md") if "demo" not in line]
+    assert len(found) == 2
+    for line in found:
+        app(shlex.split(line, comments=True)[1:], standalone_mode=False)
+    assert Path("clusters.csv").read_text().startswith("file,cluster,category,known,labelled,distance,level_1,level_2")
+    assert "unlabelled rows, accuracy (v2)" in capsys.readouterr().out
