@@ -6,7 +6,7 @@ import sys
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="selex",
-    help="Sort data, a few of them labelled, into the categories that are known and the ones nobody has named yet.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+
+_INTERRUPTED = 130
+_shown: set[str] = set()  # notes said so far: each once
 
 FeaturesFile = Annotated[
     Path, typer.Argument(metavar="FEATURES", help="`.npy` table, or `.npz` with `features` and perhaps `files`.")
@@ -32,7 +33,10 @@ LabelsFile = Annotated[
     Path | None,
     typer.Option("--labels", metavar="CSV", help="Columns `row` (from 0) or `file`, and `label`; empty is unlabelled."),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result on the same device.")]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="The same seed gives the same result on the same device.")]
+Device = Annotated[
+    str, typer.Option(metavar="cpu|cuda", help="Where to work; `cuda` needs a GPU that holds the features.")
+]
 Normalize = Annotated[
     bool,
     typer.Option("--normalize", help="L2-normalise every row first, as the paper does with a backbone's features."),
@@ -40,6 +44,21 @@ Normalize = Annotated[
 Unbalanced = Annotated[
     bool, typer.Option("--unbalanced", help="Categories of very different size: do not balance clusters.")
 ]
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    """Sort data, some of it labelled, into the categories that are known and the ones nobody has named yet."""
+    if version:
+        from selex import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @app.command()
@@ -51,10 +70,11 @@ def cluster(
     ] = "auto",
     out: Annotated[Path, typer.Option(metavar="CSV", help="The table to write.")] = Path("clusters.csv"),
     levels: Annotated[
-        int | None, typer.Option(min=1, help="At most so many levels of abstraction; all if not given.")
+        int | None, typer.Option(min=1, metavar="N", help="At most so many levels of abstraction; all if not given.")
     ] = None,
-    restarts: Annotated[int, typer.Option(min=1, help="Runs of which the tightest is kept; 10 for final results.")] = 1,
+    restarts: Annotated[int, typer.Option(min=1, metavar="N", help="Runs, of which the tightest is kept.")] = 1,
     seed: Seed = 0,
+    device: Device = "cpu",
     normalize: Normalize = False,
     unbalanced: Unbalanced = False,
     published: Annotated[
@@ -70,17 +90,20 @@ def cluster(
     from selex.cluster.kmeans import distances_to_own
     from selex.cluster.variant import Variant
     from selex.cluster.variant import published as published_variant
-    from selex.data.features import category_names, check_target, write_clusters
+    from selex.data.features import category_names, check_target, is_clusters_table, write_clusters
 
     count = None if categories == "auto" else _count(categories)
-    check_target(out, [path for path in (features, labels) if path])
+    check_target(out, [path for path in (features, labels) if path], is_clusters_table)
     table, given = _read(features, labels, normalize)
-    classes, known = encode(given, len(table.ids)) if given else encode(None, len(table.ids))
+    values = _on_device(table.values, device)
+    classes, known = encode(given, len(table.ids))
     if count is None:
-        count = _estimate(table.values, known, "auto", None, unbalanced, seed).n_clusters
+        found = _estimate(values, known, "auto", None, unbalanced, seed)
+        typer.echo(_summary(found))
+        count = found.n_clusters
     with _progress("clustering, level") as advance:
         hierarchy = hssk(
-            table.values,
+            values,
             known,
             count,
             n_levels=levels,
@@ -92,9 +115,9 @@ def cluster(
         )
     base = hierarchy.levels[0]
     names = category_names(classes.tolist(), base.n_clusters)
-    distances = distances_to_own(table.values, base)
+    distances = distances_to_own(values, base)
     write_clusters(out, table, hierarchy, names, (known >= 0).tolist(), distances.tolist())
-    in_known = int((base.labels < base.n_known).sum())
+    in_known = sum(known_category < base.n_known for known_category in base.labels.tolist())
     typer.echo(
         f"{len(table.ids)} rows: {in_known} in {base.n_known} known categories, "
         f"{len(table.ids) - in_known} in {base.n_novel} novel ones; levels of {', '.join(map(str, hierarchy.sizes))}"
@@ -114,8 +137,9 @@ def estimate(
             help="`accuracy` judges by the labelled rows, `silhouette` needs no labels; `auto` chooses.",
         ),
     ] = "auto",
-    max_categories: Annotated[int | None, typer.Option(min=2, help="The highest count to try.")] = None,
+    max_categories: Annotated[int | None, typer.Option(min=2, metavar="N", help="The highest count to try.")] = None,
     seed: Seed = 0,
+    device: Device = "cpu",
     normalize: Normalize = False,
     unbalanced: Unbalanced = False,
 ) -> None:
@@ -125,17 +149,17 @@ def estimate(
     """
     from selex.cluster.estimators import encode
     from selex.data.features import check_target
-    from selex.report.plots import plot_estimate
+    from selex.report.plots import is_plot, plot_estimate
 
-    check_target(out, [path for path in (features, labels) if path])
+    check_target(out, [path for path in (features, labels) if path], is_plot)
     table, given = _read(features, labels, normalize)
-    _, known = encode(given, len(table.ids)) if given else encode(None, len(table.ids))
-    found = _estimate(table.values, known, method, max_categories, unbalanced, seed)
+    _, known = encode(given, len(table.ids))
+    found = _estimate(_on_device(table.values, device), known, method, max_categories, unbalanced, seed)
     plot_estimate(found, out)
     typer.echo(f"{'categories':>10}  {found.method}")
     for count, score in found.curve:
         typer.echo(f"{count:>10}  {score:.4f}{'  <- estimate' if count == found.n_clusters else ''}")
-    typer.echo(f"estimate: {found.n_clusters} categories (90 % interval {found.low} to {found.high})")
+    typer.echo(_summary(found))
     typer.echo(f"wrote {out}")
 
 
@@ -192,13 +216,24 @@ def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
     warnings.showwarning = _show_note
     try:
-        app()
+        code = app(prog_name="selex", standalone_mode=False)
     except InputError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
+        _fail(str(error))
+    except typer.Abort:  # Ctrl-C, in some versions of typer; in others it is the code below
+        code = _INTERRUPTED
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # not one of the command-line parser's own
+            raise
+        context = getattr(error, "ctx", None)
+        _fail(f"{error.format_message()} (see {context.command_path if context else 'selex'} --help)")
+    if code == _INTERRUPTED:
         typer.echo("stopped; nothing was written", err=True)
-        sys.exit(130)
+    sys.exit(code)
+
+
+def _fail(line: str) -> NoReturn:
+    typer.echo(f"error: {' '.join(line.split())}", err=True)
+    sys.exit(2)
 
 
 def _read(features: Path, labels: Path | None, normalize: bool) -> tuple[Any, list[str] | None]:
@@ -214,6 +249,23 @@ def _read(features: Path, labels: Path | None, normalize: bool) -> tuple[Any, li
         lengths = np.linalg.norm(values, axis=1, keepdims=True)
         table = Features(values / np.where(lengths > 0, lengths, 1), table.ids, table.id_column)
     return table, given
+
+
+def _on_device(values: Any, device: str) -> Any:
+    """Features where the work is to be done: as they are, perhaps memory-mapped, or whole on a GPU."""
+    if device == "cpu":
+        return values
+    import numpy as np
+    import torch
+
+    try:
+        return torch.from_numpy(np.array(values)).to(device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise InputError(f"--device {device}: {str(error).splitlines()[0]}") from None
+
+
+def _summary(found: KEstimate) -> str:
+    return f"estimate by {found.method}: {found.n_clusters} categories (90 % interval {found.low} to {found.high})"
 
 
 def _estimate(values: Any, known: Any, method: str, highest: int | None, unbalanced: bool, seed: int) -> KEstimate:
@@ -257,7 +309,10 @@ def _progress(text: str) -> Iterator[Callable[[int, int], None]]:
         TimeElapsedColumn(),
         TextColumn("left:"),
     )
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(text, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=max(done, total))
 
@@ -271,4 +326,6 @@ def _count(text: str) -> int:
 def _show_note(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
     """Notes are one line for a person; other warnings look as they always do."""
     line = f"note: {message}" if issubclass(category, Note) else warnings.formatwarning(message, category, *place[:2])
-    typer.echo(line.rstrip(), err=True)
+    if line not in _shown:
+        _shown.add(line)
+        typer.echo(line.rstrip(), err=True)

@@ -31,6 +31,13 @@ class Level:
     """One level of abstraction: a cluster id for every row, in row order, and the clusters' centres.
 
     Clusters `0 … n_known - 1` are the known ones, the others are novel.
+
+    Attributes:
+        labels: cluster of every row.
+        centers: centre of every cluster.
+        n_known: how many clusters are known ones.
+        inertia: sum of squared distances of rows to their own centres.
+        n_iter: iterations made.
     """
 
     labels: Array
@@ -64,9 +71,14 @@ class Hierarchy:
 
 @dataclass(frozen=True)
 class KEstimate:
-    """How many categories there seem to be: the estimate, an interval, and every count that was tried.
+    """How many categories there seem to be.
 
-    `curve` holds `(n_clusters, score)` in order of `n_clusters`; higher scores are better.
+    Attributes:
+        n_clusters: the estimate, known and novel together.
+        low: lower end of the interval around it.
+        high: upper end of the interval.
+        curve: `(n_clusters, score)` of every count that was tried, in order; higher scores are better.
+        method: what was scored, `"accuracy"` or `"silhouette"`.
     """
 
     n_clusters: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment, minimize_scalar
 from torch import Tensor
 
-from selex.cluster.kmeans import Settings, prepare, run
+from selex.cluster.kmeans import Settings, note, prepare, run
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.errors import InputError
 from selex.metrics import contingency
@@ -21,9 +22,9 @@ _GRID = 8  # counts tried first, evenly in their logarithm
 _SEARCH = 10  # counts tried by Brent's method after that
 _RESAMPLES = 500
 _GROUPS = 100  # of rows, the units that the silhouette's interval resamples
+_TIE_BREAK = 1e-6  # weight of the silhouette beside the accuracy, which cannot see how novel categories split or merge
 
-# A score of one clustering, as (sum, weight) of each unit: a labelled category or a group of rows.
-Parts = tuple[NDArray[np.float64], NDArray[np.float64]]
+Values = NDArray[np.float64]
 
 
 def estimate_k(
@@ -46,50 +47,57 @@ def estimate_k(
     Args:
         data: `n × d` features: numpy (memory-mapped too) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
-        max_clusters: the highest count to try; by default five times the known categories or `2 √n`, whichever is more.
+        max_clusters: the highest count to try; by default five times the known categories or `2 √n`, whichever
+            is more, but no more than a quarter of the rows.
         method: `"accuracy"` clusters without the labels and scores how well clusters match the categories of the
-            labelled rows (Vaze et al.). `"silhouette"` clusters with all labels and scores how much nearer rows are to
-            their own centre than to the next; it needs no labels. `"auto"` is accuracy where two categories are
-            labelled, else silhouette.
+            labelled rows (Vaze et al.); equals are told apart by their silhouette. `"silhouette"` clusters with all
+            labels and scores how much nearer rows are to their own centre than to the next; it needs no labels.
+            `"auto"` is accuracy where two categories are labelled, else silhouette.
         balanced: balance cluster sizes; off for long tails.
-        n_init: restarts for each count.
+        n_init: clusterings for each count, whose scores are averaged.
         rng: generator or seed.
         memory: bytes that temporaries may take.
         progress: called with each count and its score.
 
     Returns:
-        The estimate; the interval holds 90 % of the estimates from resampled categories (or groups of rows).
+        The estimate, and an interval that holds 90 % of the estimates when categories (or groups of rows) and
+        clusterings are resampled. The interval tells how sure the method is of its answer, not whether it is right.
     """
+    if method not in ("auto", "accuracy", "silhouette"):
+        raise InputError(f"method must be 'auto', 'accuracy' or 'silhouette', not {method!r}")
     rows, known, n_known = prepare(data, labels, memory)
     if method == "auto":
         method = "accuracy" if n_known > 1 else "silhouette"
-    if method not in ("accuracy", "silhouette"):
-        raise InputError(f"method must be 'auto', 'accuracy' or 'silhouette', not {method!r}")
     if method == "accuracy" and n_known < 2:
         raise InputError(f"method 'accuracy' needs two labelled categories, there are {n_known}; use 'silhouette'")
     low = max(n_known, 2)
     high = max_clusters or min(rows.n // 4, max(5 * n_known, int(2 * rows.n**0.5)))
     if max_clusters is not None and not low <= max_clusters <= rows.n:
-        raise InputError(f"max_clusters must lie between {low} and the {rows.n} rows, not be {max_clusters}")
+        raise InputError(
+            f"the highest count to try must lie between {low} and the {rows.n} rows, not be {max_clusters}"
+        )
     generator = np.random.default_rng(rng)
-    seed = int(generator.integers(1 << 31))
-    settings = Settings(balanced=balanced, n_init=n_init)
-    scored: dict[int, Parts] = {}
+    seeds = generator.integers(1 << 31, size=n_init)  # the same for every count, so that only the count differs
+    judge = _Accuracy(rows, known) if method == "accuracy" else _Silhouette(rows, known, n_known)
+    tried: dict[int, Values] = {}  # per count: clusterings × units
 
     def score(k: float) -> float:
-        """Score of a count, tried once; every count starts from the same seed, so that only the count differs."""
         count = round(k)
-        if count not in scored:
-            judge = _accuracy if method == "accuracy" else _silhouette
-            scored[count] = judge(rows, known, n_known, count, settings, np.random.default_rng(seed))
+        if count not in tried:
+            runs = [judge(count, Settings(balanced=balanced), np.random.default_rng(seed)) for seed in seeds]
+            tried[count] = np.stack(runs)
             if progress:
-                progress(count, _ratio(scored[count]))
-        return _ratio(scored[count])
+                progress(count, judge.mean(tried[count]))
+        return judge.mean(tried[count])
 
     _search(score, low, max(low, high))
-    counts = sorted(scored)
-    best, interval = _resample(counts, [scored[count] for count in counts], generator)
-    return KEstimate(best, *interval, tuple((count, score(count)) for count in counts), method)
+    counts = sorted(tried)
+    best = max(counts, key=score)
+    if best == counts[-1] > low:
+        note(f"{best} categories, the highest count tried, did best: there may be more")
+    interval = _interval(counts, np.stack([tried[count] for count in counts]), judge.weights, generator)
+    curve = tuple((count, score(count)) for count in counts)
+    return KEstimate(best, min(interval[0], best), max(interval[1], best), curve, method)
 
 
 def _search(score: Callable[[float], float], low: int, high: int) -> None:
@@ -102,29 +110,55 @@ def _search(score: Callable[[float], float], low: int, high: int) -> None:
         minimize_scalar(lambda k: -score(k), bounds=(left, right), method="bounded", options=options)
 
 
-def _accuracy(rows: Rows, known: Tensor, n_known: int, k: int, settings: Settings, rng: np.random.Generator) -> Parts:
-    """Hungarian accuracy of the labelled rows, category by category, when clustering has not seen their labels."""
-    level = run(rows, torch.full_like(known, UNLABELLED), 0, k, settings, rng)
-    held = known != UNLABELLED
-    table = contingency(known[held].cpu().numpy(), torch.as_tensor(level.labels)[held].cpu().numpy())
-    hits = np.zeros(len(table))
-    category, cluster = linear_sum_assignment(table, maximize=True)
-    hits[category] = table[category, cluster]
-    return hits, table.sum(1).astype(np.float64)
+class _Judge(ABC):
+    """Scores a clustering unit by unit: labelled categories, or groups of rows, that the interval can resample."""
+
+    weights: Values
+
+    @abstractmethod
+    def __call__(self, k: int, settings: Settings, rng: np.random.Generator) -> Values:
+        """Each unit's part of the score of one clustering into k, a sum over its rows."""
+
+    def mean(self, values: Values) -> float:
+        """The score: over all units, the mean of all clusterings."""
+        return float(values.sum(-1).mean() / self.weights.sum())
 
 
-def _silhouette(rows: Rows, known: Tensor, n_known: int, k: int, settings: Settings, rng: np.random.Generator) -> Parts:
-    """Mean of 1 - (distance to the nearest centre / distance to the next one), over groups of rows."""
-    n_novel = min(k - n_known, int((known == UNLABELLED).sum()))
-    level = run(rows, known, n_known, n_novel, settings, rng)
-    values = _margins(rows, level).double().cpu().numpy()
-    group = np.arange(rows.n) % _GROUPS
-    sums, sizes = np.zeros(_GROUPS), np.bincount(group, minlength=_GROUPS)
-    np.add.at(sums, group, values)
-    return sums, sizes.astype(np.float64)
+class _Accuracy(_Judge):
+    """Hungarian accuracy of the labelled rows, by category, when clustering has not seen their labels."""
+
+    def __init__(self, rows: Rows, known: Tensor) -> None:
+        self.rows, self.held = rows, known != UNLABELLED
+        self.categories = known[self.held].cpu().numpy()
+        self.weights = np.bincount(self.categories).astype(np.float64)
+
+    def __call__(self, k: int, settings: Settings, rng: np.random.Generator) -> Values:
+        level = run(self.rows, torch.full_like(self.held, UNLABELLED, dtype=torch.long), 0, k, settings, rng)
+        table = contingency(self.categories, torch.as_tensor(level.labels)[self.held].cpu().numpy())
+        hits: Values = _TIE_BREAK * float(_margins(self.rows, level).mean()) * self.weights
+        category, cluster = linear_sum_assignment(table, maximize=True)
+        hits[category] += (1 - _TIE_BREAK) * table[category, cluster]
+        return hits
+
+
+class _Silhouette(_Judge):
+    """Mean of 1 - (distance to the nearest centre / distance to the next one), by group of rows; uses all labels."""
+
+    def __init__(self, rows: Rows, known: Tensor, n_known: int) -> None:
+        self.rows, self.known, self.n_known = rows, known, n_known
+        self.n_free = int((known == UNLABELLED).sum())
+        self.group = np.arange(rows.n) % min(_GROUPS, rows.n)
+        self.weights = np.bincount(self.group).astype(np.float64)
+
+    def __call__(self, k: int, settings: Settings, rng: np.random.Generator) -> Values:
+        level = run(self.rows, self.known, self.n_known, min(k - self.n_known, self.n_free), settings, rng)
+        sums = np.zeros(len(self.weights))
+        np.add.at(sums, self.group, _margins(self.rows, level).double().cpu().numpy())
+        return sums
 
 
 def _margins(rows: Rows, level: Level) -> Tensor:
+    """How much nearer every row is to its nearest centre than to the next: 0 is not at all, 1 is on it."""
     centers = torch.as_tensor(level.centers)
     if len(centers) < 2:
         return torch.zeros_like(rows.norms)
@@ -136,17 +170,16 @@ def _margins(rows: Rows, level: Level) -> Tensor:
     return torch.cat(margins)
 
 
-def _resample(counts: list[int], parts: list[Parts], rng: np.random.Generator) -> tuple[int, tuple[int, int]]:
-    """The best count, and the 5th and 95th percentile of the best counts when units are drawn with replacement."""
-    sums, weights = np.stack([part[0] for part in parts]), np.stack([part[1] for part in parts])
-    best = counts[int(np.argmax(sums.sum(1) / weights.sum(1)))]
-    n_units = sums.shape[1]
-    times = rng.multinomial(n_units, np.full(n_units, 1 / n_units), size=_RESAMPLES).T
-    with np.errstate(invalid="ignore", divide="ignore"):
-        winners = np.array(counts)[np.argmax(np.nan_to_num(sums @ times / (weights @ times)), axis=0)]
+def _interval(counts: list[int], values: Values, weights: Values, rng: np.random.Generator) -> tuple[int, int]:
+    """5th and 95th percentile of the best counts when units are drawn with replacement, and a clustering of each count.
+
+    `values` is counts × clusterings × units.
+    """
+    n_counts, n_runs, n_units = values.shape
+    winners = []
+    for _ in range(_RESAMPLES):
+        times = np.bincount(rng.integers(n_units, size=n_units), minlength=n_units)
+        drawn = values[np.arange(n_counts), rng.integers(n_runs, size=n_counts)]
+        winners.append(counts[int(np.argmax(drawn @ times / (weights @ times)))])
     low, high = np.percentile(winners, [5, 95], method="nearest")
-    return best, (int(min(low, best)), int(max(high, best)))
-
-
-def _ratio(parts: Parts) -> float:
-    return float(parts[0].sum() / parts[1].sum())
+    return int(low), int(high)

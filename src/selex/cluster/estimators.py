@@ -220,7 +220,8 @@ def encode(y: Any, n: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
 def _unlabelled(names: NDArray[Any]) -> NDArray[np.bool_]:
     """Which entries say that there is no label."""
     if names.dtype.kind in "iuf":
-        return np.isin(names, -1) | np.isnan(names)
+        found: NDArray[np.bool_] = np.isin(names, -1) | np.isnan(names)
+        return found
     if names.dtype.kind in "US":
         return np.isin(names, np.array(["", "-1"], dtype=names.dtype.kind))  # numpy writes -1 as "-1" among strings
     return np.array([name is None or name != name or name in (-1, "", "-1") for name in names.tolist()], dtype=bool)

@@ -73,10 +73,8 @@ def hssk(
 def level_sizes(n_known: int, n_novel: int) -> list[tuple[int, int]]:
     """`(known, novel)` clusters of every level, finest first, until one known cluster is left.
 
-    Without known clusters the halving goes on until two are left.
-
-    >>> [known + novel for known, novel in level_sizes(100, 100)]
-    [200, 100, 50, 24, 12, 6, 2]
+    Without known clusters the halving goes on until two or three are left. 100 known and 100 novel clusters give levels
+    of 200, 100, 50, 24, 12, 6 and 2.
     """
     sizes = [(n_known, n_novel)]
     while n_known > 1 or (n_known == 0 and n_novel > 3):

@@ -80,29 +80,31 @@ def prepare(data: Any, labels: Any, memory: int) -> tuple[Rows, Tensor, int]:
     if (counts == 0).any():
         raise InputError(f"category {np.argmin(counts)} has no labelled row: number the categories 0 … n_known - 1")
     if labels is not None and not len(counts):
-        _note("no row is labelled: every cluster will be novel")
+        note("no row is labelled: every cluster will be novel")
     if (counts == 1).any():
-        _note(f"{np.sum(counts == 1)} of {len(counts)} known categories have a single labelled row each")
+        note(f"{np.sum(counts == 1)} of {len(counts)} known categories have a single labelled row each")
     if counts.sum() == rows.n:
-        _note("every row is labelled: nothing is left to discover")
+        note("every row is labelled: nothing is left to discover, there will be no novel cluster")
     return rows, known, len(counts)
 
 
 def novel_clusters(n_clusters: int, n_known: int, known: Tensor) -> int:
     """How many of `n_clusters` are novel: what the known categories leave, if unlabelled rows can fill them."""
+    if not isinstance(n_clusters, (int, np.integer)):
+        raise InputError(f"the number of clusters must be a whole number, not {n_clusters!r}")
     if n_clusters < max(n_known, 1):
         raise InputError(f"{n_clusters} clusters for {n_known} known categories: ask for at least {max(n_known, 1)}")
     if n_clusters > len(known):
         raise InputError(f"{n_clusters} clusters for {len(known)} rows: ask for at most {len(known)}")
     n_free, n_novel = int((known == UNLABELLED).sum()), n_clusters - n_known
     if 0 < n_free < n_novel:
-        _note(f"{n_free} unlabelled rows cannot fill {n_novel} novel clusters: there will be {n_free}")
+        note(f"{n_free} unlabelled rows cannot fill {n_novel} novel clusters: there will be {n_free}")
     return min(n_free, n_novel)
 
 
 def run(rows: Rows, known: Tensor, n_known: int, n_novel: int, settings: Settings, rng: np.random.Generator) -> Level:
     """The best of `n_init` runs. Centres are in the centred coordinates of `rows`."""
-    problem = _Problem(rows, known, n_known, n_novel, settings)
+    problem = Problem(rows, known, n_known, n_novel, settings)
     best, best_score = problem.solve(rng)
     for _ in range(settings.n_init - 1):
         level, score = problem.solve(rng)
@@ -127,7 +129,7 @@ def distances_to_own(data: Any, level: Level, memory: int = DEFAULT_MEMORY) -> A
     return distances if isinstance(data, Tensor) else distances.numpy()
 
 
-class _Problem:
+class Problem:
     """One clustering problem: what stays the same over restarts."""
 
     def __init__(self, rows: Rows, known: Tensor, n_known: int, n_novel: int, settings: Settings) -> None:
@@ -143,12 +145,12 @@ class _Problem:
 
     def solve(self, rng: np.random.Generator) -> tuple[Level, float]:
         """One run from new seeds: the level, and the score by which restarts are compared (lower is better)."""
-        centers = self._seed(rng)
+        centers = self.seed(rng)
         if not len(self.free_index):
             labels, distances, n_iter, before = self.free_index, self.free.norms, 0, None
         else:
-            centers, refined, before = self._refine(centers)
-            centers, labels, distances, n_iter = self._finish(centers)
+            centers, refined, before = self.refine(centers)
+            centers, labels, distances, n_iter = self.finish(centers)
             n_iter += refined
         everywhere = self.known.clone()
         everywhere[self.free_index] = labels
@@ -157,7 +159,7 @@ class _Problem:
         score = inertia if before is None or self.settings.variant.scoring == "final" else before
         return Level(everywhere, centers, self.n_known, inertia, n_iter), score
 
-    def _seed(self, rng: np.random.Generator) -> Tensor:
+    def seed(self, rng: np.random.Generator) -> Tensor:
         """Stage 1: means of labelled rows for known clusters, drawn rows for novel ones."""
         anchors = self.mass[: self.n_known] / self.counts[: self.n_known, None]
         count = self.k - self.n_known
@@ -170,7 +172,7 @@ class _Problem:
             drawn = torch.cat([drawn, draw_spread(self.rows, centers, left, count - len(drawn), rng)])
         return torch.cat([anchors, self.rows.take(drawn)])
 
-    def _refine(self, centers: Tensor) -> tuple[Tensor, int, float]:
+    def refine(self, centers: Tensor) -> tuple[Tensor, int, float]:
         """Stage 2: move novel centres while known ones stay, each cluster limited to its capacity.
 
         Returns the centres, the iterations made, and the sum of squared distances before the last balancing.
@@ -179,20 +181,20 @@ class _Problem:
         for iteration in range(1, self.settings.n_iter + 1):
             if self.settings.variant.scoring == "before-balancing":
                 before = float(self.free.nearest(centers)[1].sum())
-            labels, _ = self._repair(*self._assign(centers, iteration))
+            labels, _, centers = self._repair(*self._assign(centers, iteration), centers)
             if previous is not None and torch.equal(labels, previous):
                 break
             previous = labels
             centers = torch.cat([centers[: self.n_known], self._means(labels)[self.n_known :]])
         return centers, iteration, before
 
-    def _finish(self, centers: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
+    def finish(self, centers: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
         """Stage 3: plain semi-supervised k-means over all centres; ends early once no row changes cluster."""
-        labels, distances = self._repair(*self.free.nearest(centers))
+        labels, distances, centers = self._repair(*self.free.nearest(centers), centers)
         n_iter, previous = 0, None
         while n_iter < self.settings.n_iter and (previous is None or not torch.equal(labels, previous)):
             centers, previous = self._means(labels), labels
-            labels, distances = self._repair(*self.free.nearest(centers))
+            labels, distances, centers = self._repair(*self.free.nearest(centers), centers)
             n_iter += 1
         return centers, labels, distances, n_iter
 
@@ -210,19 +212,18 @@ class _Problem:
         sums, counts = self.free.sums(labels, self.k)
         return (self.mass + sums) / (self.counts + counts)[:, None]
 
-    def _repair(self, labels: Tensor, distances: Tensor) -> tuple[Tensor, Tensor]:
-        """Give every empty cluster the row farthest from its centre among clusters that can spare one."""
+    def _repair(self, labels: Tensor, distances: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Move every empty cluster onto the row farthest from its centre, among clusters that can spare one."""
         counts = self.counts + count(labels, self.k)
         if counts.all():
-            return labels, distances
-        labels, distances = labels.clone(), distances.clone()
+            return labels, distances, centers
+        labels, distances, centers = labels.clone(), distances.clone(), centers.clone()
         for cluster in torch.nonzero(counts == 0)[:, 0].tolist():
-            spare = (counts > 1)[labels]
-            row = torch.where(spare, distances, -1).argmax()
+            row = torch.where((counts > 1)[labels], distances, -1).argmax()
             counts[labels[row]] -= 1
             counts[cluster] += 1
-            labels[row], distances[row] = cluster, 0
-        return labels, distances
+            labels[row], distances[row], centers[cluster] = cluster, 0, self.free.take(row[None])[0]
+        return labels, distances, centers
 
 
 def _labels(labels: Any, rows: Rows) -> Tensor:
@@ -240,5 +241,6 @@ def _labels(labels: Any, rows: Rows) -> Tensor:
     return known.to(rows.device, torch.long)
 
 
-def _note(text: str) -> None:
+def note(text: str) -> None:
+    """Tell the caller something unusual but allowed."""
     warnings.warn(text, Note, stacklevel=4)

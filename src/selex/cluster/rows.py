@@ -128,19 +128,22 @@ class Rows:
         return out
 
     def _refuse(self) -> NoReturn:
-        """Name the entry that cannot be worked with."""
+        """Name the first entry that is not a number, or else the largest one."""
+        largest = (0.0, 0, 0)
         for part, x in self.blocks(self.d):
-            bad = torch.nonzero(~torch.isfinite(x * x))
-            if len(bad):
-                row, column = (int(value) for value in bad[0])
-                value = float(x[row, column])
-                what = (
-                    "NaN" if value != value else "infinity" if value in (inf, -inf) else "a number too large to square"
-                )
-                raise InputError(
-                    f"features contain {what}: row {part.start + row}, column {column}; mend or drop that row"
-                )
-        raise InputError("features are too large to add up: scale them down")
+            size = (x + self.shift).abs().nan_to_num_(nan=inf, posinf=inf)
+            row, column = divmod(int(size.argmax()), self.d)
+            largest = max(largest, (float(size[row, column]), part.start + row, column), key=lambda entry: entry[0])
+        _, row, column = largest
+        value = float((self.take(slice(row, row + 1)) + self.shift)[0, column])
+        what = (
+            "NaN"
+            if value != value
+            else "infinity"
+            if abs(value) == inf
+            else f"a number too large to square, {value:.3g}"
+        )
+        raise InputError(f"features contain {what}: row {row}, column {column}; mend or drop that row")
 
 
 def count(labels: Tensor, k: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +48,8 @@ def load_features(path: Path) -> Features:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; give a .npy or .npz file of features") from None
     except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{path}: not a readable .npy or .npz file ({_first_line(error)})") from None
+        why = "not numpy's format" if "pickle" in str(error) else _first_line(error)
+        raise InputError(f"{path}: not a readable .npy or .npz file ({why})") from None
     values, names = (loaded, None) if isinstance(loaded, np.ndarray) else _from_archive(path, loaded)
     if values.ndim != 2:
         raise InputError(f"{path}: features must be a table, rows × dimensions, not of shape {values.shape}")
@@ -66,15 +67,15 @@ def read_labels(path: Path, features: Features) -> list[str]:
 
     The CSV has a column `row` (0 is the first) or `file`, and a column `label`; rows that it leaves out are unlabelled.
     """
-    return _labels_of(path, features.ids, features.id_column, "among the features' rows")
+    return _labels_of(path, features.ids, features.id_column)
 
 
 def read_truth(path: Path, clusters: Clusters) -> list[str]:
-    """The true category of every row of a clusters table, "" where the CSV gives none."""
-    return _labels_of(path, clusters.ids, clusters.id_column, "in the clusters table")
+    """The true category of every row of a clusters table, "" where the CSV gives none; it may name other rows too."""
+    return _labels_of(path, clusters.ids, clusters.id_column, may_name_others=True)
 
 
-def _labels_of(path: Path, ids: list[str], kind: str, where: str) -> list[str]:
+def _labels_of(path: Path, ids: list[str], kind: str, may_name_others: bool = False) -> list[str]:
     lines = _read_csv(path)
     header = lines[0][1]
     id_column, label_column = _column(path, header, ROW_COLUMNS), _column(path, header, LABEL_COLUMNS)
@@ -87,14 +88,14 @@ def _labels_of(path: Path, ids: list[str], kind: str, where: str) -> list[str]:
     labels, seen = [""] * len(ids), dict[str, int]()
     for number, line in lines[1:]:
         name, label = line[id_column].strip(), line[label_column].strip()
-        if name not in position:
-            raise InputError(f"{path}, line {number}: {header[id_column]} {name!r} is not {where}")
+        row = f"{path}, line {number}: {header[id_column]} {name!r}"
         if name in seen:
-            raise InputError(
-                f"{path}, line {number}: {header[id_column]} {name!r} is there twice, first in line {seen[name]}"
-            )
+            raise InputError(f"{row} is there twice, first in line {seen[name]}")
         seen[name] = number
-        labels[position[name]] = "" if label == "-1" else label
+        if name in position:
+            labels[position[name]] = "" if label == "-1" else label
+        elif not may_name_others:
+            raise InputError(f"{row} is not among the features' rows")
     return labels
 
 
@@ -143,20 +144,23 @@ def category_names(classes: Sequence[Any], n_clusters: int) -> list[str]:
     return names
 
 
-def check_target(path: Path, inputs: Iterable[Path]) -> None:
-    """Refuse to write over an input, into a missing folder, or over a file that is not a clusters table."""
+def check_target(path: Path, inputs: Iterable[Path], is_ours: Callable[[Path], bool]) -> None:
+    """Refuse to write over an input, into a missing folder, or over a file that is not the like of what we write."""
     if not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} does not exist; make it first")
-    for source in inputs:
-        if path.exists() and source.exists() and path.samefile(source):
-            raise InputError(f"{path}: is an input of this command; choose another --out")
     if path.is_dir():
         raise InputError(f"{path}: is a folder; give a file")
-    if path.suffix == ".csv" and path.exists():
-        with path.open(encoding="utf-8", errors="replace") as file:
-            start = file.readline().split(",")
-        if start[:1] != [""] and not (start[0] in ROW_COLUMNS and start[1:2] == ["cluster"]):
-            raise InputError(f"{path}: exists and is not a clusters table; choose another --out or remove it")
+    if any(path.exists() and source.exists() and path.samefile(source) for source in inputs):
+        raise InputError(f"{path}: is an input of this command; choose another --out")
+    if path.exists() and path.stat().st_size and not is_ours(path):
+        raise InputError(f"{path}: exists and is not what this command writes; choose another --out or remove it")
+
+
+def is_clusters_table(path: Path) -> bool:
+    """Whether a file starts as `write_clusters` starts it."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        start = file.readline().split(",")
+    return start[0] in ROW_COLUMNS and start[1:2] == ["cluster"]
 
 
 def _from_archive(path: Path, archive: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:

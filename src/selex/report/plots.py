@@ -53,6 +53,12 @@ def plot_examples(
     save(figure, path)
 
 
+def is_plot(path: Path) -> bool:
+    """Whether a file is a picture that a plotting library wrote, not somebody's photograph."""
+    with path.open("rb") as file:
+        return b"matplotlib" in file.read(4096).lower()
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write the picture, in the format that the file's ending names."""
     try:

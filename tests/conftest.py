@@ -1,0 +1,35 @@
+"""Shared by all tests."""
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+
+hypothesis.settings.register_profile("default", max_examples=40, deadline=None, derandomize=True)
+hypothesis.settings.load_profile("default")
+
+
+@pytest.fixture(autouse=True)
+def _two_threads():
+    """Small tensors gain nothing from more, and machines with many cores lose."""
+    torch.set_num_threads(min(2, torch.get_num_threads()))
+
+
+def blobs(n_blobs, size, spread=0.01, dims=16, seed=0):
+    """Tight blobs of equal size around random unit directions: rows, and the blob of each row, shuffled."""
+    rng = np.random.default_rng(seed)
+    centers = rng.standard_normal((n_blobs, dims))
+    centers /= np.linalg.norm(centers, axis=1, keepdims=True)
+    truth = rng.permutation(np.repeat(np.arange(n_blobs), size))
+    return centers[truth] + rng.normal(0, spread, (len(truth), dims)) / dims**0.5, truth
+
+
+def half_labelled(truth, n_known, seed=0):
+    """Half the rows of the first categories keep their label (at least one of each), the others get -1."""
+    labels = np.full(len(truth), -1)
+    rng = np.random.default_rng(seed)
+    for category in range(n_known):
+        rows = np.flatnonzero(truth == category)
+        chosen = rng.choice(rows, max(1, len(rows) // 2), replace=False)
+        labels[chosen] = category
+    return labels

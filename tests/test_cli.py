@@ -1,0 +1,293 @@
+"""The commands as a person runs them: a process of their own, real files, exit codes."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import selex as selex_package
+from conftest import blobs, half_labelled
+
+
+def selex(*arguments, cwd, timeout=120):
+    """Run the command; its result, with output as text."""
+    command = [sys.executable, "-m", "selex", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def write(path, header, rows):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+def read(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Features of eight blobs in .npy and .npz, labels of four of them, and the truth."""
+    x, truth = blobs(8, 12, spread=0.05)
+    names = np.array([f"bird {i} “ü”.jpg" for i in range(len(x))])
+    known = half_labelled(truth, 4)
+    np.save(tmp_path / "features.npy", x.astype(np.float32))
+    np.savez(tmp_path / "features.npz", features=x.astype(np.float32), files=names)
+    categories = [f"category {c}" for c in "abcdefgh"]
+    write(tmp_path / "labels.csv", ["row", "label"], [(i, categories[k]) for i, k in enumerate(known) if k >= 0])
+    write(
+        tmp_path / "files.csv",
+        ["file", "label"],
+        [(names[i], categories[k] if k >= 0 else "") for i, k in enumerate(known)],
+    )
+    write(tmp_path / "truth.csv", ["row", "label"], [(i, categories[t]) for i, t in enumerate(truth)])
+    return tmp_path
+
+
+def test_cluster_then_evaluate(folder):
+    done = selex("cluster", "features.npy", "--labels", "labels.csv", "--categories", 8, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "48 in 4 known categories, 48 in 4 novel ones; levels of 8, 4, 2" in done.stdout
+    table = read(folder / "clusters.csv")
+    assert list(table[0]) == [
+        "row",
+        "cluster",
+        "category",
+        "known",
+        "labelled",
+        "distance",
+        "level_1",
+        "level_2",
+        "level_3",
+    ]
+    assert [line["row"] for line in table] == [str(i) for i in range(96)]
+    given = {line["row"]: line["label"] for line in read(folder / "labels.csv")}
+    for line in table:
+        assert line["labelled"] == str(int(line["row"] in given))
+        assert line["category"] == given.get(line["row"], line["category"])
+        assert line["known"] == str(int(line["category"].startswith("category ")))
+        assert line["cluster"] == line["level_1"]
+        assert 0 <= float(line["distance"]) < 0.2
+    assert {line["category"] for line in table} == {f"category {c}" for c in "abcd"} | {
+        f"novel-{i}" for i in range(1, 5)
+    }
+
+    done = selex("evaluate", "clusters.csv", "--truth", "truth.csv", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[:4] == ["72", "unlabelled", "rows,", "accuracy"]
+    scores = json.loads(selex("evaluate", "clusters.csv", "--truth", "truth.csv", "--json", cwd=folder).stdout)
+    assert scores == {"rows": 72, "version": "v2", "all": 1, "known": 1, "novel": 1, "nmi": pytest.approx(1), "ari": 1}
+
+
+def test_files_name_the_rows(folder):
+    done = selex("cluster", "features.npz", "--labels", "files.csv", "--categories", 8, "--out", "out.csv", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    table = read(folder / "out.csv")
+    assert table[3]["file"] == "bird 3 “ü”.jpg"
+    assert sum(line["labelled"] == "1" for line in table) == 24
+    by_row = selex(
+        "cluster", "features.npz", "--labels", "labels.csv", "--categories", 8, "--out", "two.csv", cwd=folder
+    )
+    assert by_row.returncode == 0, by_row.stderr
+    assert read(folder / "two.csv") == table
+
+
+def test_auto_and_estimate(folder):
+    done = selex("estimate", "features.npy", "--labels", "labels.csv", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "8  1.0000  <- estimate" in done.stdout
+    assert "estimate by accuracy: 8 categories (90 % interval " in done.stdout
+    assert (folder / "estimate.png").read_bytes().startswith(b"\x89PNG")
+    done = selex("cluster", "features.npy", "--labels", "labels.csv", "--categories", "auto", cwd=folder)
+    assert "in 4 known categories, 48 in 4 novel ones" in done.stdout
+
+
+def test_options_reach_the_library(folder):
+    base = ("cluster", "features.npy", "--labels", "labels.csv", "--categories", 8)
+    assert "levels of 8, 4\n" in selex(*base, "--levels", 2, cwd=folder).stdout
+    for option in (("--unbalanced",), ("--published",), ("--normalize",), ("--restarts", 3), ("--seed", 5)):
+        done = selex(*base, *option, cwd=folder)
+        assert done.returncode == 0, (option, done.stderr)
+
+
+def test_the_same_seed_writes_the_same_bytes(folder):
+    for name in ("one.csv", "two.csv"):
+        selex("cluster", "features.npy", "--labels", "labels.csv", "--categories", 8, "--out", name, cwd=folder)
+    assert (folder / "one.csv").read_bytes() == (folder / "two.csv").read_bytes()
+
+
+def test_without_labels_there_is_a_note(folder):
+    done = selex("cluster", "features.npy", "--categories", 8, cwd=folder)
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == ["note: no row is labelled: every cluster will be novel"]
+    assert "0 in 0 known categories, 96 in 8 novel ones; levels of 8, 4, 2" in done.stdout
+
+
+def bad_features(name):
+    """Make one broken input in the folder; returns the arguments that use it."""
+    path = f"{name}.npy"
+    x = np.zeros((6, 2), dtype=np.float32)
+    if name == "nan":
+        x[4, 1] = np.nan
+    arrays = {"nan": x, "objects": np.array([{}]), "flat": np.zeros(5), "words": np.array([["a", "b"]])}
+    return path, arrays.get(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nan", "NaN: row 4, column 1"),
+        ("objects", "objects.npy: not a readable .npy or .npz file"),
+        ("flat", "flat.npy: features must be a table, rows × dimensions, not of shape (5,)"),
+        ("words", "real numbers, not <U1"),
+        ("missing", "missing.npy: no such file"),
+    ],
+)
+def test_bad_features(tmp_path, name, message):
+    path, array = bad_features(name)
+    if array is not None:
+        np.save(tmp_path / path, array, allow_pickle=True)
+    expect_refusal(tmp_path, message, "cluster", path, "--categories", 2)
+
+
+def test_unreadable_feature_files(tmp_path):
+    (tmp_path / "text.npz").write_text("hello")
+    expect_refusal(tmp_path, "text.npz: not a readable .npy or .npz file", "cluster", "text.npz")
+    (tmp_path / "empty.npy").touch()
+    expect_refusal(tmp_path, "empty.npy: not a readable", "cluster", "empty.npy")
+    np.savez(tmp_path / "other.npz", embeddings=np.zeros((3, 2)))
+    expect_refusal(tmp_path, "other.npz: has no array 'features', only embeddings", "cluster", "other.npz")
+    np.savez(tmp_path / "short.npz", features=np.zeros((3, 2)), files=np.array(["a", "b"]))
+    expect_refusal(tmp_path, "'files' has shape (2,) for 3 rows", "cluster", "short.npz")
+    np.savez(tmp_path / "twice.npz", features=np.zeros((3, 2)), files=np.array(["a", "b", "a"]))
+    expect_refusal(tmp_path, "'files' names 'a' twice, again in row 2", "cluster", "twice.npz")
+
+
+def expect_refusal(folder, message, *arguments):
+    """One line on standard error, exit code 2, and no file that was not there before."""
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    done = selex(*arguments, cwd=folder)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("note:")]
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert message in lines[0]
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("row,label\n0,a\n1,b\n0,a\n", "line 4: row '0' is there twice, first in line 2"),
+        ("row,label\n96,a\n", "line 2: row '96' is not among the features' rows"),
+        ("row,name\n0,a\n", "has no column 'label' or 'category' or 'class'; its columns are row, name"),
+        ("id,label\n0,a\n", "has no column 'row' or 'file' or 'file_name'"),
+        ("row,label\n0,a,b\n", "line 2: has 3 columns, the first line has 2"),
+        ("file,label\nx.jpg,a\n", "names rows by 'file', but the other file only numbers them; use 'row'"),
+        ("", "is empty; its first line must name the columns"),
+        ("row,label\n0,\xff", "not a readable CSV file"),
+    ],
+)
+def test_bad_labels(folder, content, message):
+    (folder / "bad.csv").write_bytes(content.encode("latin-1"))
+    expect_refusal(folder, message, "cluster", "features.npy", "--labels", "bad.csv", "--categories", 8)
+
+
+def test_bad_counts_and_places(folder):
+    base = ("cluster", "features.npy", "--labels", "labels.csv")
+    expect_refusal(folder, "3 clusters for 4 known categories: ask for at least 4", *base, "--categories", 3)
+    expect_refusal(folder, "97 clusters for 96 rows", *base, "--categories", 97)
+    for count in ("many", "0", "-3", "2.5"):
+        expect_refusal(folder, f"--categories {count}: give a whole number", *base, "--categories", count)
+    expect_refusal(folder, "the folder nowhere does not exist", *base, "--categories", 8, "--out", "nowhere/out.csv")
+    expect_refusal(folder, "is an input of this command", *base, "--categories", 8, "--out", "labels.csv")
+    expect_refusal(folder, "is not what this command writes", *base, "--categories", 8, "--out", "truth.csv")
+    expect_refusal(folder, "is not what this command writes", "estimate", "features.npy", "--out", "truth.csv")
+    expect_refusal(folder, "--device abacus: ", *base, "--categories", 8, "--device", "abacus")
+    expect_refusal(folder, "'auto', 'accuracy' or 'silhouette'", "estimate", "features.npy", "--method", "luck")
+    expect_refusal(folder, "labels.csv: has no column 'cluster'", "evaluate", "labels.csv", "--truth", "truth.csv")
+
+
+def test_evaluate_needs_something_to_score(folder):
+    header = ["row", "cluster", "category", "known", "labelled", "distance", "level_1"]
+    write(folder / "all.csv", header, [(0, 0, "a", 1, 1, 0.1, 0)])
+    expect_refusal(folder, "nothing to score", "evaluate", "all.csv", "--truth", "truth.csv")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_no_permission(folder):
+    folder.chmod(0o500)
+    try:
+        expect_refusal(folder, "cannot be written", "cluster", "features.npy", "--categories", 8)
+    finally:
+        folder.chmod(0o700)
+
+
+def test_a_full_disk_leaves_the_old_table(folder):
+    """A limit on file size makes writing fail half-way, as a full disk does."""
+    selex("cluster", "features.npy", "--categories", 8, cwd=folder)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    limited = f"ulimit -f 1; trap '' XFSZ; exec {sys.executable} -m selex cluster features.npy --categories 7"
+    done = subprocess.run(["bash", "-c", limited], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "clusters.csv: cannot be written (File too large)" in done.stderr
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_ctrl_c_stops_with_one_line_and_writes_nothing(tmp_path):
+    np.save(tmp_path / "large.npy", np.random.default_rng(0).standard_normal((60_000, 64), dtype=np.float32))
+    command = [sys.executable, "-m", "selex", "cluster", "large.npy", "--categories", "3000", "--restarts", "50"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    time.sleep(8)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == "stopped; nothing was written"
+    assert [path.name for path in tmp_path.iterdir()] == ["large.npy"]
+
+
+def test_help_is_quick_to_start():
+    """Not timed here: what costs time are imports, and help must need none of the heavy ones."""
+    code = (
+        "import sys; sys.argv = ['selex', '--help']\n"
+        "from selex.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "heavy = {'torch', 'numpy', 'sklearn', 'scipy', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    for command in ("cluster", "estimate", "evaluate", "demo"):
+        assert command in done.stdout
+
+
+def test_start(tmp_path):
+    assert "Usage" in selex(cwd=tmp_path).stdout
+    assert selex("--version", cwd=tmp_path).stdout.strip() == selex_package.__version__
+    expect_refusal(tmp_path, "No such command 'sort'. (see selex --help)", "sort")
+    expect_refusal(tmp_path, "(see selex cluster --help)", "cluster", "x.npy", "--seed", "often")
+    expect_refusal(tmp_path, "Missing argument 'FEATURES'. (see selex cluster --help)", "cluster")
+
+
+@pytest.mark.parametrize("command", ["cluster", "estimate", "evaluate", "demo"])
+def test_help_shows_an_example(command, tmp_path):
+    done = selex(command, "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert f"Example: selex {command}" in done.stdout
+
+
+def test_demo(tmp_path):
+    done = selex("demo", "--out", "out", cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"clusters.csv", "truth.csv", "categories.png"}
+    scores = {line.split("  ")[0]: line.split()[-5] for line in done.stdout.splitlines() if " / " in line}
+    assert float(scores["BSSK"]) > float(scores["k-means"])
+    assert "categories.png" in done.stdout.splitlines()[-1]
+    scored = selex("evaluate", "out/clusters.csv", "--truth", "out/truth.csv", "--json", cwd=tmp_path)
+    assert json.loads(scored.stdout)["all"] == pytest.approx(float(scores["BSSK"]) / 100, abs=5e-4)

@@ -1,0 +1,202 @@
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer, StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from conftest import blobs, half_labelled
+from selex import HierarchicalKMeans, InputError, Note, SemiSupervisedKMeans, published, split_accuracy
+
+BOTH = pytest.mark.parametrize("estimator", [SemiSupervisedKMeans, HierarchicalKMeans])
+
+# These checks ask for 1 or 2 clusters and hand over a y of 2 or 3 classes. Labels are categories here, not a target to
+# ignore, and more known categories than clusters is a mistake that must be refused.
+REFUSED = "asks for fewer clusters than y has categories, which is refused on purpose"
+EXPECTED_FAILURES = dict.fromkeys(
+    [
+        "check_dont_overwrite_parameters",
+        "check_fit2d_1feature",
+        "check_fit2d_predict1d",
+        "check_methods_sample_order_invariance",
+        "check_methods_subset_invariance",
+    ],
+    REFUSED,
+)
+
+
+def run_checks(estimator, expected):
+    results = check_estimator(estimator, expected_failed_checks=expected, on_skip=None, on_fail=None)
+    failed = {r["check_name"]: repr(r["exception"]) for r in results if r["status"] == "failed"}
+    assert not failed
+    return results
+
+
+@pytest.mark.filterwarnings("ignore")  # the checks fit on all manner of odd data and look at warnings themselves
+@BOTH
+def test_scikit_learn_conventions(estimator):
+    results = run_checks(estimator(), EXPECTED_FAILURES)
+    xfailed = [r for r in results if r["status"] == "xfail"]
+    assert {r["check_name"] for r in xfailed} == set(EXPECTED_FAILURES)
+    assert all("known categories: ask for at least" in str(r["exception"]) for r in xfailed)
+
+
+class WithoutY:
+    """Does not look at y, so that the checks' y of too many classes does not matter."""
+
+    def fit(self, X, y=None):
+        return super().fit(X)
+
+    def fit_predict(self, X, y=None):
+        return super().fit_predict(X)
+
+
+class UnlabelledKMeans(WithoutY, SemiSupervisedKMeans):
+    pass
+
+
+class UnlabelledHierarchy(WithoutY, HierarchicalKMeans):
+    pass
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("estimator", [UnlabelledKMeans, UnlabelledHierarchy])
+def test_scikit_learn_conventions_hold_without_exception_when_y_is_not_given(estimator):
+    run_checks(estimator(), {})
+
+
+@BOTH
+def test_categories_keep_their_names(estimator):
+    x, truth = blobs(6, 10)
+    names = np.array(["sparrow", "finch", "wren"])
+    y = [names[t] if t < 3 and i % 2 else None for i, t in enumerate(truth)]
+    model = estimator(6, random_state=0).fit(x, y)
+    assert model.classes_.tolist() == ["finch", "sparrow", "wren"]
+    for row, label in enumerate(y):
+        if label:
+            assert model.classes_[model.labels_[row]] == label
+    assert split_accuracy(truth, model.labels_, truth < 3).all == 1
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        ["a", "b", "", "a", "b", ""],
+        ["a", "b", -1, "a", "b", -1],
+        np.array(["a", "b", None, "a", "b", None], dtype=object),
+        np.array(["a", "b", np.nan, "a", "b", np.nan], dtype=object),
+        pd.Series(["a", "b", None, "a", "b", None]),
+        [10, 20, -1, 10, 20, -1],
+        [1.5, 2.5, np.nan, 1.5, 2.5, np.nan],
+        torch.tensor([7, 9, -1, 7, 9, -1]),
+        np.array([[3], [4], [-1], [3], [4], [-1]]),
+        np.array([1, "b", None, 1, "b", None], dtype=object),
+    ],
+)
+def test_names_of_any_type(y):
+    x = np.array([[0.0, 0], [5, 0], [0, 5], [0.1, 0], [5.1, 0], [0.1, 5]])
+    model = SemiSupervisedKMeans(3, random_state=0).fit(x, y)
+    assert len(model.classes_) == 2
+    assert model.labels_[[0, 3]].tolist() == [model.labels_[0]] * 2
+    assert model.labels_[[2, 5]].tolist() == [2, 2]
+
+
+@BOTH
+def test_predict_agrees_with_labels_of_unlabelled_rows(estimator):
+    x, truth = blobs(12, 30, spread=1.5, seed=4)
+    known = half_labelled(truth, 6)
+    model = estimator(12, random_state=0).fit(x, known)
+    free = known == -1
+    assert model.predict(x)[free].tolist() == model.labels_[free].tolist()
+
+
+def test_transform_is_the_distance_to_every_centre():
+    x, truth = blobs(5, 10, spread=0.5)
+    model = SemiSupervisedKMeans(5, random_state=0).fit(x, half_labelled(truth, 2))
+    expected = np.linalg.norm(x[:, None] - model.cluster_centers_, axis=2)
+    np.testing.assert_allclose(model.transform(x), expected, atol=1e-7)
+    assert model.get_feature_names_out().tolist() == [f"semisupervisedkmeans{i}" for i in range(5)]
+
+
+def test_hierarchy_has_its_levels_finest_first():
+    x, truth = blobs(8, 10)
+    model = HierarchicalKMeans(8, random_state=0).fit(x, half_labelled(truth, 4))
+    levels = model.hierarchy_.levels
+    assert [len(level.centers) for level in levels] == [8, 4, 2]
+    assert levels[0].labels is model.labels_
+    assert all(level.labels.shape == (80,) for level in levels)
+    assert len(SemiSupervisedKMeans(8, random_state=0).fit(x, half_labelled(truth, 4)).hierarchy_.levels) == 1
+    assert HierarchicalKMeans(8, n_levels=2, random_state=0).fit(x, half_labelled(truth, 4)).hierarchy_.sizes == [8, 4]
+
+
+def test_attributes():
+    x, truth = blobs(6, 10)
+    model = SemiSupervisedKMeans(6, random_state=0).fit(x, half_labelled(truth, 3))
+    assert model.n_clusters_ == 6
+    assert model.cluster_centers_.shape == (6, x.shape[1])
+    assert model.inertia_ == pytest.approx(((x - model.cluster_centers_[model.labels_]) ** 2).sum())
+    assert 1 <= model.n_iter_ <= 20
+    assert model.n_features_in_ == x.shape[1]
+    assert model.k_estimate_ is None
+
+
+def test_auto_estimates_the_number():
+    x, truth = blobs(9, 20, spread=0.3)
+    model = SemiSupervisedKMeans("auto", random_state=0).fit(x, half_labelled(truth, 4))
+    assert model.k_estimate_.n_clusters == model.n_clusters_
+    assert abs(model.n_clusters_ - 9) <= 1
+
+
+@BOTH
+def test_pickle_clone_and_pipeline(estimator):
+    x, truth = blobs(6, 10)
+    known = half_labelled(truth, 3)
+    model = estimator(6, random_state=0, variant=published()).fit(x, known)
+    again = pickle.loads(pickle.dumps(model))
+    assert again.predict(x).tolist() == model.predict(x).tolist()
+    assert clone(model).get_params() == model.get_params()
+    pipeline = make_pipeline(StandardScaler(), Normalizer(), estimator(6, random_state=0))
+    assert split_accuracy(truth, pipeline.fit_predict(x, known), truth < 3).all == 1
+    assert pipeline.predict(x[:3]).shape == (3,)
+
+
+def test_tensors_stay_tensors_and_pandas_is_welcome():
+    x, truth = blobs(6, 10)
+    known = half_labelled(truth, 3)
+    model = SemiSupervisedKMeans(6, random_state=0).fit(torch.from_numpy(x), torch.from_numpy(known))
+    assert isinstance(model.labels_, torch.Tensor)
+    assert isinstance(model.predict(torch.from_numpy(x)), torch.Tensor)
+    assert model.predict(x).tolist() == model.predict(torch.from_numpy(x)).tolist()
+    frame = pd.DataFrame(x, columns=[f"f{i}" for i in range(x.shape[1])])
+    named = SemiSupervisedKMeans(6, random_state=0).fit(frame, known)
+    assert named.labels_.tolist() == model.labels_.tolist()
+    assert named.feature_names_in_.tolist() == frame.columns.tolist()
+
+
+def test_seeds_and_generators():
+    x, _ = blobs(6, 10, spread=2.0)
+    for make in (lambda: 3, lambda: np.random.default_rng(3), lambda: np.random.RandomState(3)):
+        first, second = (SemiSupervisedKMeans(6, random_state=make()).fit(x).labels_.tolist() for _ in range(2))
+        assert first == second
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.5, "many", None])
+def test_bad_number_of_clusters(count):
+    with pytest.raises(InputError, match="whole number of at least 1, or 'auto'"):
+        SemiSupervisedKMeans(count).fit(np.zeros((5, 2)))
+
+
+def test_bad_input_is_one_clear_line():
+    x = np.zeros((5, 2))
+    with pytest.raises(ValueError, match=r"shape \(3,\) for 5 rows"):
+        SemiSupervisedKMeans(2).fit(x, [0, 1, -1])
+    with pytest.raises(InputError, match="3 columns, the fitted data had 2"):
+        SemiSupervisedKMeans(2).fit(torch.rand(5, 2)).predict(torch.rand(5, 3))
+    with pytest.raises(InputError, match="rows × dimensions"):
+        SemiSupervisedKMeans(2).fit(torch.rand(5))
+    with pytest.warns(Note, match="no row is labelled"):
+        SemiSupervisedKMeans(2).fit(np.eye(5), [-1] * 5)
