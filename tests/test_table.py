@@ -1,4 +1,4 @@
-"""Tables of images from folders, CSV and parquet files and Python lists. No image is opened, so most files are empty."""
+"""Tables of images from folders, CSV and parquet files and lists. No image is opened, so the files are empty."""
 
 import os
 import unicodedata
@@ -90,12 +90,11 @@ def test_labels_match_names_written_with_other_accents(tmp_path):
     assert read_table(tmp_path / "photos", labels).label_names == ["cup"]
 
 
-@pytest.mark.parametrize(
-    "make", [lambda p: p / "nowhere", lambda p: tree(p / "x", "a.txt"), lambda p: tree(p, "a.txt")]
-)
-def test_folder_missing_or_without_images(tmp_path, make):
-    with pytest.raises(InputError, match=r"no such file or folder|no images in this folder"):
-        read_table(make(tmp_path))
+def test_folder_missing_or_without_images(tmp_path):
+    tree(tmp_path, "x/a.txt")
+    for folder, message in {"nowhere": "no such file or folder", "x": "no images", "": "no images"}.items():
+        with pytest.raises(InputError, match=message):
+            read_table(tmp_path / folder)
 
 
 def test_folder_we_may_not_list(tmp_path):
@@ -210,7 +209,7 @@ def test_sources_that_are_something_else(tmp_path):
 def test_list_of_paths_and_images(tmp_path):
     tree(tmp_path, "a.jpg")
     image = Image.new("RGB", (4, 3))
-    table = read_table([tmp_path / "a.jpg", image, str(tmp_path / "a.jpg").replace("a.", "A.")][:2], ["cat", None])
+    table = read_table([tmp_path / "a.jpg", image], ["cat", None])
     assert named(table) == {str(tmp_path / "a.jpg"): "cat", "image-000001": ""}
     assert table.source(1) is image
     assert read_table(tmp_path / "a.jpg").files == [str(tmp_path / "a.jpg")]

@@ -93,7 +93,7 @@ def _read_csv(path: str) -> tuple[list[str], dict[str, list[Any]], Sequence[int]
         with open(path, newline="", encoding="utf-8-sig") as handle:
             reader = csv.reader(handle, delimiter=_delimiter(handle.readline()))
             handle.seek(0)
-            header = [name.strip().lstrip("\ufeff") for name in next(reader, [])]
+            header = [name.strip() for name in next(reader, [])]
             for row in filter(None, reader):
                 if len(row) > len(header):
                     raise InputError(f"{path}, line {reader.line_num}: {len(row)} fields, the header has {len(header)}")
