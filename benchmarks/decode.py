@@ -1,0 +1,88 @@
+"""Decoding and storing 5,000 JPEGs of 500 x 375 against Pillow's decode and resize alone, on two cores in one run.
+
+    python benchmarks/decode.py [--images 5000] [--workers 2]
+
+Prints one line of JSON. Pillow runs in processes that have started already, before and after us, and its faster run
+counts; our time is the whole of `ImageStore.build`, with listing, writing and flushing to disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import skimage.data
+from PIL import Image, features
+
+from selex.data.store import ImageStore
+from selex.data.table import read_table
+
+
+def make_photos(folder: Path, n: int) -> None:
+    """Different cuts of the bundled photos, so that each file is another image."""
+    photos = [Image.fromarray(getattr(skimage.data, name)()) for name in ("astronaut", "chelsea", "coffee", "rocket")]
+    rng = np.random.default_rng(0)
+    for i in range(n):
+        photo = photos[i % len(photos)]
+        x, y = (int(rng.integers(side // 3)) for side in photo.size)
+        box = (x, y, x + photo.width * 2 // 3, y + photo.height * 2 // 3)
+        photo.resize((500, 375), Image.Resampling.BICUBIC, box).save(folder / f"{i:05d}.jpg", quality=90)
+
+
+def pillow_alone(path: str) -> None:
+    """What anybody would write: open, decode to RGB, shorter side to 256."""
+    with Image.open(path) as image:
+        image.convert("RGB").resize((341, 256), Image.Resampling.BICUBIC)
+
+
+def time_pillow(paths: list[str], workers: int) -> float:
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(pillow_alone, paths[: 8 * workers]))
+        start = time.perf_counter()
+        list(pool.map(pillow_alone, paths, chunksize=25))
+        return time.perf_counter() - start
+
+
+def time_build(folder: Path, store: Path, workers: int) -> float:
+    start = time.perf_counter()
+    ImageStore.build(read_table(folder), store, workers=workers)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=5000)
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        photos, store = Path(temporary, "photos"), Path(temporary, "store")
+        photos.mkdir()
+        make_photos(photos, options.images)
+        paths = [str(photos / name) for name in sorted(os.listdir(photos))]
+        before = time_pillow(paths, options.workers)
+        ours = time_build(photos, store, options.workers)
+        after = time_pillow(paths, options.workers)
+        again = time_build(photos, store, options.workers)
+    pillow = min(before, after)
+    result = {
+        "images": options.images,
+        "workers": options.workers,
+        "pillow_images_per_s": round(options.images / pillow, 1),
+        "store_images_per_s": round(options.images / ours, 1),
+        "ratio": round(pillow / ours, 3),
+        "second_open_s": round(again, 3),
+        "pillow": Image.__version__,
+        "libjpeg_turbo": features.version("libjpeg_turbo"),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
