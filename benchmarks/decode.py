@@ -18,6 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import PIL
 import skimage.data
 from PIL import Image, features
 
@@ -78,7 +79,7 @@ def main() -> None:
         "store_images_per_s": round(options.images / ours, 1),
         "ratio": round(pillow / ours, 3),
         "second_open_s": round(again, 3),
-        "pillow": Image.__version__,
+        "pillow": PIL.__version__,
         "libjpeg_turbo": features.version("libjpeg_turbo"),
     }
     print(json.dumps(result))
