@@ -22,8 +22,8 @@ from selex.errors import InputError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-SAVE_EVERY = 20.0
-"""Seconds of decoding that a kill -9 may cost."""
+SAVE_EVERY = 5.0
+"""Seconds of decoding that a kill -9 may cost; also how often pixels go to disk while others are decoded."""
 
 
 @contextmanager
