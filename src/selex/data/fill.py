@@ -1,0 +1,154 @@
+"""Decode many images into a store's data file, on all cores, so that whatever stops us leaves a good store."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from selex.data.decode import Unreadable, decode
+from selex.data.index import DATA, INDEX, Index
+from selex.data.table import ImageTable
+from selex.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+SAVE_EVERY = 5.0
+"""Seconds of decoding that a kill -9 may cost; also how often pixels go to disk while others are decoded."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Be the only one who writes to a store. The lock goes with the process, however that ends."""
+    with open(folder / "lock", "w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{folder} is being written by another selex command: wait for it to end") from None
+        yield
+
+
+class Filler:
+    """Adds images to the store in `folder`, which the caller has locked.
+
+    Threads, not processes: Pillow decodes and resizes outside the interpreter's lock, pixels need not travel between
+    processes, and nobody lives on to write after a kill -9.
+    """
+
+    def __init__(self, table: ImageTable, folder: Path, size: int, index: Index, strict: bool) -> None:
+        self.table, self.folder, self.size, self.index, self.strict = table, folder, size, index, strict
+        self.passing: dict[int, str] = {}
+        self._stored: list[tuple[bytes, int, int, int]] = []
+        self._unreadable: list[tuple[bytes, str]] = []
+        self._end = index.end
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._jobs: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+
+    def run(self, rows: Sequence[int], keys: Sequence[bytes], workers: int, progress: bool) -> Index:
+        """Decode the given rows, each with its key; what is done stays done on Ctrl-C, errors and a full disk."""
+        if not rows:
+            return self.index
+        for job in zip(rows, keys, strict=True):
+            self._jobs.put(job)
+        with _open_data(self.folder, self.index) as file, warnings.catch_warnings(), progress_bar(progress) as bar:
+            # Pillow warns of odd metadata and of large images; we read the first and have a limit for the second.
+            warnings.filterwarnings("ignore", module=r"PIL\.")
+            try:
+                self._decode_all(file.fileno(), min(workers, len(rows)), bar, len(rows))
+            finally:
+                self._save(file.fileno())
+        return self.index
+
+    def _decode_all(self, file: int, workers: int, bar: Progress, total: int) -> None:
+        task, saved = bar.add_task("Reading images", total=total), time.monotonic()
+        with ThreadPoolExecutor(workers) as pool:
+            futures = [pool.submit(self._work, file) for _ in range(workers)]
+            try:
+                while wait(futures, timeout=0.2, return_when=FIRST_EXCEPTION).not_done and not self._stop.is_set():
+                    bar.update(task, completed=total - self._jobs.qsize())
+                    if time.monotonic() - saved > SAVE_EVERY:
+                        self._save(file)
+                        saved = time.monotonic()
+            finally:
+                self._stop.set()
+        for future in futures:
+            future.result()
+        bar.update(task, completed=total)
+
+    def _work(self, file: int) -> None:
+        """What each thread does until there is no job left or one thread has failed."""
+        try:
+            while not self._stop.is_set():
+                self._add(file, *self._jobs.get_nowait())
+        except queue.Empty:
+            return
+        finally:
+            self._stop.set()
+
+    def _add(self, file: int, row: int, key: bytes) -> None:
+        try:
+            pixels = decode(self.table.source(row), self.size)
+        except Unreadable as error:
+            if self.strict:
+                raise InputError(f"{self.table.files[row]}: {error.reason}") from None
+            if error.passing:
+                self.passing[row] = error.reason
+            else:
+                self._unreadable.append((key, error.reason))
+            return
+        with self._lock:
+            offset = self._end
+            self._end += pixels.nbytes
+        _write(file, pixels.data.cast("B"), offset)
+        self._stored.append((key, offset, *pixels.shape[:2]))
+
+    def _save(self, file: int) -> None:
+        """Publish what is complete: pixels on disk first, then the index that speaks of them."""
+        stored, unreadable = self._stored.copy(), self._unreadable.copy()
+        if not stored and not unreadable:
+            return
+        os.fsync(file)
+        self.index = self.index.with_more(stored, unreadable)
+        self.index.save(self.folder)
+        del self._stored[: len(stored)], self._unreadable[: len(unreadable)]
+
+
+def _open_data(folder: Path, index: Index) -> IO[bytes]:
+    """The data file, to be written after what the index knows; a new one where it knows nothing.
+
+    A reader may still hold the file of an index that no longer counts, so that file is left to it, not overwritten.
+    """
+    if not index.end:
+        (folder / INDEX).unlink(missing_ok=True)
+        (folder / DATA).unlink(missing_ok=True)
+    return os.fdopen(os.open(folder / DATA, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
+
+
+def _write(file: int, pixels: memoryview, offset: int) -> None:
+    while pixels:
+        done = os.pwrite(file, pixels, offset)
+        pixels, offset = pixels[done:], offset + done
+
+
+def progress_bar(show: bool) -> Progress:
+    """A bar on stderr with images per second and the time left; nothing where it is not wanted."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+    from rich.progress import TimeRemainingColumn as TimeLeft
+    from rich.text import Text
+
+    class Speed(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed or 0:.0f} images/s")
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Speed(), TimeLeft())
+    return Progress(*columns, console=Console(stderr=True), disable=not show)

@@ -1,0 +1,85 @@
+"""What a store holds: where each decoded image lies in its data file, and which images could not be read."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+VERSION = 1
+DATA, INDEX = "images.u8", "index.npz"
+STORED = np.dtype([("key", "S16"), ("offset", "<i8"), ("height", "<i4"), ("width", "<i4")])
+UNREADABLE = np.dtype([("key", "S16"), ("reason", "<U200")])
+
+
+@dataclass(frozen=True)
+class Index:
+    """The stored and the unreadable images, each with the key of its file; no key is there twice."""
+
+    stored: Array
+    unreadable: Array
+
+    @property
+    def end(self) -> int:
+        """First byte of the data file after every stored image; what lies beyond was never finished."""
+        last = self.stored["offset"] + 3 * self.stored["height"].astype(np.int64) * self.stored["width"]
+        return int(last.max(initial=0))
+
+    def with_more(self, stored: Sequence[Any], unreadable: Sequence[Any]) -> Index:
+        """The same index with new entries added."""
+        return Index(
+            np.concatenate([self.stored, np.array(stored, dtype=STORED)]),
+            np.concatenate([self.unreadable, np.array(unreadable, dtype=UNREADABLE)]),
+        )
+
+    def save(self, folder: Path) -> None:
+        """Replace the index of a store whose data is on disk already: all of it, or nothing if we die on the way."""
+        draft = folder / f"{INDEX}.new"
+        try:
+            with open(draft, "wb") as handle:
+                np.savez(handle, version=np.array(VERSION), stored=self.stored, unreadable=self.unreadable)
+                handle.flush()
+                os.fsync(handle.fileno())
+            os.replace(draft, folder / INDEX)
+        finally:
+            draft.unlink(missing_ok=True)
+        _sync_folder(folder)
+
+
+def load_index(folder: Path) -> Index:
+    """The last good index of a store; an empty one where there is none that fits its data file."""
+    empty = Index(np.zeros(0, STORED), np.zeros(0, UNREADABLE))
+    try:
+        with open(folder / INDEX, "rb") as handle, np.load(handle, allow_pickle=False) as file:
+            if int(file["version"]) != VERSION:
+                return empty
+            index = Index(file["stored"], file["unreadable"])
+        complete = index.end == 0 or os.path.getsize(folder / DATA) >= index.end
+    except (FileNotFoundError, zipfile.BadZipFile, KeyError, ValueError, EOFError):
+        return empty
+    return index if complete else empty
+
+
+def find(keys: Array, wanted: Array) -> Array:
+    """Where each wanted key is among `keys`, -1 where it is not."""
+    if not len(keys):
+        return np.full(len(wanted), -1)
+    order = np.argsort(keys)
+    position = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
+    return np.where(keys[position] == wanted, position, -1)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A renamed file survives a power cut only once its folder is on disk too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,122 @@
+"""Files that say which image has which label: CSV or parquet with the columns `file_name` and `label`."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from selex.errors import InputError
+from selex.types import UNLABELLED
+
+LABEL_FILES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class LabelFile:
+    """What a label file says: `names[i]` has the label `labels[i]` ("" = unlabelled), read at `places[i]`."""
+
+    path: str
+    names: list[str]
+    labels: list[str]
+    places: Sequence[int]
+
+    @property
+    def folder(self) -> str:
+        """The folder the file is in."""
+        return os.path.dirname(os.path.abspath(self.path))
+
+    def place(self, row: int) -> str:
+        """Where a row stands in the file, for messages."""
+        word = "line" if self.path.lower().endswith(".csv") else "row"
+        return f"{self.path}, {word} {self.places[row]}"
+
+    def check_unique(self, keys: Sequence[object]) -> None:
+        """Refuse two rows about the same image; `keys[i]` says which image row `i` is about."""
+        first: dict[object, int] = {}
+        for row, key in enumerate(keys):
+            if (other := first.setdefault(key, row)) != row:
+                place = self.place(row)
+                raise InputError(f"{place}: {self.names[row]} is there already (see {self.places[other]})")
+
+    def check_present(self, absent: Sequence[int]) -> None:
+        """Refuse rows about images that do not exist."""
+        if absent:
+            more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
+            raise InputError(f"{self.place(absent[0])}: no such image: {self.names[absent[0]]}{more}")
+
+
+class NoLabelColumn(InputError):
+    """A file names images but has no column `label`."""
+
+
+def read_label_file(path: str) -> LabelFile:
+    """Read a CSV or parquet file with the columns `file_name` and `label`."""
+    if not os.path.isfile(path):
+        raise InputError(f"{path}: no such file")
+    header, columns, places = _read_csv(path) if path.lower().endswith(".csv") else _read_parquet(path)
+    if "file_name" not in header:
+        raise InputError(f"{path}: no column 'file_name' (there is: {', '.join(header) or 'nothing'})")
+    if "label" not in header:
+        raise NoLabelColumn(f"{path}: no column 'label' (there is: {', '.join(header)}); it may be empty")
+    names = [str(name) if name is not None else "" for name in columns["file_name"]]
+    labels = [label_name(label) for label in columns["label"]]
+    file = LabelFile(path, names, labels, places)
+    if "" in names:
+        raise InputError(f"{file.place(names.index(''))}: file_name is empty")
+    return file
+
+
+def label_name(label: Any) -> str:
+    """The name of a category, or "" where the label says unlabelled: empty, None, nan or -1."""
+    if label is None or label != label:
+        return ""
+    name = str(label).strip()
+    return "" if name == str(UNLABELLED) else name
+
+
+def encode(names: Iterable[str]) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[str]]:
+    """Labels as numbers, and the sorted categories they count; "" becomes `UNLABELLED`."""
+    names = list(names)
+    categories = sorted(set(names) - {""})
+    number = {name: position for position, name in enumerate(categories)} | {"": UNLABELLED}
+    return np.array([number[name] for name in names], dtype=np.int64), categories
+
+
+def _read_csv(path: str) -> tuple[list[str], dict[str, list[Any]], Sequence[int]]:
+    rows, lines = [], []
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as handle:
+            reader = csv.reader(handle, delimiter=_delimiter(handle.readline()))
+            handle.seek(0)
+            header = [name.strip() for name in next(reader, [])]
+            for row in filter(None, reader):
+                if len(row) > len(header):
+                    raise InputError(f"{path}, line {reader.line_num}: {len(row)} fields, the header has {len(header)}")
+                rows.append(row + [""] * (len(header) - len(row)))
+                lines.append(reader.line_num)
+    except (csv.Error, UnicodeDecodeError, OSError) as error:
+        raise InputError(f"{path}: not a readable CSV file in UTF-8 ({error})") from None
+    return header, {name: [row[i] for row in rows] for i, name in enumerate(header)}, lines
+
+
+def _delimiter(header: str) -> str:
+    """Spreadsheets in many countries write semicolons where others write commas."""
+    return max(",;\t", key=header.count)
+
+
+def _read_parquet(path: str) -> tuple[list[str], dict[str, list[Any]], Sequence[int]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        header = pyarrow.parquet.read_schema(path).names
+        wanted = [name for name in ("file_name", "label") if name in header]
+        table = pyarrow.parquet.read_table(path, columns=wanted)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"{path}: not a readable parquet file ({str(error).splitlines()[0]})") from None
+    return header, table.to_pydict(), range(1, len(table) + 1)

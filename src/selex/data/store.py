@@ -1,0 +1,181 @@
+"""Every image decoded once, into one memory-mapped file that later epochs, commands and runs share."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from selex.data.decode import ORIENTATION, Pixels, Unreadable, explain
+from selex.data.fill import Filler, locked
+from selex.data.index import DATA, Index, find, load_index
+from selex.data.table import ImageTable, Source
+from selex.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class ImageStore:
+    """Decoded images in the order of `table`: the rows of the table asked for whose image could be read.
+
+    `rows` are their rows in the table asked for; `skipped` lists the others' files, each with the reason.
+    Image `i` is the part of the flat, memory-mapped `pixels` from `offsets[i]` on, of `shapes[i]` = (height, width).
+    """
+
+    table: ImageTable
+    rows: Array
+    skipped: list[tuple[str, str]]
+    size: int
+    pixels: Pixels
+    offsets: Array
+    shapes: Array
+
+    @classmethod
+    def build(
+        cls,
+        table: ImageTable,
+        folder: str | os.PathLike[str],
+        *,
+        size: int = 256,
+        workers: int | None = None,
+        strict: bool = False,
+        progress: bool = False,
+    ) -> ImageStore:
+        """Open the store in `folder`, after decoding what it lacks or what has changed since.
+
+        Images come as upright RGB with the shorter side at `size`. One that cannot be read is skipped, or with
+        `strict` an `InputError`. `progress` shows a bar on stderr.
+        """
+        if not len(table):
+            raise InputError("there are no images to store")
+        if size < 1:
+            raise InputError(f"the size of stored images must be at least 1, not {size}")
+        folder = Path(folder)
+        keys, absent = _keys(table, size)
+        if strict:
+            _refuse(table, absent)
+        try:
+            index = load_index(folder)
+            if len(_missing(index, keys)):
+                folder.mkdir(parents=True, exist_ok=True)
+                with locked(folder):
+                    filler = Filler(table, folder, size, load_index(folder), strict)  # Who had the lock may have added.
+                    rows = _missing(filler.index, keys)
+                    index = filler.run(rows.tolist(), keys[rows].tolist(), workers or _cores(), progress)
+                    absent |= filler.passing
+            return cls._open(table, folder, size, index, keys, absent, strict)
+        except OSError as error:
+            raise InputError(f"cannot use the image store {folder}: {error.strerror or error}") from error
+
+    @classmethod
+    def _open(
+        cls, table: ImageTable, folder: Path, size: int, index: Index, keys: Array, absent: dict[int, str], strict: bool
+    ) -> ImageStore:
+        stored, unreadable = find(index.stored["key"], keys), find(index.unreadable["key"], keys)
+        reasons = absent | {int(row): str(index.unreadable["reason"][unreadable[row]]) for row in _present(unreadable)}
+        rows = _present(stored)
+        if strict or not len(rows):
+            _refuse(table, reasons, "" if strict else f"none of the {len(table)} images can be read; the first is ")
+        entries = index.stored[stored[rows]]
+        return cls(
+            table.take(rows),
+            rows,
+            [(table.files[row], reasons[row]) for row in sorted(reasons)],
+            size,
+            np.asarray(np.memmap(folder / DATA, dtype=np.uint8, mode="r")),
+            entries["offset"],
+            np.stack([entries["height"], entries["width"]], axis=1),
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> Pixels:
+        """Image `i` as (height, width, 3), a read-only view of the file."""
+        height, width = self.shapes[i].tolist()
+        offset = int(self.offsets[i])
+        return self.pixels[offset : offset + 3 * height * width].reshape(height, width, 3)
+
+    def centre_crops(self, rows: Sequence[int] | Array, crop: int = 224) -> torch.Tensor:
+        """The middle of some images of this store: uint8 (n, 3, crop, crop), channels last in memory."""
+        import torch
+
+        if crop > self.size:
+            raise ValueError(f"a crop of {crop} does not fit in images stored with a shorter side of {self.size}")
+        crops = np.empty((len(rows), crop, crop, 3), dtype=np.uint8)
+        for out, i in zip(crops, rows, strict=True):
+            image = self[i]
+            top, left = round((image.shape[0] - crop) / 2), round((image.shape[1] - crop) / 2)
+            out[:] = image[top : top + crop, left : left + crop]
+        return torch.from_numpy(crops).permute(0, 3, 1, 2)
+
+
+def _keys(table: ImageTable, size: int) -> tuple[Array, dict[int, str]]:
+    """A key for each row's image as it is now, and the rows that have none (their key is empty) with the reason."""
+    settings = f"1 {size}".encode()  # The number changes whenever decoding does.
+    keys, absent = [], {}
+    for row in range(len(table)):
+        try:
+            keys.append(_key(table.source(row), settings))
+        except Unreadable as error:
+            keys.append(b"")
+            absent[row] = error.reason
+    return np.array(keys, dtype="S16"), absent
+
+
+def _refuse(table: ImageTable, reasons: dict[int, str], prefix: str = "") -> None:
+    for row in sorted(reasons):
+        raise InputError(f"{prefix}{table.files[row]}: {reasons[row]}")
+
+
+def _key(source: Source, settings: bytes) -> bytes:
+    """Changes with the path, size or time of a file, or with the content of an image in memory, and the settings."""
+    parts = _content(source) if isinstance(source, Image.Image) else _status(source)
+    return hashlib.blake2b(b"\0".join([settings, *parts]), digest_size=16).digest()
+
+
+def _status(path: str) -> list[bytes]:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise Unreadable(error.strerror or str(error)) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise Unreadable("not a file")
+    if not status.st_size:
+        raise Unreadable("empty file")
+    return [str(status.st_size).encode(), str(status.st_mtime_ns).encode(), os.fsencode(path)]
+
+
+def _content(image: Image.Image) -> list[bytes]:
+    try:
+        facts = (image.mode, image.size, image.getpalette(), image.info.get("transparency"))
+        return [repr((*facts, image.getexif().get(ORIENTATION))).encode(), image.tobytes()]
+    except Exception as error:  # An image opened but not yet loaded can fail in every way that a file can.
+        raise explain(error) from error
+
+
+def _missing(index: Index, keys: Array) -> Array:
+    """Rows that have a key which is not in the index; of rows with the same key the first."""
+    unknown = (find(index.stored["key"], keys) < 0) & (find(index.unreadable["key"], keys) < 0) & (keys != b"")
+    rows = np.flatnonzero(unknown)
+    return np.sort(rows[np.unique(keys[rows], return_index=True)[1]])
+
+
+def _present(found: Array) -> Array:
+    return np.flatnonzero(found >= 0)
+
+
+def _cores() -> int:
+    """The cores this process may use, which can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,222 @@
+"""One image at a time: formats, modes, orientation, sizes, and files that cannot be read."""
+
+import contextlib
+import io
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+import skimage.data
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.functional import resize
+
+from selex.data.decode import Unreadable, decode
+
+ASTRONAUT = Image.fromarray(skimage.data.astronaut()).resize((150, 100))
+CHELSEA = Image.fromarray(skimage.data.chelsea())
+
+
+def saved(tmp_path, image, name, **options):
+    path = tmp_path / name
+    image.save(path, **options)
+    return str(path)
+
+
+def off(a, b) -> float:
+    return float(np.abs(np.asarray(a, dtype=float) - np.asarray(b, dtype=float)).mean())
+
+
+def reason(path, size=32) -> str:
+    with pytest.raises(Unreadable) as caught:
+        decode(str(path), size)
+    assert "\n" not in caught.value.reason
+    return caught.value.reason
+
+
+@pytest.mark.parametrize("size", [256, 300, 64])
+def test_same_as_torchvision_resize(tmp_path, size):
+    path = saved(tmp_path, CHELSEA, "a.png")
+    assert np.array_equal(decode(path, size), np.asarray(resize(CHELSEA, size, InterpolationMode.BICUBIC)))
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp", "a.gif", "a.tiff", "a.bmp", "a.jfif"])
+def test_every_format(tmp_path, name):
+    path = saved(tmp_path, ASTRONAUT, name)
+    pixels = decode(path, 100)
+    assert pixels.shape == (100, 150, 3)
+    assert pixels.dtype == np.uint8
+    assert off(pixels, ASTRONAUT) < 6
+
+
+def in_mode(mode: str) -> tuple[Image.Image, Image.Image]:
+    """An image in some mode, and what it shows."""
+    grey = np.asarray(ASTRONAUT.convert("L"))
+    made = {
+        "1": lambda: Image.fromarray(grey).convert("1"),
+        "P": lambda: ASTRONAUT.quantize(),
+        "I;16": lambda: Image.fromarray(grey.astype(np.uint16) * 257),
+        "I": lambda: Image.fromarray(grey.astype(np.int32) * 257),
+        "F": lambda: Image.fromarray(grey.astype(np.float32) / 255),
+    }
+    image = made.get(mode, lambda: ASTRONAUT.convert(mode))()
+    shown = {"1": image, "P": image} | dict.fromkeys(["L", "LA", "I;16", "I", "F"], Image.fromarray(grey))
+    return image, shown.get(mode, ASTRONAUT).convert("RGB")
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F"])
+def test_every_mode_becomes_what_it_looks_like(tmp_path, mode):
+    image, shown = in_mode(mode)
+    assert image.mode == mode
+    for pixels in (decode(saved(tmp_path, image, "a.tiff"), 100), decode(image, 100)):
+        assert off(pixels, shown) < 1.5
+
+
+def test_cmyk_jpeg(tmp_path):
+    assert off(decode(saved(tmp_path, ASTRONAUT.convert("CMYK"), "a.jpg", quality=95), 100), ASTRONAUT) < 6
+
+
+def test_sixteen_bits_in_png_and_beyond(tmp_path):
+    ramp = np.linspace(0, 65535, 64, dtype=np.uint16)[None].repeat(32, 0)
+    pixels = decode(saved(tmp_path, Image.fromarray(ramp), "a.png"), 32)
+    assert (pixels[0, 0, 0], pixels[0, -1, 0]) == (0, 255)
+    assert off(pixels[0, :, 0], np.linspace(0, 255, 64)) < 1
+    wild = np.array([[np.nan, -5], [np.inf, 1e6]], dtype=np.float32)
+    assert decode(Image.fromarray(wild), 2)[..., 0].tolist() == [[0, 0], [0, 255]]
+
+
+@pytest.mark.parametrize(("mode", "name"), [("RGBA", "a.png"), ("RGBA", "a.webp"), ("LA", "a.png"), ("RGBA", "a.gif")])
+def test_transparency_shows_white(tmp_path, mode, name):
+    image = Image.new("RGBA", (20, 20), (90, 0, 0, 0))
+    image.paste((0, 0, 0, 255), (0, 0, 10, 20))
+    pixels = decode(saved(tmp_path, image.convert(mode), name, lossless=True), 20)
+    assert pixels[:, :9].max() < 5
+    assert pixels[:, 11:].min() > 250
+
+
+def test_only_the_first_frame(tmp_path):
+    frames = [Image.new("RGB", (20, 20), colour) for colour in ("red", "blue")]
+    for name in ("a.gif", "a.webp", "a.png", "a.tiff"):
+        path = saved(tmp_path, frames[0], name, save_all=True, append_images=frames[1:])
+        assert off(decode(path, 20)[0, 0], (255, 0, 0)) < 3
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp", "a.tiff"])
+def test_exif_rotation(tmp_path, name, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = saved(tmp_path, ASTRONAUT, name, exif=exif)
+    with Image.open(path) as image:
+        upright = ImageOps.exif_transpose(image).convert("RGB")
+    assert upright.size == ((150, 100) if orientation < 5 else (100, 150))
+    assert off(decode(path, 100), upright) < 0.5
+
+
+def test_rotation_of_a_large_jpeg_and_of_an_open_image(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = saved(tmp_path, CHELSEA.resize((1200, 800)), "a.jpg", exif=exif, quality=95)
+    upright = CHELSEA.transpose(Image.Transpose.ROTATE_270).resize((64, 96), Image.Resampling.BICUBIC)
+    assert off(decode(path, 64), upright) < 3
+    with Image.open(path) as image:
+        assert off(decode(image, 64), upright) < 3
+
+
+def test_damaged_exif_is_no_reason_to_skip(tmp_path):
+    path = saved(tmp_path, ASTRONAUT, "a.jpg", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01\x12")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert decode(path, 50).shape == (50, 75, 3)
+
+
+def test_draft_of_a_large_jpeg_looks_the_same(tmp_path):
+    large = CHELSEA.resize((2003, 1333), Image.Resampling.LANCZOS)
+    path = saved(tmp_path, large, "a.jpg", quality=95)
+    with Image.open(path) as image:
+        plain = image.convert("RGB").resize((384, 256), Image.Resampling.BICUBIC)
+    pixels = decode(path, 256)
+    assert pixels.shape == (256, 384, 3)
+    assert off(pixels, plain) < 0.6
+
+
+@given(st.integers(1, 400), st.integers(1, 400), st.integers(1, 64))
+def test_shapes(width, height, size):
+    pixels = decode(Image.new("L", (width, height)), size)
+    shorter, longer = sorted(pixels.shape[:2])
+    aspect = min(4.0, max(width, height) / min(width, height))
+    assert shorter == size
+    assert longer == int(aspect * size) or abs(longer - aspect * size) < 1
+    assert (pixels.shape[1] >= pixels.shape[0]) == (width >= height) or shorter == longer
+
+
+@pytest.mark.parametrize("turn", [False, True])
+def test_the_middle_of_a_very_long_image_is_kept(tmp_path, turn):
+    image = Image.new("RGB", (1000, 10), "black")
+    image.paste((255, 255, 255), (478, 0, 522, 10))
+    pixels = decode(saved(tmp_path, image.transpose(Image.Transpose.ROTATE_90) if turn else image, "a.png"), 20)
+    assert pixels.shape == ((80, 20, 3) if turn else (20, 80, 3))
+    assert pixels.min() == 255
+
+
+def test_large_images_still_decode(tmp_path):
+    assert decode(saved(tmp_path, Image.new("L", (6000, 5000)), "a.png"), 16).shape == (16, 19, 3)
+
+
+def bomb(side: int) -> bytes:
+    """A PNG of side x side grey pixels in a few kilobytes: the header says it, the data need not follow."""
+    image = io.BytesIO()
+    Image.new("L", (1, 1)).save(image, "PNG")
+    header = b"IHDR" + side.to_bytes(4, "big") * 2 + b"\x08\0\0\0\0"
+    return image.getvalue()[:12] + header + zlib.crc32(header).to_bytes(4, "big") + image.getvalue()[33:]
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    jpeg, path = io.BytesIO(), tmp_path / "a.jpg"
+    CHELSEA.save(jpeg, "JPEG")
+    files = {
+        jpeg.getvalue()[: jpeg.tell() // 2]: "truncated or damaged: image file is truncated",
+        jpeg.getvalue()[:100]: "",
+        b"just some text\n": "not a JPEG, PNG, WebP, GIF, TIFF or BMP image",
+        b"": "not a JPEG, PNG, WebP, GIF, TIFF or BMP image",
+        b"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>": "not a JPEG, PNG, WebP, GIF, TIFF or BMP",
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n": "not a JPEG, PNG, WebP, GIF, TIFF or BMP image",
+        bomb(20_000): "too large: Image size (400000000 pixels) exceeds limit",
+    }
+    for content, message in files.items():
+        path.write_bytes(content)
+        assert reason(path).startswith(message)
+
+
+def test_images_beyond_our_own_limits(tmp_path):
+    assert reason(saved(tmp_path, Image.new("L", (100_000, 2)), "wide.png")).startswith("too large: 100000 x 2 pixels")
+    (tmp_path / "big.png").write_bytes(bomb(12_000))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        assert reason(tmp_path / "big.png").startswith("too large: 12000 x 12000 pixels")
+
+
+@given(st.binary(max_size=64), st.integers(0, 2000), st.sampled_from(["JPEG", "PNG", "GIF", "TIFF", "WEBP", "BMP"]))
+def test_damage_anywhere_is_a_picture_or_a_reason(damage, at, form):
+    file = io.BytesIO()
+    ASTRONAUT.resize((30, 20)).save(file, form)
+    content = bytearray(file.getvalue())
+    content[at : at + len(damage)] = damage
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            image = Image.open(io.BytesIO(bytes(content)))
+        except Exception:
+            return
+        with contextlib.suppress(Unreadable):
+            assert min(decode(image, 8).shape[:2]) == 8
+
+
+def test_vanished_file_may_come_back(tmp_path):
+    with pytest.raises(Unreadable) as caught:
+        decode(str(tmp_path / "gone.jpg"), 32)
+    assert caught.value.passing
+    assert caught.value.reason == "No such file or directory"
