@@ -4,28 +4,24 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
-from numpy.lib.format import open_memmap
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.nn.functional import normalize
 
 from selex.errors import InputError
+from selex.feature_file import FeatureFile, Features, Standing
 from selex.models.backbones import Backbone
-
-Features = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 
 CPU_BATCH = 32
 GPU_BATCH = 512
@@ -36,24 +32,17 @@ SAVE_EVERY = 1.0
 
 
 class Images(Protocol):
-    """Images by row. Where there is a `key` (a string that changes with the images), features on disk remember it."""
+    """Images by row."""
+
+    @property
+    def key(self) -> str:
+        """Changes whenever an image does: features on disk remember what they are of. Read only with `out`."""
 
     def __len__(self) -> int:
         """How many rows there are."""
 
-    def centre_crops(self, rows: slice, crop: int) -> torch.Tensor:
-        """Centre crops (rows, 3, crop, crop), uint8, of some rows."""
-
-
-@dataclass(frozen=True)
-class Progressed:
-    """What stands beside features on disk: what they are of, and how many rows are done."""
-
-    key: str
-    rows: int
-    dim: int
-    batch_size: int
-    done: int = 0
+    def centre_crops(self, rows: np.ndarray[Any, Any], crop: int) -> torch.Tensor:
+        """Centre crops (rows, 3, crop, crop), uint8, of the rows with these numbers."""
 
 
 def embed(
@@ -103,97 +92,16 @@ class _Work:
     size: int
     compile: bool
 
-    @property
-    def key(self) -> str:
-        return f"{self.backbone.name} {self.backbone.fingerprint()} {getattr(self.images, 'key', '')}"
-
 
 def _embed_to(out: Path, work: _Work, asked_size: int | None, progress: bool) -> Features:
-    start = Progressed(work.key, len(work.images), work.backbone.dim, work.size)
-    state = _resumable(out, start)
-    if state.done == state.rows and out.is_file() and not _part(out).is_file():
-        return _open(out, "r")
-    if state.done:
-        # The same batches as before, unless asked otherwise: then the features are the same to the last bit.
-        state = replace(state, batch_size=asked_size or state.batch_size)
-        features = _open(_part(out), "r+")
-    else:
-        state = start
-        features = _begin(out, state)
-    _fill(features, state.done, replace(work, size=state.batch_size), progress, _saver(out, state))
-    del features
-    os.replace(_part(out), out)
-    return _open(out, "r")
-
-
-def _part(out: Path) -> Path:
-    return out.with_name(out.name + ".part")
-
-
-def _note(out: Path) -> Path:
-    return out.with_name(out.name + ".json")
-
-
-def _open(path: Path, mode: Literal["r", "r+"]) -> Features:
-    return cast(Features, np.load(path, mmap_mode=mode))
-
-
-def _resumable(out: Path, wanted: Progressed) -> Progressed:
-    """How far the features at `out` are, if they are of the same backbone and images; else nothing is done."""
-    try:
-        state = Progressed(**json.loads(_note(out).read_text()))
-    except (FileNotFoundError, ValueError, TypeError):
-        return wanted
-    same = (state.key, state.rows, state.dim) == (wanted.key, wanted.rows, wanted.dim)
-    usable = _holds(_part(out), state) or (state.done == state.rows and _holds(out, state))
-    return state if same and usable else wanted
-
-
-def _holds(path: Path, state: Progressed) -> bool:
-    """Whether a file of the right shape is there."""
-    try:
-        return _open(path, "r").shape == (state.rows, state.dim)
-    except (OSError, ValueError):
-        return False
-
-
-def _begin(out: Path, state: Progressed) -> Features:
-    """An empty file for the features. The note goes first and comes last: it must never speak of another file."""
-    with _told(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        _note(out).unlink(missing_ok=True)
-        features = open_memmap(_part(out), mode="w+", dtype=np.float32, shape=(state.rows, state.dim))
-        _claim_disk(_part(out))
-    _saver(out, state)(0)
-    return cast(Features, features)
-
-
-def _claim_disk(path: Path) -> None:
-    """Take a sparse file's space now: a disk that fills up under a mapped file kills the process."""
-    if hasattr(os, "posix_fallocate"):
-        with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-
-
-def _saver(out: Path, state: Progressed) -> Callable[[int], None]:
-    """A function that notes how many rows are done."""
-
-    def save(done: int) -> None:
-        temporary = _note(out).with_name(f"{_note(out).name}.{os.getpid()}")
-        with _told(out):
-            temporary.write_text(json.dumps(asdict(replace(state, done=done))))
-            os.replace(temporary, _note(out))
-
-    return save
-
-
-@contextmanager
-def _told(out: Path) -> Iterator[None]:
-    """A failure to write, told in one line."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"cannot write features to {out}: {error.strerror or error}") from error
+    key = f"{work.backbone.name} {work.backbone.fingerprint()} {work.images.key}"
+    file = FeatureFile(out, Standing(key, len(work.images), work.backbone.dim, work.size))
+    if file.complete:
+        return file.read()
+    # The batches of before, unless asked otherwise: then the features are the same to the last bit.
+    size = asked_size or file.standing.batch_size
+    _fill(file.rows(), file.standing.done, replace(work, size=size), progress, file.save)
+    return file.finish()
 
 
 def _fill(features: Features, done: int, work: _Work, progress: bool, save: Callable[[int], None]) -> None:
@@ -280,7 +188,7 @@ def _prefetched(work: _Work, start: int) -> Iterator[torch.Tensor]:
     n = len(work.images)
 
     def read(row: int) -> torch.Tensor:
-        crops = work.images.centre_crops(slice(row, min(row + work.size, n)), work.backbone.crop)
+        crops = work.images.centre_crops(np.arange(row, min(row + work.size, n)), work.backbone.crop)
         return crops.pin_memory() if work.device.type == "cuda" and not crops.is_cuda else crops
 
     with ThreadPoolExecutor(1) as reader:

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, Protocol
 from urllib.error import HTTPError
@@ -122,8 +123,8 @@ class UrlFile:
         require_answer(self.url)
         try:
             with urlopen(self.url, timeout=30) as answer, _bar(answer, self.file) as stream:
-                return store(stream, folder / self.file, self.sha256)
-        except OSError as error:
+                return store(stream, folder / self.file, self.sha256, _length(answer))
+        except (OSError, HTTPException) as error:
             raise Unavailable(f"{self.url}: {first_line(error)}") from error
 
 
@@ -194,12 +195,12 @@ def _ask(address: str, seconds: float, answered: threading.Event) -> None:
         urlopen(Request(address, method="HEAD"), timeout=seconds).close()
     except HTTPError as refusal:  # an answer all the same
         refusal.close()
-    except OSError:
+    except (OSError, HTTPException):
         return
     answered.set()
 
 
-def store(stream: IO[bytes], target: Path, sha256: str | None) -> Path:
+def store(stream: IO[bytes], target: Path, sha256: str | None, length: int = 0) -> Path:
     """Write a stream to `target`: all of it and with the pinned digest, or nothing at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
@@ -209,6 +210,8 @@ def store(stream: IO[bytes], target: Path, sha256: str | None) -> Path:
             while block := stream.read(1 << 20):
                 digest.update(block)
                 out.write(block)
+            if length and out.tell() != length:
+                raise OSError(f"the download broke off after {out.tell()} of {length} bytes")
             out.flush()
             os.fsync(out.fileno())
         check_digest(target, digest.hexdigest(), sha256)
@@ -233,6 +236,11 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def _bar(answer: BinaryIO, name: str) -> Iterator[IO[bytes]]:
-    total = int(getattr(answer, "headers", {}).get("Content-Length") or 0)
-    with wrap_file(answer, total=total, description=name, console=Console(stderr=True), transient=True) as stream:
+    console = Console(stderr=True)
+    with wrap_file(answer, total=_length(answer), description=name, console=console, transient=True) as stream:
         yield stream
+
+
+def _length(answer: BinaryIO) -> int:
+    """Bytes an answer says it has; 0 where it does not say."""
+    return int(getattr(answer, "headers", {}).get("Content-Length") or 0)

@@ -107,8 +107,10 @@ def _checked(path: Path, source: Source) -> WeightFile:
 
 def _where_to_put(name: str, sources: Sequence[Source], reasons: Sequence[str]) -> str:
     files = " or ".join(source.file for source in sources)
-    place = "the SELEX_WEIGHTS folder" if os.environ.get("SELEX_WEIGHTS") else "a folder that SELEX_WEIGHTS names"
-    return f"no weights for {name}: put {files} into {weight_folders()[0]} ({place}); tried: {'; '.join(reasons)}"
+    folder = str(weight_folders()[0])
+    if not os.environ.get("SELEX_WEIGHTS"):
+        folder += ", or into a folder that SELEX_WEIGHTS names"
+    return f"no weights for {name}: put {files} into {folder} (tried: {'; '.join(reasons)})"
 
 
 def file_digest(path: Path) -> str:
