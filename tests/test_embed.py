@@ -12,11 +12,13 @@ import pytest
 import torch
 
 import layouts_for_tests as layouts
+import lite1_reference
 from embed_in_pieces import BATCH, ROWS, Noise
 from selex import embed as embedding
 from selex.embed import embed
 from selex.errors import InputError
 from selex.models import load_backbone
+from selex.models.fold import folded
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +59,18 @@ def test_features_are_those_of_the_backbone_normalised_in_row_order(backbone):
         expected = backbone(images).numpy()
     np.testing.assert_allclose(features, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
     assert (features.dtype, features.shape) == (np.float32, (10, 128))
+
+
+def test_folded_norms_give_the_features_of_the_backbone_and_leave_it_alone(tmp_path):
+    path = layouts.write(tmp_path / "lite1.pth", lite1_reference.random_state())
+    backbone = load_backbone("efficientnet-lite1", weights=path)
+    before = backbone.fingerprint()
+    features = embed(backbone, Noise(3), device="cpu")
+    with torch.no_grad():
+        expected = backbone(torch.stack([Noise.image(row, 240) for row in range(3)])).numpy()
+    np.testing.assert_allclose(features, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
+    assert backbone.fingerprint() == before
+    assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in folded(backbone).modules())
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 7, 100])

@@ -22,6 +22,7 @@ from torch.nn.functional import normalize
 from selex.errors import InputError
 from selex.feature_file import FeatureFile, Features, Standing
 from selex.models.backbones import Backbone
+from selex.models.fold import folded
 
 CPU_BATCH = 32
 GPU_BATCH = 512
@@ -160,7 +161,9 @@ class _Forward:
         self.size, self.device = work.size, work.device
         self.on_gpu = work.device.type == "cuda"
         self.compiled = work.compile and self.on_gpu
-        self.network: Any = torch.compile(work.backbone, dynamic=False) if self.compiled else work.backbone
+        self.network: Any = folded(work.backbone)
+        if self.compiled:
+            self.network = torch.compile(self.network, dynamic=False)
 
     def __call__(self, crops: torch.Tensor) -> torch.Tensor:
         while True:
