@@ -48,7 +48,7 @@ def estimate_k(
         data: `n × d` features: numpy (memory-mapped too) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         max_clusters: the highest count to try; by default five times the known categories or `2 √n`, whichever
-            is more, but no more than a quarter of the rows.
+            is more, but no more than half the rows.
         method: `"accuracy"` clusters without the labels and scores how well clusters match the categories of the
             labelled rows (Vaze et al.); equals are told apart by their silhouette. `"silhouette"` clusters with all
             labels and scores how much nearer rows are to their own centre than to the next; it needs no labels.
@@ -71,7 +71,7 @@ def estimate_k(
     if method == "accuracy" and n_known < 2:
         raise InputError(f"method 'accuracy' needs two labelled categories, there are {n_known}; use 'silhouette'")
     low = max(n_known, 2)
-    high = max_clusters or min(rows.n // 4, max(5 * n_known, int(2 * rows.n**0.5)))
+    high = max_clusters or min(rows.n // 2, max(5 * n_known, int(2 * rows.n**0.5)))
     if max_clusters is not None and not low <= max_clusters <= rows.n:
         raise InputError(
             f"the highest count to try must lie between {low} and the {rows.n} rows, not be {max_clusters}"

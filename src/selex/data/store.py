@@ -29,13 +29,15 @@ Array = np.ndarray[Any, Any]
 class ImageStore:
     """Decoded images in the order of `table`: the rows of the table asked for whose image could be read.
 
-    `rows` are their rows in the table asked for; `skipped` lists the others' files, each with the reason.
+    `rows` are their rows in the table asked for; `skipped` lists the others' files, each with the reason. `key` changes
+    when an image, or the order of images, does.
     Image `i` is the part of the flat, memory-mapped `pixels` from `offsets[i]` on, of `shapes[i]` = (height, width).
     """
 
     table: ImageTable
     rows: Array
     skipped: list[tuple[str, str]]
+    key: str
     size: int
     pixels: Pixels
     offsets: Array
@@ -92,6 +94,7 @@ class ImageStore:
             table.take(rows),
             rows,
             [(table.files[row], reasons[row]) for row in sorted(reasons)],
+            hashlib.sha256(keys[rows].tobytes()).hexdigest(),
             size,
             np.asarray(np.memmap(folder / DATA, dtype=np.uint8, mode="r")),
             entries["offset"],
