@@ -285,9 +285,18 @@ def test_help_shows_an_example(command, tmp_path):
 def test_demo(tmp_path):
     done = selex("demo", "--out", "out", cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"clusters.csv", "truth.csv", "categories.png"}
-    scores = {line.split("  ")[0]: line.split()[-5] for line in done.stdout.splitlines() if " / " in line}
-    assert float(scores["BSSK"]) > float(scores["k-means"])
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "categories.png",
+        "new",
+        "photos",
+        "predictions.csv",
+        "run",
+        "store",
+        "truth.csv",
+    }
+    shown = {line.split("  ")[0]: line.split()[-5] for line in done.stdout.splitlines() if " / " in line}
+    assert set(shown) == {"accuracy, unlabelled images", "k-means", "BSSK"}
     assert "categories.png" in done.stdout.splitlines()[-1]
-    scored = selex("evaluate", "out/clusters.csv", "--truth", "out/truth.csv", "--json", cwd=tmp_path)
-    assert json.loads(scored.stdout)["all"] == pytest.approx(float(scores["BSSK"]) / 100, abs=5e-4)
+    scored = selex("evaluate", "out/run/clusters.csv", "--truth", "out/truth.csv", "--json", cwd=tmp_path)
+    assert json.loads(scored.stdout)["all"] == pytest.approx(float(shown["BSSK"]) / 100, abs=5e-4)
+    assert len(read(tmp_path / "out" / "predictions.csv")) == 197

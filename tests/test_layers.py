@@ -9,6 +9,7 @@ ROOT = Path(selex.__file__).parent
 LAYERS = [
     "errors",
     "types",
+    "config",
     "metrics",
     "cluster",
     "losses",
@@ -16,6 +17,9 @@ LAYERS = [
     "models",
     "feature_file",
     "embed",
+    "run",
+    "model",
+    "discover",
     "report",
     "demo",
     "cli",

@@ -11,47 +11,61 @@ if TYPE_CHECKING:
     from selex.cluster.hierarchy import hssk
     from selex.cluster.kmeans import bssk
     from selex.cluster.variant import Variant, published
+    from selex.config import Config
+    from selex.discover import discover
     from selex.errors import InputError, Note
     from selex.metrics import ari, nmi, split_accuracy
+    from selex.model import Model, load
+    from selex.run import Run
     from selex.types import UNLABELLED, Hierarchy, KEstimate, Level, Scores
 
 __version__ = "0.1.0"
 
 # Where each public name lives. Imported when first used: `selex --help` must not wait for torch.
 _HOMES = {
+    "Config": "config",
     "Hierarchy": "types",
     "HierarchicalKMeans": "cluster.estimators",
     "InputError": "errors",
     "KEstimate": "types",
     "Level": "types",
+    "Model": "model",
     "Note": "errors",
+    "Run": "run",
     "Scores": "types",
     "SemiSupervisedKMeans": "cluster.estimators",
     "UNLABELLED": "types",
     "Variant": "cluster.variant",
     "ari": "metrics",
     "bssk": "cluster.kmeans",
+    "discover": "discover",
     "estimate_k": "cluster.estimate_k",
     "hssk": "cluster.hierarchy",
+    "load": "model",
     "nmi": "metrics",
     "published": "cluster.variant",
     "split_accuracy": "metrics",
 }
 __all__ = [
     "UNLABELLED",
+    "Config",
     "HierarchicalKMeans",
     "Hierarchy",
     "InputError",
     "KEstimate",
     "Level",
+    "Model",
     "Note",
+    "Run",
     "Scores",
     "SemiSupervisedKMeans",
     "Variant",
     "ari",
     "bssk",
+    "discover",
     "estimate_k",
     "hssk",
+    "load",
     "nmi",
     "published",
     "split_accuracy",

@@ -1,51 +1,89 @@
-"""The demonstration: scikit-learn's handwritten digits, five of them known, five to discover."""
+"""The demonstration: scikit-learn's handwritten digits as image files, five of them known, five to discover."""
 
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import typer
+from PIL import Image
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 
-from selex.cluster.hierarchy import hssk
-from selex.cluster.kmeans import distances_to_own
-from selex.data.features import Features, category_names, write_clusters
+from selex.config import Config
+from selex.data.clusters import write_columns
+from selex.discover import discover
 from selex.errors import InputError
 from selex.metrics import split_accuracy
+from selex.model import NOTHING, load
 from selex.report.plots import plot_examples
-from selex.types import UNLABELLED
+from selex.run import Run
 
-N_KNOWN, N_CLUSTERS = 5, 10
+N_KNOWN, N_CATEGORIES, N_NEW = 5, 10, 197
 
 
 def run(out: Path, seed: int = 0) -> None:
-    """Cluster the digits' plain pixels, print k-means beside BSSK, write the table and a picture of what was found."""
-    digits = load_digits()
-    pixels, truth = digits.data.astype(np.float32), digits.target
-    drawn = np.random.default_rng(seed).random(len(truth)) < 0.5
-    labels = np.where((truth < N_KNOWN) & drawn, truth, UNLABELLED)
+    """Write the digits as images, discover their categories, sort held-out ones, and picture what was found."""
     try:
         out.mkdir(parents=True, exist_ok=True)
+        truth = _write_images(out, seed)
     except OSError as error:
-        raise InputError(f"{out}: cannot be made ({error.strerror})") from None
-
-    hierarchy = hssk(pixels, labels, N_CLUSTERS, n_init=10, rng=seed)
-    plain = KMeans(N_CLUSTERS, n_init=10, random_state=seed).fit(pixels).labels_
-    base, free = hierarchy.levels[0], labels == UNLABELLED
-    typer.echo(f"{len(truth)} digit images, 0-4 known with {np.sum(~free)} labels, 5-9 to discover")
-    typer.echo(f"{'accuracy, unlabelled images':<30}  All / Known / Novel")
-    for name, clusters in {"k-means": plain, "BSSK": base.labels}.items():
-        typer.echo(f"{name:<30}  {split_accuracy(truth[free], clusters[free], truth[free] < N_KNOWN)}")
-
-    names = category_names(range(N_KNOWN), N_CLUSTERS)
-    distances = distances_to_own(pixels, base)
-    table = Features(pixels, [str(row) for row in range(len(truth))], "row")
-    write_clusters(out / "clusters.csv", table, hierarchy, names, (~free).tolist(), distances.tolist())
-    with (out / "truth.csv").open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([("row", "label"), *enumerate(truth.tolist())])
-    plot_examples(digits.images, base.labels, distances, names, N_KNOWN, out / "categories.png")
-    typer.echo(f"table:   {out / 'clusters.csv'}   (selex evaluate {out / 'clusters.csv'} --truth {out / 'truth.csv'})")
+        raise InputError(f"{out}: cannot be written ({error.strerror})") from None
+    config = Config(
+        str((out / "photos").absolute()), categories=N_CATEGORIES, backbone="pixels", restarts=10, seed=seed
+    )
+    found = discover(config, out / "run", store=out / "store", tell=typer.echo)
+    _compare(found, truth)
+    new = load(out / "run").predict(out / "new", store=out / "store")
+    write_columns(out / "predictions.csv", new)
+    strange = new["category"].count(NOTHING)
+    typer.echo(f"{len(new['file'])} new images sorted, {strange} of them fit no category")
+    _picture(found, out)
+    typer.echo(f"table:   {out / 'run' / 'clusters.csv'}   predictions: {out / 'predictions.csv'}")
+    typer.echo(f"score:   selex evaluate {out / 'run' / 'clusters.csv'} --truth {out / 'truth.csv'}")
     typer.echo(f"picture: {out / 'categories.png'}   <- open this: example images of each category")
+
+
+def _write_images(out: Path, seed: int) -> dict[str, int]:
+    """Half of the digits 0-4 in folders that name them, the rest unlabelled, the last ones held out; their truth."""
+    digits = load_digits()
+    labelled = np.random.default_rng(seed).random(len(digits.target)) < 0.5
+    for name in ("photos", "new"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    truth: dict[str, int] = {}
+    for row, (image, digit) in enumerate(zip(digits.images, digits.target.tolist(), strict=True)):
+        name = f"{row:04d}.png"
+        if row >= len(digits.target) - N_NEW:
+            path = out / "new" / name
+        else:
+            part = str(digit) if digit < N_KNOWN and labelled[row] else "unlabelled"
+            path = out / "photos" / part / name
+            truth[f"{part}/{name}"] = digit
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((255 - image * 15.9375).astype(np.uint8)).save(path)
+    with (out / "truth.csv").open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([("file", "label"), *truth.items()])
+    return truth
+
+
+def _compare(found: Run, truth: dict[str, int]) -> None:
+    """Accuracy on unlabelled images of plain k-means and of the categories found, on the same features."""
+    table = found.clusters.to_pydict()
+    true = np.array([truth[file] for file in table["file"]])
+    free = np.array(table["labelled"]) == 0
+    plain = KMeans(N_CATEGORIES, n_init=10, random_state=0).fit(found.embeddings).labels_
+    typer.echo(f"{len(true)} digit images, 0-4 known with {np.sum(~free)} labels, 5-9 to discover")
+    typer.echo(f"{'accuracy, unlabelled images':<30}  All / Known / Novel")
+    ways: dict[str, Any] = {"k-means": plain, "BSSK": np.array(table["cluster"])}
+    for name, clusters in ways.items():
+        typer.echo(f"{name:<30}  {split_accuracy(true[free], clusters[free], true[free] < N_KNOWN)}")
+
+
+def _picture(found: Run, out: Path) -> None:
+    table = found.clusters.to_pydict()
+    images = np.stack([np.asarray(Image.open(found.root / file)) for file in table["file"]])
+    names = found.hierarchy["names"]
+    plot_examples(images, table["cluster"], table["distance"], names, N_KNOWN, out / "categories.png")

@@ -83,11 +83,12 @@ class Backbone(nn.Module):
 
 
 class Pixels(nn.Module):
-    """The image itself: averaged down to 16 × 16 and flattened. For tiny images, where nothing was learned."""
+    """The image itself: averaged down to 16 × 16, flattened, less its own mean. For tiny images; nothing is learned."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Flat images (n, 3 · 16 · 16)."""
-        return adaptive_avg_pool2d(images, 16).flatten(1)
+        """Flat images (n, 3 · 16 · 16); without their mean, so that a light or dark ground does not drown the rest."""
+        flat = adaptive_avg_pool2d(images, 16).flatten(1)
+        return flat - flat.mean(1, keepdim=True)
 
 
 def default_backbone(device: str | torch.device = "cpu") -> str:

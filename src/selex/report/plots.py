@@ -46,7 +46,7 @@ def plot_examples(
         for axis in row:
             axis.axis("off")
         for axis, member in zip(row, members, strict=False):
-            axis.imshow(images[member], cmap="gray_r" if images.ndim == 3 else None)
+            axis.imshow(images[member], cmap="gray" if images.ndim == 3 else None)
         text = f"{names[cluster]}\n{np.sum(labels == cluster)} images"
         color = _BLUE if cluster < known else _ORANGE
         row[0].text(-0.25, 0.5, text, transform=row[0].transAxes, ha="right", va="center", fontsize=9, color=color)

@@ -1,30 +1,17 @@
-"""The command line: a command is a plain function that reads, calls the library and writes."""
+"""Commands on features: cluster, estimate, evaluate; and the demonstration."""
 
 from __future__ import annotations
 
-import sys
-import warnings
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from selex.errors import InputError, Note
+from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, app, parse_count, progress_bar
+from selex.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from selex.types import KEstimate
-
-app = typer.Typer(
-    name="selex",
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-)
-
-_INTERRUPTED = 130
-_shown: set[str] = set()  # notes said so far: each once
 
 FeaturesFile = Annotated[
     Path, typer.Argument(metavar="FEATURES", help="`.npy` table, or `.npz` with `features` and perhaps `files`.")
@@ -33,7 +20,6 @@ LabelsFile = Annotated[
     Path | None,
     typer.Option("--labels", metavar="CSV", help="Columns `row` (from 0) or `file`, and `label`; empty is unlabelled."),
 ]
-Seed = Annotated[int, typer.Option(min=0, metavar="N", help="The same seed gives the same result on the same device.")]
 Device = Annotated[
     str, typer.Option(metavar="cpu|cuda", help="Where to work; `cuda` needs a GPU that holds the features.")
 ]
@@ -41,38 +27,16 @@ Normalize = Annotated[
     bool,
     typer.Option("--normalize", help="L2-normalise every row first, as the paper does with a backbone's features."),
 ]
-Unbalanced = Annotated[
-    bool, typer.Option("--unbalanced", help="Categories of very different size: do not balance clusters.")
-]
-
-
-@app.callback(invoke_without_command=True)
-def start(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
-) -> None:
-    """Sort data, some of it labelled, into the categories that are known and the ones nobody has named yet."""
-    if version:
-        from selex import __version__
-
-        typer.echo(__version__)
-        raise typer.Exit
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 @app.command()
 def cluster(
     features: FeaturesFile,
     labels: LabelsFile = None,
-    categories: Annotated[
-        str, typer.Option(metavar="N|auto", help="How many categories, known and novel together; `auto` estimates it.")
-    ] = "auto",
+    categories: Categories = "auto",
     out: Annotated[Path, typer.Option(metavar="CSV", help="The table to write.")] = Path("clusters.csv"),
-    levels: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="At most so many levels of abstraction; all if not given.")
-    ] = None,
-    restarts: Annotated[int, typer.Option(min=1, metavar="N", help="Runs, of which the tightest is kept.")] = 1,
+    levels: Levels = None,
+    restarts: Restarts = 1,
     seed: Seed = 0,
     device: Device = "cpu",
     normalize: Normalize = False,
@@ -90,9 +54,10 @@ def cluster(
     from selex.cluster.kmeans import distances_to_own
     from selex.cluster.variant import Variant
     from selex.cluster.variant import published as published_variant
-    from selex.data.features import category_names, check_target, is_clusters_table, write_clusters
+    from selex.data.clusters import category_names, cluster_columns, is_clusters_table, write_columns
+    from selex.data.files import check_target
 
-    count = None if categories == "auto" else _count(categories)
+    count = parse_count(categories)
     check_target(out, [path for path in (features, labels) if path], is_clusters_table)
     table, given = _read(features, labels, normalize)
     values = _on_device(table.values, device)
@@ -101,7 +66,7 @@ def cluster(
         found = _estimate(values, known, "auto", None, unbalanced, seed)
         typer.echo(_summary(found))
         count = found.n_clusters
-    with _progress("clustering, level") as advance:
+    with progress_bar("clustering, level") as advance:
         hierarchy = hssk(
             values,
             known,
@@ -115,8 +80,8 @@ def cluster(
         )
     base = hierarchy.levels[0]
     names = category_names(classes.tolist(), base.n_clusters)
-    distances = distances_to_own(values, base)
-    write_clusters(out, table, hierarchy, names, (known >= 0).tolist(), distances.tolist())
+    more = {"distance": distances_to_own(values, base).tolist()}
+    write_columns(out, cluster_columns(table.id_column, table.ids, hierarchy, names, known >= 0, more))
     in_known = sum(known_category < base.n_known for known_category in base.labels.tolist())
     typer.echo(
         f"{len(table.ids)} rows: {in_known} in {base.n_known} known categories, "
@@ -148,7 +113,7 @@ def estimate(
     Example: `selex estimate features.npz --labels labels.csv`
     """
     from selex.cluster.estimators import encode
-    from selex.data.features import check_target
+    from selex.data.files import check_target
     from selex.report.plots import is_plot, plot_estimate
 
     check_target(out, [path for path in (features, labels) if path], is_plot)
@@ -180,7 +145,8 @@ def evaluate(
     """
     import json
 
-    from selex.data.features import read_clusters, read_truth
+    from selex.data.clusters import read_clusters
+    from selex.data.features import read_truth
     from selex.metrics import ari, nmi, split_accuracy
 
     table = read_clusters(clusters)
@@ -210,30 +176,6 @@ def demo(out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results
     from selex.demo import run
 
     run(out)
-
-
-def main() -> None:
-    """Run the command line; a user's mistake is one line and exit code 2."""
-    warnings.showwarning = _show_note
-    try:
-        code = app(prog_name="selex", standalone_mode=False)
-    except InputError as error:
-        _fail(str(error))
-    except typer.Abort:  # Ctrl-C, in some versions of typer; in others it is the code below
-        code = _INTERRUPTED
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # not one of the command-line parser's own
-            raise
-        context = getattr(error, "ctx", None)
-        _fail(f"{error.format_message()} (see {context.command_path if context else 'selex'} --help)")
-    if code == _INTERRUPTED:
-        typer.echo("stopped; nothing was written", err=True)
-    sys.exit(code)
-
-
-def _fail(line: str) -> NoReturn:
-    typer.echo(f"error: {' '.join(line.split())}", err=True)
-    sys.exit(2)
 
 
 def _read(features: Path, labels: Path | None, normalize: bool) -> tuple[Any, list[str] | None]:
@@ -271,7 +213,7 @@ def _summary(found: KEstimate) -> str:
 def _estimate(values: Any, known: Any, method: str, highest: int | None, unbalanced: bool, seed: int) -> KEstimate:
     from selex.cluster.estimate_k import estimate_k
 
-    with _progress("estimating the number of categories, try") as advance:
+    with progress_bar("estimating the number of categories, try") as advance:
         tried: list[int] = []
 
         def tell(count: int, score: float) -> None:
@@ -287,45 +229,3 @@ def _estimate(values: Any, known: Any, method: str, highest: int | None, unbalan
             rng=seed,
             progress=tell,
         )
-
-
-@contextmanager
-def _progress(text: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress line on standard error, shown while it lasts and only to a person."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left:"),
-    )
-    console = Console(stderr=True)
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(text, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=max(done, total))
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"--categories {text}: give a whole number of at least 1, or auto")
-    return int(text)
-
-
-def _show_note(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-    """Notes are one line for a person; other warnings look as they always do."""
-    line = f"note: {message}" if issubclass(category, Note) else warnings.formatwarning(message, category, *place[:2])
-    if line not in _shown:
-        _shown.add(line)
-        typer.echo(line.rstrip(), err=True)

@@ -1,0 +1,114 @@
+"""The app itself: how it starts, shows progress, and ends when a person made a mistake."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from selex.errors import InputError, Note
+
+app = typer.Typer(name="selex", pretty_exceptions_enable=False, rich_markup_mode="markdown")
+
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="The same seed gives the same result on the same device.")]
+Unbalanced = Annotated[
+    bool, typer.Option("--unbalanced", help="Categories of very different size: do not balance clusters.")
+]
+Categories = Annotated[
+    str, typer.Option(metavar="N|auto", help="How many categories, known and novel together; `auto` estimates it.")
+]
+Levels = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="At most so many levels of abstraction; all if not given.")
+]
+Restarts = Annotated[int, typer.Option(min=1, metavar="N", help="Runs, of which the tightest is kept.")]
+
+_INTERRUPTED = 130
+_shown: set[str] = set()  # notes said so far: each once
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    """Sort data, some of it labelled, into the categories that are known and the ones nobody has named yet."""
+    if version:
+        from selex import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line and exit code 2."""
+    warnings.showwarning = _show_note
+    try:
+        code = app(prog_name="selex", standalone_mode=False)
+    except InputError as error:
+        _fail(str(error))
+    except typer.Abort:  # Ctrl-C, in some versions of typer; in others it is the code below
+        code = _INTERRUPTED
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # not one of the command-line parser's own
+            raise
+        context = getattr(error, "ctx", None)
+        _fail(f"{error.format_message()} (see {context.command_path if context else 'selex'} --help)")
+    if code == _INTERRUPTED:
+        typer.echo("stopped; nothing was written", err=True)
+    sys.exit(code)
+
+
+def _fail(line: str) -> NoReturn:
+    typer.echo(f"error: {' '.join(line.split())}", err=True)
+    sys.exit(2)
+
+
+@contextmanager
+def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress line on standard error, shown while it lasts and only to a person."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+    )
+    console = Console(stderr=True)
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(text, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=max(done, total))
+
+
+def parse_count(text: str) -> int | None:
+    """A number of categories, None for `auto`."""
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"--categories {text}: give a whole number of at least 1, or auto")
+    return int(text)
+
+
+def _show_note(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    """Notes are one line for a person; other warnings look as they always do."""
+    line = f"note: {message}" if issubclass(category, Note) else warnings.formatwarning(message, category, *place[:2])
+    if line not in _shown:
+        _shown.add(line)
+        typer.echo(line.rstrip(), err=True)

@@ -1,0 +1,181 @@
+"""Commands on photos: discover, predict, export, info."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, app, parse_count
+from selex.errors import InputError
+
+if TYPE_CHECKING:
+    from selex.run import Run
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `selex discover` wrote.")]
+Device = Annotated[
+    str, typer.Option(metavar="auto|cpu|cuda", help="Where the backbone runs; `auto` takes a GPU if there is one.")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first image that cannot be read, not skip it.")]
+Store = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Where decoded images are kept; in the cache if not given.")
+]
+
+
+@app.command()
+def discover(
+    photos: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PHOTOS",
+            help="A folder (sub-folders are labelled categories; loose files and `unlabelled/` are not), or a CSV or "
+            "parquet file with `file_name` and `label`.",
+        ),
+    ],
+    labels: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="CSV or parquet with `file_name`, `label`, in place of the sub-folders."),
+    ] = None,
+    categories: Categories = "auto",
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Network that turns images into features: see `selex weights list`; also `timm:NAME`, `file:PATH`, "
+            "`pixels`. If not given: `efficientnet-lite1`, or `dinov2-vits14-reg` on a GPU.",
+        ),
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="A file with the backbone's weights.")] = None,
+    method: Annotated[str, typer.Option(metavar="frozen", help="`frozen`: the backbone as it is.")] = "frozen",
+    out: Annotated[Path, typer.Option(metavar="RUN", help="The run folder to write.")] = Path("selex-run"),
+    levels: Levels = None,
+    restarts: Restarts = 3,
+    seed: Seed = 0,
+    device: Device = "auto",
+    store: Store = None,
+    strict: Strict = False,
+    unbalanced: Unbalanced = False,
+) -> None:
+    """Sort photos, some of them labelled, into known categories and new ones, and write a run folder.
+
+    Example: `selex discover photos --categories auto --out birds`
+    """
+    from selex.config import Config
+    from selex.discover import discover as run_discover
+    from selex.models import default_backbone
+
+    place = _device(device)
+    config = Config(
+        photos=str(photos.absolute()),
+        labels=str(labels.absolute()) if labels else None,
+        categories=parse_count(categories),
+        backbone=backbone or default_backbone(place),
+        weights=str(weights.absolute()) if weights else None,
+        method=method,
+        levels=levels,
+        restarts=restarts,
+        balanced=not unbalanced,
+        seed=seed,
+    )
+    run = run_discover(config, out, device=place, store=store, strict=strict, progress=_watched(), tell=typer.echo)
+    _summary(run)
+    typer.echo(f"\ntable:  {out / 'clusters.csv'}")
+    typer.echo(f"next:   selex export {out} --to folders --out sorted      look at the categories in folders")
+    typer.echo(f"        selex predict {out} NEW_PHOTOS                    sort new photos")
+
+
+@app.command()
+def predict(
+    run: RunFolder,
+    photos: Annotated[Path, typer.Argument(metavar="PHOTOS", help="A folder, a table file, or one image.")],
+    out: Annotated[Path, typer.Option(metavar="CSV", help="The table to write.")] = Path("predictions.csv"),
+    device: Device = "auto",
+    store: Store = None,
+    strict: Strict = False,
+) -> None:
+    """Sort new photos into the categories of a run: category, confidence, runner-up; what fits nothing is marked.
+
+    Example: `selex predict birds new-photos --out predictions.csv`
+    """
+    from selex.data.clusters import is_predictions_table, write_columns
+    from selex.data.files import check_target
+    from selex.model import NOTHING, load
+
+    check_target(out, [photos], is_predictions_table)
+    model = load(run)
+    found = model.predict(photos, device=_device(device), strict=strict, progress=_watched(), store=store)
+    write_columns(out, found)
+    strange = sum(1 for category in found["category"] if category == NOTHING)
+    known = sum(found["known"])
+    count = len(found["file"])
+    typer.echo(
+        f"{count} images: {known} in known categories, {count - known - strange} in novel ones, {strange} fit none"
+    )
+    typer.echo(f"wrote {out}")
+
+
+@app.command()
+def info(run: RunFolder) -> None:
+    """Say what a run is and what it found.
+
+    Example: `selex info birds`
+    """
+    from selex.run import Run
+
+    opened = Run.open(run)
+    config = opened.config
+    labels = f", labels {config.labels}" if config.labels else ""
+    typer.echo(f"photos {config.photos}{labels}")
+    typer.echo(f"backbone {config.backbone}, method {config.method}, seed {config.seed}")
+    if not opened.complete:
+        raise InputError(f"{run}: is not finished; run the same `selex discover` again to go on")
+    _summary(opened)
+
+
+def _summary(run: Run) -> None:
+    """What was found, as a person wants to read it."""
+    table = run.clusters.select(["category", "known", "confidence", "cluster"]).to_pydict()
+    groups: dict[int, list[int]] = {}
+    for row, cluster in enumerate(table["cluster"]):
+        groups.setdefault(cluster, []).append(row)
+    in_known = sum(table["known"])
+    tree = run.hierarchy
+    n_known = tree["levels"][0]["n_known"]
+    skipped = sum(1 for _ in (run.folder / "skipped.csv").open()) - 1
+    typer.echo(
+        f"\n{len(table['cluster'])} images" + (f" ({skipped} could not be read: see skipped.csv)" if skipped else "")
+    )
+    if tree["estimate"]:
+        found = tree["estimate"]
+        typer.echo(f"categories estimated: {found['n_clusters']} (90 % interval {found['low']} to {found['high']})")
+    typer.echo(f"{in_known} in {n_known} known categories")
+    typer.echo(f"{len(table['cluster']) - in_known} in {len(groups) - n_known} new categories:")
+    novel = sorted((c for c in groups if c >= n_known), key=lambda c: -len(groups[c]))
+    for cluster in novel[:_SHOWN]:
+        rows = groups[cluster]
+        sure = sum(table["confidence"][row] for row in rows) / len(rows)
+        typer.echo(f"  {table['category'][rows[0]]:<12} {len(rows):>6} images, confidence {sure:.2f}")
+    if len(novel) > _SHOWN:
+        typer.echo(f"  … and {len(novel) - _SHOWN} more")
+
+
+_SHOWN = 15
+
+
+def _device(name: str) -> str:
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"--device {name}: {str(error).splitlines()[0]}") from None
+    return name
+
+
+def _watched() -> bool:
+    import sys
+
+    return sys.stderr.isatty()

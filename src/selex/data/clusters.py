@@ -1,0 +1,102 @@
+"""The clusters table: a line a row with its cluster, its category, how sure that is, its cluster at each level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selex.data.files import column, read_csv, write_csv
+from selex.types import Hierarchy
+
+ROW_COLUMNS = ("row", "file", "file_name")
+
+Columns = dict[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """A clusters table read back: one entry a row, in the order of the file."""
+
+    ids: list[str]
+    id_column: str
+    clusters: list[str]
+    known_categories: set[str]
+    labelled: NDArray[np.bool_]
+
+
+def cluster_columns(
+    id_column: str,
+    ids: Sequence[str],
+    hierarchy: Hierarchy,
+    names: Sequence[str],
+    labelled: Iterable[Any],
+    more: Columns,
+) -> Columns:
+    """The columns of a clusters table, in order; `more` holds what a command adds about each row."""
+    base = hierarchy.levels[0]
+    at_levels = [np.asarray(_cpu(level.labels)).tolist() for level in hierarchy.levels]
+    return {
+        id_column: list(ids),
+        "cluster": at_levels[0],
+        "category": [names[cluster] for cluster in at_levels[0]],
+        "known": [int(cluster < base.n_known) for cluster in at_levels[0]],
+        "labelled": [int(held) for held in labelled],
+        **more,
+        **{f"level_{number}": labels for number, labels in enumerate(at_levels, 1)},
+    }
+
+
+def write_columns(path: Path, columns: Columns) -> None:
+    """A table as CSV; numbers that are not whole with six digits."""
+    shown = [[f"{value:.6g}" if isinstance(value, float) else value for value in values] for values in columns.values()]
+    write_csv(path, list(columns), zip(*shown, strict=True))
+
+
+def read_clusters(path: Path) -> Clusters:
+    """A clusters table from its CSV file."""
+    lines = read_csv(path)
+    header, body = lines[0][1], [line for _, line in lines[1:]]
+    ids = column(path, header, ROW_COLUMNS)
+    cluster, category, known, labelled = (
+        column(path, header, (name,)) for name in ("cluster", "category", "known", "labelled")
+    )
+    return Clusters(
+        ids=[line[ids] for line in body],
+        id_column=header[ids],
+        clusters=[line[cluster] for line in body],
+        known_categories={line[category] for line in body if line[known] == "1"},
+        labelled=np.array([line[labelled] == "1" for line in body], dtype=bool),
+    )
+
+
+def is_clusters_table(path: Path) -> bool:
+    """Whether a file starts as a clusters table does."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        start = file.readline().split(",")
+    return start[0] in ROW_COLUMNS and start[1:2] == ["cluster"]
+
+
+def is_predictions_table(path: Path) -> bool:
+    """Whether a file starts as a table of predictions does."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.readline().startswith("file,category,known,confidence,")
+
+
+def category_names(classes: Sequence[Any], n_clusters: int) -> list[str]:
+    """A name for every cluster: the known categories' own, then `novel-1`, `novel-2`, ... (none that is taken)."""
+    names = [str(name) for name in classes]
+    taken, number = set(names), 0
+    while len(names) < n_clusters:
+        number += 1
+        if f"novel-{number}" not in taken:
+            names.append(f"novel-{number}")
+    return names
+
+
+def _cpu(values: Any) -> Any:
+    return values.cpu() if hasattr(values, "cpu") else values

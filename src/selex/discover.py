@@ -1,0 +1,171 @@
+"""The main job: images and a few labels in, a run folder with categories out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from selex.cluster.assign import fit_assigner
+from selex.cluster.estimate_k import estimate_k
+from selex.cluster.hierarchy import hssk
+from selex.config import Config
+from selex.data.clusters import Columns, category_names, cluster_columns
+from selex.data.store import ImageStore
+from selex.data.table import ImageTable, read_table
+from selex.embed import embed
+from selex.errors import InputError
+from selex.model import Model, store_folder
+from selex.models.backbones import Backbone, load_backbone
+from selex.run import EMBEDDINGS, Run
+from selex.types import Hierarchy, KEstimate
+
+Tell = Callable[[str], None]
+
+
+def discover(
+    config: Config,
+    out: str | Path,
+    *,
+    photos: Any = None,
+    labels: Any = None,
+    device: str | torch.device = "cpu",
+    store: str | Path | None = None,
+    strict: bool = False,
+    progress: bool = False,
+    tell: Tell = lambda line: None,
+) -> Run:
+    """Sort images into known and novel categories and write a run folder.
+
+    Args:
+        config: what to do; `config.photos` and `config.labels` say where images and labels are.
+        out: the run folder, new or one of the same photos (features that are done are not made again).
+        photos: images in place of `config.photos`: a list of paths or PIL images.
+        labels: labels in place of `config.labels`: one per image, None where unknown.
+        device: where the backbone runs.
+        store: where decoded images are kept; by default in the cache, shared by all runs of the same photos.
+        strict: stop at the first image that cannot be read, rather than skipping it.
+        progress: show bars on standard error.
+        tell: called with a line about each step that is done.
+
+    Returns:
+        The finished run.
+    """
+    table = read_table(photos if photos is not None else config.photos, labels if labels is not None else config.labels)
+    check_categories(config, table)
+    backbone = load_backbone(config.backbone, device, config.weights)
+    config = replace(config, size=config.size or stored_size(backbone))
+    run = Run.create(Path(out), config)
+    with _Step(run, tell, "decode", "images") as step:
+        size = config.size or stored_size(backbone)
+        folder = Path(store) if store else store_folder(table.root, size)
+        images = ImageStore.build(table, folder, size=size, strict=strict, progress=progress)
+        step.done(len(images), skipped=len(images.skipped))
+    with _Step(run, tell, "embed", "images") as step:
+        features = embed(backbone, images, run.folder / EMBEDDINGS, device=device, progress=progress)
+        step.done(len(images))
+    with _Step(run, tell, "cluster", "images") as step:
+        hierarchy, found = cluster(config, features, images.table.labels)
+        step.done(len(images), levels=hierarchy.sizes, inertia=hierarchy.levels[0].inertia)
+    publish(run, config, images, features, hierarchy, backbone, found)
+    return run
+
+
+def cluster(config: Config, features: Any, labels: Any) -> tuple[Hierarchy, KEstimate | None]:
+    """Categories and levels of the features, and the estimate of their number where none was given."""
+    rng = np.random.default_rng(config.seed)
+    known = labels if (labels >= 0).any() else None
+    found = estimate_k(features, known, balanced=config.balanced, rng=rng) if config.categories is None else None
+    hierarchy = hssk(
+        features,
+        known,
+        found.n_clusters if found else config.categories,  # type: ignore[arg-type]
+        n_levels=config.levels,
+        balanced=config.balanced,
+        n_init=config.restarts,
+        rng=rng,
+    )
+    return hierarchy, found
+
+
+def publish(
+    run: Run,
+    config: Config,
+    images: ImageStore,
+    features: Any,
+    hierarchy: Hierarchy,
+    backbone: Backbone,
+    found: KEstimate | None,
+) -> None:
+    """Everything that is known now, into the run folder."""
+    base, table = hierarchy.levels[0], images.table
+    names = category_names(table.categories, base.n_clusters)
+    assigner = fit_assigner(features, base, table.labels)
+    model = Model(assigner, names, base.n_known, config.backbone, config.weights, backbone.fingerprint(), images.size)
+    judged = model.describe(table.files, assigner(features, base.labels))
+    more: Columns = {key: judged[key] for key in ("confidence", "runner_up", "distance")}
+    columns = cluster_columns("file", table.files, hierarchy, names, table.labelled, more)
+    run.publish(config, table.root, columns, _tree(hierarchy, names, found), images.skipped, model.save)
+
+
+def stored_size(backbone: Backbone) -> int:
+    """Shorter side at which images are stored: 256 as in the paper, or what a backbone for tiny images looks at."""
+    return 256 if backbone.crop > 64 else backbone.crop
+
+
+def check_categories(config: Config, table: ImageTable) -> None:
+    """Refuse a number of categories that cannot be, before any work is done."""
+    if config.categories is None:
+        return
+    if config.categories < table.n_known:
+        raise InputError(
+            f"{config.categories} categories, but {table.n_known} are labelled: ask for at least {table.n_known}"
+        )
+    if config.categories > len(table):
+        raise InputError(f"{config.categories} categories for {len(table)} images: ask for at most {len(table)}")
+
+
+def _tree(hierarchy: Hierarchy, names: list[str], found: KEstimate | None) -> dict[str, Any]:
+    """Levels for `hierarchy.json`: sizes of clusters, and the next level's cluster that most of its rows are in."""
+    levels = []
+    for level, coarser in zip(hierarchy.levels, [*hierarchy.levels[1:], None], strict=True):
+        labels = np.asarray(level.labels)
+        sizes = np.bincount(labels, minlength=level.n_clusters).tolist()
+        parents = _parents(labels, np.asarray(coarser.labels), level.n_clusters) if coarser else None
+        levels.append({"n_known": level.n_known, "sizes": sizes, "parents": parents})
+    estimate = found and {"n_clusters": found.n_clusters, "low": found.low, "high": found.high, "method": found.method}
+    return {"names": names, "levels": levels, "estimate": estimate, "curve": found.curve if found else None}
+
+
+def _parents(fine: Any, coarse: Any, n_clusters: int) -> list[int]:
+    table = np.zeros((n_clusters, int(coarse.max()) + 1), dtype=np.int64)
+    np.add.at(table, (fine, coarse), 1)
+    return [int(parent) for parent in table.argmax(1)]
+
+
+class _Step:
+    """Times a step, logs it in the run and tells about it."""
+
+    def __init__(self, run: Run, tell: Tell, name: str, unit: str) -> None:
+        self.run, self.tell, self.name, self.unit = run, tell, name, unit
+
+    def __enter__(self) -> _Step:
+        self.start = time.perf_counter()
+        return self
+
+    def done(self, count: int, **more: Any) -> None:
+        """The step has done its work on `count` things."""
+        seconds = time.perf_counter() - self.start
+        self.run.log(step=self.name, count=count, seconds=round(seconds, 3), cores=os.cpu_count(), **more)
+        self.tell(
+            f"{self.name}: {count} {self.unit} in {seconds:.1f} s ({count / max(seconds, 1e-9):,.0f} {self.unit}/s)"
+        )
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to tidy up: what a step has done so far is kept by whatever does it."""

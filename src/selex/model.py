@@ -1,0 +1,125 @@
+"""A finished run as something that sorts new images: backbone, centres, names."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from selex.cluster.assign import Assigner, Assignment
+from selex.data.clusters import Columns
+from selex.data.files import first_line
+from selex.data.store import ImageStore
+from selex.data.table import read_table
+from selex.embed import embed
+from selex.errors import InputError
+from selex.models.backbones import Backbone, load_backbone
+from selex.models.weights import cache_folder
+from selex.run import Run
+
+NOTHING = "none of these"
+"""The category of an image that fits none."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """Sorts images into the categories of a run.
+
+    Attributes:
+        assigner: the clusters, ready to take new rows.
+        names: name of every cluster; the first `n_known` are the known categories.
+        n_known: how many categories are known.
+        backbone: name of the network that makes features.
+        weights: the file its weights came from, where one was given.
+        fingerprint: digest of the network's weights; another network's features mean nothing here.
+        size: shorter side of stored images, in pixels.
+    """
+
+    assigner: Assigner
+    names: list[str]
+    n_known: int
+    backbone: str
+    weights: str | None
+    fingerprint: str
+    size: int
+
+    def predict(
+        self,
+        images: Any,
+        *,
+        device: str | torch.device = "cpu",
+        strict: bool = False,
+        progress: bool = False,
+        store: Path | None = None,
+    ) -> Columns:
+        """Sort images: a folder, a table file, or a list of paths or PIL images.
+
+        Returns columns with a row an image: `file`, `category`, `known` (1 or 0), `confidence`, `runner_up`,
+        `distance`, `fits`. Where `fits` is 0 the image belongs to no category and `category` says so. Unreadable images
+        are left out, or an error with `strict`.
+        """
+        table = read_table(images)
+        stored = ImageStore.build(
+            table, store or store_folder(table.root, self.size), size=self.size, strict=strict, progress=progress
+        )
+        backbone = self.load_backbone(device)
+        features = embed(backbone, stored, device=device, progress=progress)
+        return self.describe(stored.table.files, self.assigner(features))
+
+    def load_backbone(self, device: str | torch.device = "cpu") -> Backbone:
+        """The network, with the very weights that the categories were found with."""
+        backbone = load_backbone(self.backbone, device, self.weights)
+        if backbone.fingerprint() != self.fingerprint:
+            raise InputError(
+                f"backbone {self.backbone} has other weights here than when the run was made; put back the file it had"
+            )
+        return backbone
+
+    def describe(self, files: Sequence[str], found: Assignment) -> Columns:
+        """Predictions as columns."""
+        fits = found.fits.tolist()
+        labels = found.labels.tolist()
+        return {
+            "file": list(files),
+            "category": [self.names[label] if fit else NOTHING for label, fit in zip(labels, fits, strict=True)],
+            "known": [int(label < self.n_known and fit) for label, fit in zip(labels, fits, strict=True)],
+            "confidence": found.confidence.tolist(),
+            "runner_up": [self.names[label] if label >= 0 else "" for label in found.runner_up.tolist()],
+            "distance": found.distances.tolist(),
+            "fits": [int(fit) for fit in fits],
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write `model.json` and `model.safetensors`."""
+        tensors = {
+            "centers": torch.from_numpy(self.assigner.centers).contiguous(),
+            "reach": torch.from_numpy(self.assigner.reach).contiguous(),
+        }
+        save_file(tensors, folder / "model.safetensors")
+        about = {key: value for key, value in self.__dict__.items() if key != "assigner"}
+        (folder / "model.json").write_text(json.dumps({**about, "temperature": self.assigner.temperature}, indent=1))
+
+
+def load(run: str | Path) -> Model:
+    """The model of a finished run: `selex.load("selex-run").predict("new-photos")`."""
+    folder = Run.open(Path(run)).folder / "model"
+    try:
+        about = json.loads((folder / "model.json").read_text())
+        tensors = load_file(folder / "model.safetensors")
+        assigner = Assigner(tensors["centers"].numpy(), tensors["reach"].numpy(), about.pop("temperature"))
+        return Model(assigner, **about)
+    except FileNotFoundError:
+        raise InputError(f"{run}: has no model yet; run the same `selex discover` again to finish it") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder}: cannot be read ({first_line(error)})") from None
+
+
+def store_folder(root: str, size: int) -> Path:
+    """Where decoded images of a folder are kept between commands: in the cache, a store for each folder."""
+    return cache_folder() / "images" / f"{hashlib.sha256(root.encode()).hexdigest()[:16]}-{size}"
