@@ -19,7 +19,7 @@ LAYERS = [
     "embed",
     "run",
     "model",
-    "discover",
+    "discovery",
     "report",
     "demo",
     "cli",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from selex.cluster.kmeans import bssk
     from selex.cluster.variant import Variant, published
     from selex.config import Config
-    from selex.discover import discover
+    from selex.discovery import discover
     from selex.errors import InputError, Note
     from selex.metrics import ari, nmi, split_accuracy
     from selex.model import Model, load
@@ -38,7 +38,7 @@ _HOMES = {
     "Variant": "cluster.variant",
     "ari": "metrics",
     "bssk": "cluster.kmeans",
-    "discover": "discover",
+    "discover": "discovery",
     "estimate_k": "cluster.estimate_k",
     "hssk": "cluster.hierarchy",
     "load": "model",

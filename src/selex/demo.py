@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 
 from selex.config import Config
 from selex.data.clusters import write_columns
-from selex.discover import discover
+from selex.discovery import discover
 from selex.errors import InputError
 from selex.metrics import split_accuracy
 from selex.model import NOTHING, load

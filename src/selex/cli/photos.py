@@ -62,7 +62,7 @@ def discover(
     Example: `selex discover photos --categories auto --out birds`
     """
     from selex.config import Config
-    from selex.discover import discover as run_discover
+    from selex.discovery import discover as run_discover
     from selex.models import default_backbone
 
     place = _device(device)
