@@ -1,0 +1,60 @@
+"""Embedding stored images with a ViT-B/16 on a GPU: images a second, with the store on the GPU. Random weights."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import timm
+import torch
+
+from common import save, seconds, spread
+from selex.data.store import ImageStore
+from selex.data.table import from_list
+from selex.data.views import DeviceImages
+from selex.embed import embed
+from selex.models.backbones import Backbone
+
+N, HEIGHT, WIDTH = 5994, 256, 340
+
+
+def stored() -> ImageStore:
+    """As many images as CUB's train set has, of its usual shape, as the store would hold them."""
+    pixels = np.random.default_rng(0).integers(0, 256, N * HEIGHT * WIDTH * 3, dtype=np.uint8)
+    offsets = np.arange(N, dtype=np.int64) * HEIGHT * WIDTH * 3
+    shapes = np.tile(np.array([[HEIGHT, WIDTH]]), (N, 1))
+    table = from_list([__file__])
+    return ImageStore(table, np.arange(N), [], "random", 256, pixels, offsets, shapes)
+
+
+def vit() -> Backbone:
+    network = timm.create_model("vit_base_patch16_224", num_classes=0, global_pool="token")
+    mean, std = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+    return Backbone("vit-b16", network, dim=768, crop=224, mean=mean, std=std, weights=None)
+
+
+def main(out: Path | None) -> None:
+    backbone, store = vit().cuda(), stored()
+    images = DeviceImages(store, "cuda")
+    results: list[dict[str, object]] = []
+    for where, source, compiled in (("gpu", images, True), ("gpu", images, False), ("host", store, False)):
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        times = seconds(
+            lambda source=source, compiled=compiled: embed(backbone, source, device="cuda", compile=compiled),
+            repeats=5 if where == "gpu" else 2,
+            warmups=2,
+        )
+        row = {"what": "embed ViT-B/16, bf16", "images": N, "store": where, "compiled": compiled, **spread(times)}
+        row["images_per_s"] = round(N / sorted(times)[len(times) // 2])
+        row["gb_beside_store"] = round((torch.cuda.max_memory_allocated() - before) / 1e9, 2)
+        results.append(row)
+        print(row, flush=True)
+    save("embed_gpu", results, out)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    main(parser.parse_args().out)
