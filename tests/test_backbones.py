@@ -178,6 +178,15 @@ def test_float_and_uint8_images_give_the_same(tmp_path):
     torch.testing.assert_close(features(backbone, IMAGES.float()), features(backbone))
 
 
+def test_bfloat16_is_close_and_leaves_the_original_alone(tmp_path):
+    backbone = load_backbone(f"file:{layouts.write(tmp_path / 'a.pth', layouts.small_vit().state_dict())}")
+    before = backbone.fingerprint()
+    half = features(backbone.in_bfloat16())
+    assert half.dtype == torch.bfloat16
+    assert torch.nn.functional.cosine_similarity(half.float(), features(backbone)).min() > 0.99
+    assert backbone.fingerprint() == before
+
+
 def test_pixels_are_block_means_less_their_mean():
     feature = features(load_backbone("pixels"))
     scaled = IMAGES.float() / 127.5 - 1

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -162,6 +162,8 @@ class _Forward:
         self.on_gpu = work.device.type == "cuda"
         self.compiled = work.compile and self.on_gpu
         self.network: Any = folded(work.backbone)
+        if self.on_gpu:
+            self.network = self.network.in_bfloat16()
         if self.compiled:
             self.network = torch.compile(self.network, dynamic=False)
 
@@ -181,9 +183,7 @@ class _Forward:
         n = len(crops)
         if self.compiled and n < self.size:  # one shape, one compilation
             crops = torch.cat([crops, crops[-1:].expand(self.size - n, -1, -1, -1)])
-        with torch.autocast("cuda", dtype=torch.bfloat16) if self.on_gpu else nullcontext():
-            features = self.network(crops)[:n]
-        return normalize(features.float(), dim=1)
+        return normalize(self.network(crops)[:n].float(), dim=1)
 
 
 def _prefetched(work: _Work, start: int) -> Iterator[torch.Tensor]:

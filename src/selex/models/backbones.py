@@ -7,6 +7,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ class Backbone(nn.Module):
     ) -> None:
         super().__init__()
         self.name, self.dim, self.crop, self.weights = name, dim, crop, weights
+        self.precision = torch.float32  # of what the network is given; its weights must be of the same
         # Convolutions are several times faster in this layout on CPU.
         self.layout = torch.channels_last if _is_convnet(network) else torch.contiguous_format
         self.network = network.to(memory_format=self.layout)  # type: ignore[call-overload]
@@ -69,9 +71,16 @@ class Backbone(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Features (n, dim) of images (n, 3, crop, crop) with values in 0…255."""
-        scaled = (images.to(self.mean.dtype) - self.mean) / self.std
+        scaled = ((images.to(self.mean.dtype) - self.mean) / self.std).to(self.precision)
         features: torch.Tensor = self.network(scaled.contiguous(memory_format=self.layout))
         return features
+
+    def in_bfloat16(self) -> Backbone:
+        """A copy whose network works in bfloat16 throughout, which saves autocast's conversions; inputs as before."""
+        twin = deepcopy(self)
+        twin.network.bfloat16()
+        twin.precision = torch.bfloat16
+        return twin
 
     def fingerprint(self) -> str:
         """Digest of the name, the input and every weight as it is now: features of equal backbones are equal."""
