@@ -185,7 +185,8 @@ IDS = torch.tensor([0, 1])
         (lambda: info_nce(TWO, THREE, 1.0), "two views"),
         (lambda: info_nce(TWO[:0], TWO[:0], 1.0), "two views"),
         (lambda: info_nce(TWO, TWO, 0.0), "temperature must be over 0"),
-        (lambda: supervised_contrastive(THREE, IDS, 1.0), "one for each of 3 rows"),
+        (lambda: supervised_contrastive(THREE, IDS, 1.0), "one for each row"),
+        (lambda: supervised_contrastive(IDS, IDS, 1.0), "one for each row of a table"),
         (lambda: supervised_self_expertise(TWO, IDS, IDS, 1.0), "levels × 2 rows"),
         (lambda: supervised_self_expertise(TWO, IDS, IDS[None], 1.0, "angle"), "kind must be"),
         (lambda: unsupervised_self_expertise(TWO, TWO, TWO, 1.0), r"targets must be of shape \(4, 4\)"),
@@ -199,7 +200,7 @@ IDS = torch.tensor([0, 1])
         (lambda: TargetVariant(sums="all"), "sums must be 'rows' or 'columns'"),
         (lambda: losses.self_distillation(TWO, THREE, 0.04), "two views"),
         (lambda: losses.mean_entropy(TWO[:0]), "rows × categories"),
-        (lambda: losses.supervised_cross_entropy(THREE, IDS), "one for each of 3 rows"),
+        (lambda: losses.supervised_cross_entropy(THREE, IDS), "one for each row"),
     ],
 )
 def test_wrong_input_is_said_in_one_line(call, words):

@@ -17,9 +17,9 @@ from selex.losses.similarity import (
     check_same_rows,
     check_temperature,
     full_precision,
+    logits_among,
     own_entries,
     products,
-    squared_norms,
     without,
 )
 from selex.types import UNLABELLED
@@ -40,7 +40,7 @@ def logits(a: Tensor, b: Tensor, kind: Kind = "distance") -> Tensor:
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
         raise InputError(f"rows must be two tables of one width, not {tuple(a.shape)} and {tuple(b.shape)}")
     a, b = full_precision(a), full_precision(b)
-    return KINDS[kind](products(a, b), squared_norms(a), squared_norms(b))
+    return KINDS[kind](products(a, b), a.square().sum(1), b.square().sum(1))
 
 
 def info_nce(view_a: Tensor, view_b: Tensor, temperature: float, kind: Kind = "distance") -> Tensor:
@@ -76,7 +76,7 @@ def supervised_contrastive(embeddings: Tensor, labels: Tensor, temperature: floa
     """
     check_labels(labels, embeddings)
     check_temperature(temperature)
-    return supervised_from_logits(logits(embeddings, embeddings, kind) / temperature, labels)
+    return supervised_from_logits(logits_among(embeddings, kind) / temperature, labels)
 
 
 def supervised_from_logits(scaled: Tensor, labels: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def log_shares_of_views(view_a: Tensor, view_b: Tensor, temperature: float, kind
     check_same_rows(view_a, view_b)
     check_temperature(temperature)
     rows = torch.cat([view_a, view_b])
-    scaled = logits(rows, rows, kind) / temperature
+    scaled = logits_among(rows, kind) / temperature
     return without(scaled, own_entries(scaled)).log_softmax(1)
 
 

@@ -6,7 +6,6 @@ n rows; b images, n = 2b where there are two views; d dims; L levels of pseudo-l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Literal
 
 import torch
@@ -21,9 +20,7 @@ from selex.losses.similarity import (
     check_labels,
     check_temperature,
     distances,
-    full_precision,
-    products,
-    squared_norms,
+    prefix_products,
 )
 
 
@@ -82,7 +79,7 @@ def supervised_self_expertise(
     if level_labels.ndim != 2 or level_labels.shape[1] != len(labels):
         raise InputError(f"level_labels must be levels × {len(labels)} rows, not of shape {tuple(level_labels.shape)}")
     sizes = prefix_sizes(embeddings.shape[1], len(level_labels))
-    scaled = KINDS[kind](*_prefix_products(embeddings, sizes)) / temperature
+    scaled = KINDS[kind](*prefix_products(embeddings, sizes)) / temperature
     losses = supervised_from_logits(scaled, torch.cat([labels[None], level_labels]))
     weights = 0.5 ** torch.arange(len(losses), device=losses.device)
     return (weights * losses).sum() / (2 if len(level_labels) else 1)
@@ -105,18 +102,7 @@ def prefix_distances(z: Tensor, sizes: Sequence[int]) -> Tensor:
     """
     if not all(1 <= size <= z.shape[1] for size in sizes) or not sizes:
         raise InputError(f"sizes must be from 1 to {z.shape[1]}, not {list(sizes)}")
-    return distances(*_prefix_products(z, sizes))
-
-
-def _prefix_products(z: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Inner products and squared norms (for rows, for columns) of each prefix: running sums over blocks of dims."""
-    z = full_precision(z)
-    ends = sorted(set(sizes))
-    blocks = [z[:, start:end] for start, end in zip([0, *ends], ends, strict=False)]
-    inner = dict(zip(ends, accumulate(products(block, block) for block in blocks), strict=True))
-    norms = dict(zip(ends, accumulate(squared_norms(block) for block in blocks), strict=True))
-    norm = torch.stack([norms[size] for size in sizes])
-    return torch.stack([inner[size] for size in sizes]), norm, norm
+    return distances(*prefix_products(z, sizes))
 
 
 def _softmax_form(log_shares: Tensor, targets: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ is: half precision has too few digits for the distance of two near rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Literal
 
 import torch
@@ -28,9 +29,19 @@ def products(a: Tensor, b: Tensor) -> Tensor:
         return a @ b.T
 
 
-def squared_norms(rows: Tensor) -> Tensor:
-    """`|x|²` of each row."""
-    return rows.square().sum(-1)
+def prefix_products(rows: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Inner products and squared norms, those of rows and of columns, over the first `size` dims, for each size.
+
+    They are running sums over blocks of dims, so that all sizes cost as much as the largest. Norms are read off
+    the diagonal: they then carry the same rounding error as the products, and rows that coincide have distance 0.
+    """
+    ends = sorted(set(sizes))
+    widths = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    blocks = full_precision(rows)[:, : ends[-1]].split_with_sizes(widths, 1)  # one gradient for all, unlike slices
+    sums = dict(zip(ends, accumulate(products(block, block) for block in blocks), strict=True))
+    inner = torch.stack([sums[size] for size in sizes])
+    norms = inner.diagonal(dim1=-2, dim2=-1)
+    return inner, norms, norms
 
 
 def distances(inner: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -41,7 +52,7 @@ def distances(inner: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """
     size = a[..., :, None] + b[..., None, :]
     squared = size - 2 * inner
-    apart = squared > 4 * torch.finfo(size.dtype).eps * size
+    apart = squared > 8 * torch.finfo(size.dtype).eps * size
     return squared.where(apart, 1).sqrt().where(apart, 0)
 
 
@@ -57,6 +68,12 @@ def _minus_distances(inner: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 KINDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {"distance": _minus_distances, "cosine": cosines}
 """Logits from inner products and squared norms, by name."""
+
+
+def logits_among(rows: Tensor, kind: str) -> Tensor:
+    """`n × n` logits between the rows of one table."""
+    check_choice("kind", kind)
+    return KINDS[kind](*prefix_products(rows, rows.shape[1:]))[0]
 
 
 def own_entries(square: Tensor) -> Tensor:
@@ -85,9 +102,10 @@ def check_temperature(temperature: float) -> None:
 
 
 def check_labels(labels: Tensor, rows: Tensor) -> None:
-    """One for each row."""
-    if labels.shape != rows.shape[:1]:
-        raise InputError(f"labels must be one for each of {len(rows)} rows, not of shape {tuple(labels.shape)}")
+    """One for each row of a table."""
+    if rows.ndim != 2 or labels.shape != rows.shape[:1]:
+        shapes = f"{tuple(labels.shape)} for {tuple(rows.shape)}"
+        raise InputError(f"labels must be one for each row of a table, not of shape {shapes}")
 
 
 def check_same_rows(a: Tensor, b: Tensor) -> None:

@@ -15,8 +15,8 @@ from torch.nn.functional import normalize
 
 from selex.cluster.kmeans import distances_to_own
 from selex.errors import InputError
-from selex.losses.contrastive import logits, positive_index
-from selex.losses.similarity import check_choice, check_same_rows, full_precision
+from selex.losses.contrastive import positive_index
+from selex.losses.similarity import check_choice, check_same_rows, full_precision, logits_among
 from selex.types import Level
 
 
@@ -77,10 +77,10 @@ def radius_targets(
     check_same_rows(features_a, features_b)
     if radii.ndim != 2 or radii.shape[1] != len(features_a):
         raise InputError(f"radii must be levels × {len(features_a)} images, not of shape {tuple(radii.shape)}")
-    rows = torch.cat([features_a, features_b]).detach()
+    rows = torch.cat([features_a, features_b])
     if variant.features == "normalised":
         rows = normalize(full_precision(rows))
-    far = _halved_sum(-logits(rows, rows) > radii.repeat(1, 2)[:, :, None])
+    far = _halved_sum(-logits_among(rows, "distance") > radii.repeat(1, 2)[:, :, None])
     return _targets(far, alpha, variant)
 
 
