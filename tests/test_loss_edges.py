@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.autograd import gradcheck
+from torch.nn.functional import normalize
 
 from loss_batches import FORMS, KINDS, Batch, every_loss
 from selex import InputError, losses
@@ -72,6 +73,15 @@ def test_gradients_are_finite_and_small_where_rows_coincide(dtype, kind, dims):
         (gradient,) = torch.autograd.grad(loss, batch.a)
         assert gradient.isfinite().all(), name
         assert gradient.abs().max() < 50, name
+
+
+def test_the_gradient_of_a_distance_is_no_longer_than_1_even_among_rounding_errors():
+    rng = torch.Generator().manual_seed(0)
+    z = normalize(torch.randn(100, 256, generator=rng))
+    near = z + 1e-3 * torch.rand(100, 1, generator=rng) * normalize(torch.randn(100, 256, generator=rng))
+    rows = torch.cat([z, near]).requires_grad_()
+    prefix_distances(rows, [256])[0, :100, 100:].diagonal().sum().backward()
+    assert rows.grad.norm(dim=1).max() < 1.5
 
 
 @pytest.mark.parametrize("kind", KINDS)

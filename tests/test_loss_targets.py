@@ -23,8 +23,8 @@ from selex.types import Level
 def figure():
     """The paper's figure: two cats, a lion and a car.
 
-    Level 1 has felines and cars apart from each other, level 2 animals and other things: a lion is told from a cat at
-    level 1 only, a car at both.
+    Level 1 tells cats, lions and cars apart, level 2 animals from other things: a lion differs from a cat at level 1
+    only, a car at both.
     """
     return torch.tensor([[0, 0, 1, 2], [0, 0, 0, 1]])
 

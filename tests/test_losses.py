@@ -1,5 +1,8 @@
 """Each loss against plain loops, against the others, and what must not change it."""
 
+import inspect
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -165,3 +168,12 @@ def test_unlabelled_rows_take_no_part_in_the_supervised_loss(seed, kind):
     kept = labels != -1
     expected = supervised_contrastive(batch.rows[kept], labels[kept], 0.3, kind)
     torch.testing.assert_close(supervised_contrastive(batch.rows, labels, 0.3, kind), expected)
+
+
+@pytest.mark.parametrize("name", losses.__all__)
+def test_every_public_name_is_documented(name):
+    thing = getattr(losses, name)
+    page = (Path(__file__).parent.parent / "docs" / "losses.md").read_text()
+    assert f"::: selex.losses.{name}\n" in page
+    assert name in losses.__doc__
+    assert [parameter for parameter in inspect.signature(thing).parameters if parameter not in thing.__doc__] == []

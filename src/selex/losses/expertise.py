@@ -86,7 +86,7 @@ def supervised_self_expertise(
 
 
 def prefix_sizes(dims: int, n_levels: int) -> list[int]:
-    """Dims of the ground truth and of each level: d, d/2, d/4, …, rounded down, at least 1."""
+    """Dims of the ground truth and of each of `n_levels` levels: `dims`, half of it, …, rounded down, at least 1."""
     return [max(1, dims >> level) for level in range(n_levels + 1)]
 
 
