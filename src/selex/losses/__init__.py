@@ -1,0 +1,37 @@
+"""Tensors in, scalar out: the losses of SelEx, of GCD and of SimGCD. They know nothing of images, files or the network.
+
+- `logits`: minus distance, or cosine, of rows
+- `info_nce`, `supervised_contrastive`: the two losses of GCD
+- `use_targets`, `radius_targets`, `cluster_radii`, `TargetVariant`: the target matrix of unsupervised self-expertise
+- `unsupervised_self_expertise`, `supervised_self_expertise`: the two losses of SelEx
+- `prefix_distances`, `prefix_sizes`: distances over leading dims, for all levels in one pass
+- `self_distillation`, `teacher_temperature`, `mean_entropy`, `supervised_cross_entropy`: what SimGCD adds
+"""
+
+from selex.losses.contrastive import info_nce, logits, supervised_contrastive
+from selex.losses.distillation import mean_entropy, self_distillation, supervised_cross_entropy, teacher_temperature
+from selex.losses.expertise import (
+    prefix_distances,
+    prefix_sizes,
+    supervised_self_expertise,
+    unsupervised_self_expertise,
+)
+from selex.losses.targets import TargetVariant, cluster_radii, radius_targets, use_targets
+
+__all__ = [
+    "TargetVariant",
+    "cluster_radii",
+    "info_nce",
+    "logits",
+    "mean_entropy",
+    "prefix_distances",
+    "prefix_sizes",
+    "radius_targets",
+    "self_distillation",
+    "supervised_contrastive",
+    "supervised_cross_entropy",
+    "supervised_self_expertise",
+    "teacher_temperature",
+    "unsupervised_self_expertise",
+    "use_targets",
+]

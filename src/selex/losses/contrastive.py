@@ -1,0 +1,104 @@
+"""Contrastive losses: InfoNCE over two views, and the supervised contrastive loss of Khosla et al.
+
+n rows; b images, n = 2b where there are two views; d dims; leading dims (`...`) are levels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from selex.errors import InputError
+from selex.losses.similarity import (
+    KINDS,
+    Kind,
+    check_choice,
+    check_labels,
+    check_same_rows,
+    check_temperature,
+    full_precision,
+    logits_among,
+    own_entries,
+    products,
+    without,
+)
+from selex.types import UNLABELLED
+
+
+def logits(a: Tensor, b: Tensor, kind: Kind = "distance") -> Tensor:
+    """How alike the rows of two tables are, before any temperature: higher is more alike.
+
+    Args:
+        a: `n × d` rows.
+        b: `m × d` rows.
+        kind: `"distance"` is minus the Euclidean distance of the rows as they are, `"cosine"` that of their angle.
+
+    Returns:
+        `n × m` logits. The gradient is finite everywhere, and 0 where two rows coincide.
+    """
+    check_choice("kind", kind)
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
+        raise InputError(f"rows must be two tables of one width, not {tuple(a.shape)} and {tuple(b.shape)}")
+    a, b = full_precision(a), full_precision(b)
+    return KINDS[kind](products(a, b), a.square().sum(1), b.square().sum(1))
+
+
+def info_nce(view_a: Tensor, view_b: Tensor, temperature: float, kind: Kind = "distance") -> Tensor:
+    """Each row must pick its other view among all other rows of both views: the mean over the 2b rows.
+
+    Args:
+        view_a: `b × d` embeddings of one view of each image.
+        view_b: `b × d` embeddings of the other view, in the same order.
+        temperature: logits are divided by it.
+        kind: `"distance"` or `"cosine"`, see `logits`.
+
+    Returns:
+        The loss, a scalar.
+    """
+    log_shares = log_shares_of_views(view_a, view_b, temperature, kind)
+    return -log_shares.gather(1, positive_index(log_shares)[:, None]).mean()
+
+
+def supervised_contrastive(embeddings: Tensor, labels: Tensor, temperature: float, kind: Kind = "distance") -> Tensor:
+    """Rows of one category attract each other (Khosla et al., the mean over positives outside the logarithm).
+
+    Rows without a label take no part, not even as negatives. A row that is alone in its category is a negative for the
+    others and has no term of its own.
+
+    Args:
+        embeddings: `n × d` embeddings, all views below each other.
+        labels: category of each of the n rows, -1 where unknown.
+        temperature: logits are divided by it.
+        kind: `"distance"` or `"cosine"`, see `logits`.
+
+    Returns:
+        The mean over rows that have positives. If there are none it is 0, with a gradient of 0.
+    """
+    check_labels(labels, embeddings)
+    check_temperature(temperature)
+    return supervised_from_logits(logits_among(embeddings, kind) / temperature, labels)
+
+
+def supervised_from_logits(scaled: Tensor, labels: Tensor) -> Tensor:
+    """Supervised contrastive loss of each level, from `... × n × n` logits over temperature and `... × n` labels."""
+    others = (labels != UNLABELLED)[..., None, :] & ~own_entries(scaled)
+    positives = (labels[..., :, None] == labels[..., None, :]) & others
+    log_shares = scaled - without(scaled, ~others).logsumexp(-1, keepdim=True)  # keepdim: each row by its own sum
+    n_positives = positives.sum(-1)
+    row_losses = -log_shares.masked_fill(~positives, 0).sum(-1) / n_positives.clamp(min=1)
+    return row_losses.sum(-1) / (n_positives > 0).sum(-1).clamp(min=1)
+
+
+def log_shares_of_views(view_a: Tensor, view_b: Tensor, temperature: float, kind: Kind) -> Tensor:
+    """`2b × 2b` logarithm of the softmax over each row's logits, its own entry left out."""
+    check_same_rows(view_a, view_b)
+    check_temperature(temperature)
+    rows = torch.cat([view_a, view_b])
+    scaled = logits_among(rows, kind) / temperature
+    return without(scaled, own_entries(scaled)).log_softmax(1)
+
+
+def positive_index(rows: Tensor) -> Tensor:
+    """The other view of each of 2b rows: i + b in the first half, i - b in the second."""
+    n = len(rows)
+    return torch.arange(n, device=rows.device).roll(n // 2)

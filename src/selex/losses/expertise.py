@@ -1,0 +1,118 @@
+"""Self-expertise: the unsupervised and the supervised loss of the paper (eq. 10 and 11).
+
+n rows; b images, n = 2b where there are two views; d dims; L levels of pseudo-labels, finest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from selex.errors import InputError
+from selex.losses.contrastive import log_shares_of_views, supervised_from_logits
+from selex.losses.similarity import (
+    KINDS,
+    Kind,
+    check_choice,
+    check_labels,
+    check_temperature,
+    distances,
+    prefix_products,
+)
+
+
+def unsupervised_self_expertise(
+    view_a: Tensor,
+    view_b: Tensor,
+    targets: Tensor,
+    temperature: float,
+    kind: Kind = "distance",
+    form: Literal["softmax", "binary"] = "softmax",
+) -> Tensor:
+    """USE: the cross-entropy of each row's shares `p = softmax(logits)`, its own entry left out, against its targets.
+
+    With the targets of `alpha = 0` the form `"softmax"` is `info_nce`.
+
+    Args:
+        view_a: `b × d` embeddings of one view of each image.
+        view_b: `b × d` embeddings of the other view, in the same order.
+        targets: `2b × 2b`, from `use_targets` or `radius_targets`.
+        temperature: logits are divided by it.
+        kind: `"distance"` or `"cosine"`, see `logits`.
+        form: `"softmax"` is `-Σ_j y_ij log p_ij`, `"binary"` adds `-Σ_j (1 - y_ij) log(1 - p_ij)`; the mean over rows.
+
+    Returns:
+        The loss, a scalar.
+    """
+    check_choice("form", form, tuple(_FORMS))
+    log_shares = log_shares_of_views(view_a, view_b, temperature, kind)
+    if targets.shape != log_shares.shape:
+        raise InputError(f"targets must be of shape {tuple(log_shares.shape)}, not {tuple(targets.shape)}")
+    return _FORMS[form](log_shares, targets.to(log_shares.dtype)).sum(1).mean()
+
+
+def supervised_self_expertise(
+    embeddings: Tensor, labels: Tensor, level_labels: Tensor, temperature: float, kind: Kind = "distance"
+) -> Tensor:
+    """SSE: `½ (L^0 + Σ_k L^k / 2^k)`, `L^k` the supervised contrastive loss on the first `d / 2^k` dims (eq. 11).
+
+    `L^0` is that of the ground truth on all dims, `L^k` that of the pseudo-labels of level k. Without levels there is
+    nothing to halve for: the loss is `L^0`, which is `supervised_contrastive`.
+
+    Args:
+        embeddings: `n × d` embeddings, all views below each other.
+        labels: category of each of the n rows, -1 where unknown.
+        level_labels: `L × n` cluster of each row at each level, finest first; -1 leaves a row out of a level.
+        temperature: logits are divided by it.
+        kind: `"distance"` of the prefixes as they are, or `"cosine"` of the angle between prefixes, each by its own
+            norm.
+
+    Returns:
+        The loss, a scalar.
+    """
+    check_choice("kind", kind)
+    check_temperature(temperature)
+    check_labels(labels, embeddings)
+    if level_labels.ndim != 2 or level_labels.shape[1] != len(labels):
+        raise InputError(f"level_labels must be levels × {len(labels)} rows, not of shape {tuple(level_labels.shape)}")
+    sizes = prefix_sizes(embeddings.shape[1], len(level_labels))
+    scaled = KINDS[kind](*prefix_products(embeddings, sizes)) / temperature
+    losses = supervised_from_logits(scaled, torch.cat([labels[None], level_labels]))
+    weights = 0.5 ** torch.arange(len(losses), device=losses.device)
+    return (weights * losses).sum() / (2 if len(level_labels) else 1)
+
+
+def prefix_sizes(dims: int, n_levels: int) -> list[int]:
+    """Dims of the ground truth and of each of `n_levels` levels: `dims`, half of it, …, rounded down, at least 1."""
+    return [max(1, dims >> level) for level in range(n_levels + 1)]
+
+
+def prefix_distances(z: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Euclidean distances between rows over their first dims, for several numbers of dims in one pass.
+
+    Args:
+        z: `n × d` rows.
+        sizes: numbers of leading dims, each from 1 to d, in any order.
+
+    Returns:
+        `len(sizes) × n × n` distances.
+    """
+    if not all(1 <= size <= z.shape[1] for size in sizes) or not sizes:
+        raise InputError(f"sizes must be from 1 to {z.shape[1]}, not {list(sizes)}")
+    return distances(*prefix_products(z, sizes))
+
+
+def _softmax_form(log_shares: Tensor, targets: Tensor) -> Tensor:
+    return -targets * log_shares
+
+
+def _binary_form(log_shares: Tensor, targets: Tensor) -> Tensor:
+    # a share of 1, as in a batch of one image, would be the logarithm of 0
+    rest = 1 - log_shares.exp().clamp(max=1 - torch.finfo(log_shares.dtype).eps)
+    return -targets * log_shares - (1 - targets) * rest.log()
+
+
+_FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"softmax": _softmax_form, "binary": _binary_form}
