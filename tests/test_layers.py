@@ -18,6 +18,7 @@ LAYERS = [
     "embed",
     "report",
     "demo",
+    "cli_data",
     "cli",
     "__main__",
 ]
