@@ -22,6 +22,7 @@ LAYERS = [
     "discovery",
     "report",
     "demo",
+    "cli_data",
     "cli",
     "__main__",
 ]

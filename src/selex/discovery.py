@@ -19,6 +19,7 @@ from selex.config import Config
 from selex.data.clusters import Columns, category_names, cluster_columns
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable, read_table
+from selex.data.views import DeviceImages
 from selex.embed import embed
 from selex.errors import InputError
 from selex.model import Model, store_folder
@@ -68,7 +69,8 @@ def discover(
         images = ImageStore.build(table, folder, size=size, strict=strict, progress=progress)
         step.done(len(images), skipped=len(images.skipped))
     with _Step(run, tell, "embed", "images") as step:
-        features = embed(backbone, images, run.folder / EMBEDDINGS, device=device, progress=progress)
+        near = DeviceImages(images, device) if DeviceImages.fit(images, torch.device(device)) else images
+        features = embed(backbone, near, run.folder / EMBEDDINGS, device=device, progress=progress)
         step.done(len(images))
     with _Step(run, tell, "cluster", "images") as step:
         hierarchy, found = cluster(config, features, images.table.labels)

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -110,14 +110,16 @@ def _fill(features: Features, done: int, work: _Work, progress: bool, save: Call
     saved, saved_at = done, time.monotonic()
     try:
         with _evaluating(work.backbone, work.device), _bar(len(work.images), done, progress) as advance:
-            for piece in _one_behind(_features(work, done)):
-                features[done : done + len(piece)] = _finite(piece.cpu(), done)
-                done += len(piece)
-                advance(len(piece))
-                if time.monotonic() - saved_at > SAVE_EVERY:
-                    _flush(features)
-                    save(done)
-                    saved, saved_at = done, time.monotonic()
+            with closing(_features(work, done)) as pieces:
+                for piece in _one_behind(pieces):
+                    _check_finite(piece, done)
+                    features[done : done + len(piece)] = piece.cpu().numpy()
+                    done += len(piece)
+                    advance(len(piece))
+                    if time.monotonic() - saved_at > SAVE_EVERY:
+                        _flush(features)
+                        save(done)
+                        saved, saved_at = done, time.monotonic()
     finally:
         if done > saved:
             _flush(features)
@@ -129,12 +131,11 @@ def _flush(features: Features) -> None:
         features.flush()
 
 
-def _finite(features: torch.Tensor, first_row: int) -> Features:
+def _check_finite(features: torch.Tensor, first_row: int) -> None:
     finite = features.isfinite().all(dim=1)
     if not finite.all():
         row = first_row + int((~finite).nonzero()[0, 0])
         raise InputError(f"the backbone gives no finite feature for row {row}: its weights may be damaged")
-    return cast(Features, features.numpy())
 
 
 def _one_behind(items: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
@@ -147,11 +148,12 @@ def _one_behind(items: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
         yield last
 
 
-def _features(work: _Work, start: int) -> Iterator[torch.Tensor]:
+def _features(work: _Work, start: int) -> Generator[torch.Tensor, None, None]:
     """Features of one batch after the other, on the device."""
     forward = _Forward(work)
-    for crops in _prefetched(work, start):
-        yield forward(crops)
+    with forward.backbone.in_bfloat16() if forward.on_gpu else nullcontext():
+        for crops in _prefetched(work, start):
+            yield forward(crops)
 
 
 class _Forward:
@@ -161,11 +163,8 @@ class _Forward:
         self.size, self.device = work.size, work.device
         self.on_gpu = work.device.type == "cuda"
         self.compiled = work.compile and self.on_gpu
-        self.network: Any = folded(work.backbone)
-        if self.on_gpu:
-            self.network = self.network.in_bfloat16()
-        if self.compiled:
-            self.network = torch.compile(self.network, dynamic=False)
+        self.backbone = folded(work.backbone)
+        self.network: Any = torch.compile(self.backbone, dynamic=False) if self.compiled else self.backbone
 
     def __call__(self, crops: torch.Tensor) -> torch.Tensor:
         while True:

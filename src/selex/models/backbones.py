@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Callable
-from copy import deepcopy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +75,20 @@ class Backbone(nn.Module):
         features: torch.Tensor = self.network(scaled.contiguous(memory_format=self.layout))
         return features
 
-    def in_bfloat16(self) -> Backbone:
-        """A copy whose network works in bfloat16 throughout, which saves autocast's conversions; inputs as before."""
-        twin = deepcopy(self)
-        twin.network.bfloat16()
-        twin.precision = torch.bfloat16
-        return twin
+    @contextmanager
+    def in_bfloat16(self) -> Iterator[None]:
+        """While this lasts the network works in bfloat16 throughout, which saves autocast's conversions."""
+        tensors = [t for t in (*self.network.parameters(), *self.network.buffers()) if t.is_floating_point()]
+        exact = [tensor.data for tensor in tensors]
+        try:
+            self.precision = torch.bfloat16
+            for tensor in tensors:
+                tensor.data = tensor.data.bfloat16()
+            yield
+        finally:
+            self.precision = torch.float32
+            for tensor, data in zip(tensors, exact, strict=True):
+                tensor.data = data
 
     def fingerprint(self) -> str:
         """Digest of the name, the input and every weight as it is now: features of equal backbones are equal."""
