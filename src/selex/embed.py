@@ -109,17 +109,20 @@ def _fill(features: Features, done: int, work: _Work, progress: bool, save: Call
     """Write the features of rows `done` … n - 1; what is done when it is interrupted is kept and noted."""
     saved, saved_at = done, time.monotonic()
     try:
-        with _evaluating(work.backbone, work.device), _bar(len(work.images), done, progress) as advance:
-            with closing(_features(work, done)) as pieces:
-                for piece in _one_behind(pieces):
-                    _check_finite(piece, done)
-                    features[done : done + len(piece)] = piece.cpu().numpy()
-                    done += len(piece)
-                    advance(len(piece))
-                    if time.monotonic() - saved_at > SAVE_EVERY:
-                        _flush(features)
-                        save(done)
-                        saved, saved_at = done, time.monotonic()
+        with (
+            _evaluating(work.backbone, work.device),
+            _bar(len(work.images), done, progress) as advance,
+            closing(_features(work, done)) as pieces,
+        ):
+            for piece in _one_behind(pieces):
+                _check_finite(piece, done)
+                features[done : done + len(piece)] = piece.cpu().numpy()
+                done += len(piece)
+                advance(len(piece))
+                if time.monotonic() - saved_at > SAVE_EVERY:
+                    _flush(features)
+                    save(done)
+                    saved, saved_at = done, time.monotonic()
     finally:
         if done > saved:
             _flush(features)

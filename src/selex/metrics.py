@@ -35,11 +35,11 @@ def split_accuracy(truth: Any, clusters: Any, known: Any, version: Literal["v1",
         raise InputError("known must be true or false for every row: whether the row's true category is a known one")
     known = known.astype(bool)
     if version == "v2":
-        hit = _matched(truth, clusters)
+        hit = matched(truth, clusters)
     elif version == "v1":
         hit = np.zeros(len(truth), dtype=bool)
         for part in (known, ~known):
-            hit[part] = _matched(truth[part], clusters[part])
+            hit[part] = matched(truth[part], clusters[part])
     else:
         raise InputError(f"version must be 'v1' or 'v2', not {version!r}")
     return Scores(_mean(hit), _mean(hit[known]), _mean(hit[~known]))
@@ -64,7 +64,7 @@ def contingency(truth: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.int64
     return table
 
 
-def _matched(truth: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.bool_]:
+def matched(truth: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.bool_]:
     """Per row: is its cluster the one matched to its category? Clusters without a category are never right."""
     categories, rows = np.unique(truth, return_inverse=True)
     columns = np.unique(clusters, return_inverse=True)[1]
