@@ -270,12 +270,12 @@ def test_help_is_quick_to_start():
 def test_start(tmp_path):
     assert "Usage" in selex(cwd=tmp_path).stdout
     assert selex("--version", cwd=tmp_path).stdout.strip() == selex_package.__version__
-    expect_refusal(tmp_path, "No such command 'sort'. (see selex --help)", "sort")
+    expect_refusal(tmp_path, "No such command 'juggle'. (see selex --help)", "juggle")
     expect_refusal(tmp_path, "(see selex cluster --help)", "cluster", "x.npy", "--seed", "often")
     expect_refusal(tmp_path, "Missing argument 'FEATURES'. (see selex cluster --help)", "cluster")
 
 
-@pytest.mark.parametrize("command", ["cluster", "estimate", "evaluate", "demo"])
+@pytest.mark.parametrize("command", ["cluster", "estimate", "evaluate", "demo", "export"])
 def test_help_shows_an_example(command, tmp_path):
     done = selex(command, "--help", cwd=tmp_path)
     assert done.returncode == 0

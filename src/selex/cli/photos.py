@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, app, parse_count
+from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, app, parse_count, progress_bar
 from selex.errors import InputError
 
 if TYPE_CHECKING:
@@ -113,6 +113,37 @@ def predict(
         f"{count} images: {known} in known categories, {count - known - strange} in novel ones, {strange} fit none"
     )
     typer.echo(f"wrote {out}")
+
+
+@app.command()
+def export(
+    run: RunFolder,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="folders|csv|parquet|label-studio|fiftyone",
+            help="`folders`: a folder for each category; `csv`, `parquet`: a table; `label-studio`: tasks with "
+            "predictions; `fiftyone`: a classification dataset.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="PATH", help="The folder (new or empty) or the table to write.")],
+    copy: Annotated[
+        bool, typer.Option("--copy", help="Copy images, rather than hard-linking them where the disk allows that.")
+    ] = False,
+) -> None:
+    """Write the categories of a run for other programs; photos are never moved or changed.
+
+    Example: `selex export birds --to folders --out sorted`
+    """
+    from selex.report.export import export as run_export
+    from selex.run import Run
+
+    with progress_bar("images") as show:
+        done = run_export(Run.open(run), to, out, copy, show)
+    placed = [f"{count} {way}" for count, way in ((done.linked, "hard links"), (done.copied, "copies")) if count]
+    typer.echo(f"{done.images} images in {done.categories} categories" + (f": {', '.join(placed)}" if placed else ""))
+    typer.echo(f"wrote {out}")
+    typer.echo(f"next: {done.advice}")
 
 
 @app.command()

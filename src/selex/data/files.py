@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +30,25 @@ def whole(path: Path) -> Iterator[Path]:
             if partial:
                 with suppress(FileNotFoundError):
                     partial.unlink()
+            raise
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, beside the target and put in its place at the end: all of it is there, or none."""
+    target = Path(os.path.abspath(path))
+    stage: Path | None = None
+    try:
+        try:
+            stage = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+            yield stage
+            os.chmod(stage, 0o777 & ~_umask())
+            os.replace(stage, target)
+        except BaseException:
+            if stage:
+                shutil.rmtree(stage, ignore_errors=True)
             raise
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
@@ -79,6 +99,20 @@ def check_target(path: Path, inputs: Iterable[Path], is_ours: Callable[[Path], b
         raise InputError(f"{path}: is an input of this command; choose another --out")
     if path.exists() and path.stat().st_size and not is_ours(path):
         raise InputError(f"{path}: exists and is not what this command writes; choose another --out or remove it")
+
+
+def check_target_folder(path: Path) -> None:
+    """Refuse to write into a missing folder, or where something is already."""
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{path}: the folder {path.parent} does not exist; make it first")
+    if os.path.lexists(path) and not path.is_dir():
+        raise InputError(f"{path}: is a file; give a new folder")
+    try:
+        empty = not path.is_dir() or not any(path.iterdir())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    if not empty:
+        raise InputError(f"{path}: is not empty; choose another --out or remove it")
 
 
 def first_line(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
@@ -155,6 +156,15 @@ def label_from_list(table: ImageTable, labels: Sequence[Any]) -> ImageTable:
         raise InputError(f"{len(labels)} labels for {len(table)} images")
     numbers, categories = encode(map(label_name, labels))
     return replace(table, labels=numbers, categories=categories)
+
+
+def real_path(root: str | os.PathLike[str], file: str) -> str:
+    """Where the image is that a table of this root calls `file`, also if its name on disk is no text."""
+    path = os.path.normpath(os.path.join(root, file))
+    if "\\x" not in path or os.path.lexists(path):
+        return path
+    odd = os.fsdecode(re.sub(rb"\\x([89a-f][0-9a-f])", lambda found: bytes.fromhex(found[1].decode()), path.encode()))
+    return odd if os.path.lexists(odd) else path
 
 
 def _read_source(source: str | os.PathLike[str] | Sequence[Any], has_labels: bool, root: Any) -> ImageTable:
