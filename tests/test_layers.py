@@ -8,6 +8,7 @@ import selex
 ROOT = Path(selex.__file__).parent
 LAYERS = [
     "errors",
+    "progress",
     "types",
     "config",
     "metrics",
