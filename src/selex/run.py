@@ -14,7 +14,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -135,10 +135,13 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """What was logged, one entry a step."""
+        """What was logged, one entry a step; a line that a crash cut short is left out."""
         path = self.folder / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        entries = []
+        for line in path.read_text().splitlines() if path.exists() else []:
+            with suppress(ValueError):
+                entries.append(json.loads(line))
+        return entries
 
     def log(self, **values: Any) -> None:
         """Add a line to `metrics.jsonl`."""
@@ -242,9 +245,9 @@ class Run:
             ) from None
 
     def _drop_stage(self) -> None:
-        """Throw a stage away, but for features: they took long."""
+        """Throw a stage away, but for features that are not in place yet: they took long."""
         stage = self.folder / _STAGE
-        for name in _FEATURE_FILES:
+        for name in _FEATURE_FILES if self.features.parent.exists() else ():
             if (stage / name).exists():
                 os.replace(stage / name, self.features.with_name(name))
         shutil.rmtree(stage, ignore_errors=True)
@@ -318,7 +321,9 @@ def _link(source: Path, target: Path) -> None:
 def _reason(error: BaseException) -> str:
     """Why something cannot be written: what the system said, without the names of our own temporary files."""
     cause = error.__context__ if isinstance(error, InputError) else error
-    return getattr(cause, "strerror", None) or first_line(Exception(str(cause)))
+    if isinstance(cause, OSError) and cause.errno:
+        return os.strerror(cause.errno)
+    return first_line(Exception(str(cause)))
 
 
 def _to_disk(path: Path) -> None:
