@@ -154,7 +154,9 @@ def _summary(run: Run) -> None:
 
 
 def _skipped(run: Run) -> str:
-    count = sum(1 for _ in (run.folder / "skipped.csv").open()) - 1
+    from selex.data.files import read_csv
+
+    count = len(read_csv(run.folder / "skipped.csv")) - 1
     return f"; {count} more could not be read: see {run.folder / 'skipped.csv'}" if count else ""
 
 
