@@ -184,9 +184,8 @@ class _Step:
         """The step has done its work on `count` things."""
         seconds = time.perf_counter() - self.start
         self.run.log(step=self.name, count=count, seconds=round(seconds, 3), cores=os.cpu_count(), **more)
-        self.tell(
-            f"{self.name}: {count} {self.unit} in {seconds:.1f} s ({count / max(seconds, 1e-9):,.0f} {self.unit}/s)"
-        )
+        rate = f" ({count / seconds:,.0f} {self.unit}/s)" if seconds >= 1 else ""  # of what was done before: no rate
+        self.tell(f"{self.name}: {count} {self.unit} in {seconds:.1f} s{rate}")
 
     def __exit__(self, *_: object) -> None:
         """Nothing to tidy up: what a step has done so far is kept by whatever does it."""
