@@ -187,6 +187,20 @@ def test_work_refused_after_its_features_keeps_them(tmp_path):
     assert not run.complete
 
 
+def test_no_permission(tmp_path, monkeypatch):
+    def forbidden(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", forbidden)
+        with pytest.raises(InputError, match=r"run: cannot be made \(Permission denied\)"):
+            publish(tmp_path / "run", 1)
+    monkeypatch.setattr("tempfile.mkstemp", forbidden)
+    with pytest.raises(InputError, match=r"config.json: cannot be written \(Permission denied\)"):
+        publish(tmp_path / "run", 1)
+    assert not any(tmp_path.iterdir())
+
+
 def test_leftovers_of_a_kill_before_the_config_are_no_reason_to_refuse(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
