@@ -42,8 +42,17 @@ Times depend on the machine: compare rows of one table, not tables of different 
 def cli_page() -> str:
     """Every command with its arguments, options, defaults and example."""
     root: Any = typer.main.get_command(app)
-    commands = [_command(f"selex {name}", command) for name, command in root.commands.items()]
-    return "\n\n".join([STAMP, CLI_TEXT, *commands, _command("selex", root)]) + "\n"
+    sections = [_command(f"selex {name}", command) for name, command in all_commands(root).items()]
+    return "\n\n".join([STAMP, CLI_TEXT, *sections, _command("selex", root)]) + "\n"
+
+
+def all_commands(group: Any, prefix: str = "") -> dict[str, Any]:
+    """Every command by name, those of a group as `group command`."""
+    found: dict[str, Any] = {}
+    for name, command in group.commands.items():
+        inner = all_commands(command, f"{prefix}{name} ") if hasattr(command, "commands") else {}
+        found |= inner or {prefix + name: command}
+    return found
 
 
 def benchmarks_page() -> str:
@@ -58,11 +67,12 @@ def _command(name: str, command: Any) -> str:
     arguments = [param for param in command.params if param.param_type_name == "argument"]
     # those that are not exposed, for shell completion, differ from machine to machine
     options = [param for param in command.params if param.param_type_name == "option" and param.expose_value]
-    usage = " ".join([name, *(param.metavar for param in arguments), "[OPTIONS]"])
+    usage = " ".join([name, *(param.metavar for param in arguments), *(["[OPTIONS]"] if options else [])])
     parts = [f"## {name}", text.strip(), f"```text\n{usage}\n```"]
     if arguments:
         parts.append(_table([{"argument": f"`{param.metavar}`", "meaning": param.help} for param in arguments]))
-    parts.append(_table([_option(param) for param in options]))
+    if options:
+        parts.append(_table([_option(param) for param in options]))
     if example.strip():
         parts.append(f"Example:\n\n```bash\n{example.strip().strip('`')}\n```")
     return "\n\n".join(parts)

@@ -417,7 +417,8 @@ def test_other_refusals(run, photos, tmp_path):
     for to in ("csv", "parquet", "label-studio"):
         refuse(run, to, tmp_path / "out", f"--copy: --to {to} writes no images", copy=True)
     config = Config(str(photos / "photos"), backbone="pixels")
-    refuse(Run.create(tmp_path / "begun", config), "csv", tmp_path / "out", "has no results yet")
+    with Run.create(tmp_path / "begun", config, str(photos / "photos")) as begun:
+        refuse(begun, "csv", tmp_path / "out", "has no results yet")
 
 
 def test_images_that_have_gone(tmp_path):

@@ -8,6 +8,7 @@ import selex
 ROOT = Path(selex.__file__).parent
 LAYERS = [
     "errors",
+    "progress",
     "types",
     "config",
     "metrics",
@@ -22,7 +23,6 @@ LAYERS = [
     "discovery",
     "report",
     "demo",
-    "cli_data",
     "cli",
     "__main__",
 ]

@@ -13,7 +13,7 @@ import datasets_for_tests as official
 import selex.data.check
 import selex.data.splits
 from datasets_for_tests import MINIATURES
-from selex.cli_data import app
+from selex.cli.data import app
 from selex.data.catalog import load_dataset
 from selex.data.check import check, file_list_hash
 from selex.data.facts import agrees, facts

@@ -47,6 +47,8 @@ class Config:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} must be at least 1, not {value}")
+        if self.seed < 0:
+            raise InputError(f"seed must be at least 0, not {self.seed}")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a JSON file."""

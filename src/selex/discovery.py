@@ -24,7 +24,8 @@ from selex.embed import embed
 from selex.errors import InputError
 from selex.model import Model, store_folder
 from selex.models.backbones import Backbone, load_backbone
-from selex.run import EMBEDDINGS, Run
+from selex.progress import estimate_bar, progress_bar
+from selex.run import Run
 from selex.types import Hierarchy, KEstimate
 
 Tell = Callable[[str], None]
@@ -58,41 +59,51 @@ def discover(
     Returns:
         The finished run.
     """
+    config = replace(config, backbone=_from_anywhere(config.backbone), weights=_absolute(config.weights))
     table = read_table(photos if photos is not None else config.photos, labels if labels is not None else config.labels)
     check_categories(config, table)
-    backbone = load_backbone(config.backbone, device, config.weights)
-    config = replace(config, size=config.size or stored_size(backbone))
-    run = Run.create(Path(out), config)
-    with _Step(run, tell, "decode", "images") as step:
+    with Run.create(Path(out), config, table.root) as run:
+        backbone = load_backbone(config.backbone, device, config.weights)
         size = config.size or stored_size(backbone)
-        folder = Path(store) if store else store_folder(table.root, size)
-        images = ImageStore.build(table, folder, size=size, strict=strict, progress=progress)
-        step.done(len(images), skipped=len(images.skipped))
-    with _Step(run, tell, "embed", "images") as step:
-        near = DeviceImages(images, device) if DeviceImages.fit(images, torch.device(device)) else images
-        features = embed(backbone, near, run.folder / EMBEDDINGS, device=device, progress=progress)
-        step.done(len(images))
-    with _Step(run, tell, "cluster", "images") as step:
-        hierarchy, found = cluster(config, features, images.table.labels)
-        step.done(len(images), levels=hierarchy.sizes, inertia=hierarchy.levels[0].inertia)
-    publish(run, config, images, features, hierarchy, backbone, found)
+        if size < backbone.crop:
+            raise InputError(f"size {size} is less than the {backbone.crop} pixels that {backbone.name} looks at")
+        config = replace(config, size=size)
+        with _Step(run, tell, "decode", "images") as step:
+            folder = Path(store) if store else store_folder(table.root, size)
+            images = ImageStore.build(table, folder, size=size, strict=strict, progress=progress)
+            check_categories(config, images.table)
+            step.done(len(images), skipped=len(images.skipped))
+        with _Step(run, tell, "embed", "images") as step:
+            near = DeviceImages(images, device) if DeviceImages.fit(images, torch.device(device)) else images
+            features = embed(backbone, near, run.features, device=device, progress=progress)
+            step.done(len(images))
+        with _Step(run, tell, "cluster", "images") as step:
+            hierarchy, found = cluster(config, features, images.table.labels, progress)
+            step.done(len(images), levels=hierarchy.sizes, inertia=hierarchy.levels[0].inertia)
+        publish(run, config, images, features, hierarchy, backbone, found)
     return run
 
 
-def cluster(config: Config, features: Any, labels: Any) -> tuple[Hierarchy, KEstimate | None]:
+def cluster(config: Config, features: Any, labels: Any, progress: bool = False) -> tuple[Hierarchy, KEstimate | None]:
     """Categories and levels of the features, and the estimate of their number where none was given."""
     rng = np.random.default_rng(config.seed)
     known = labels if (labels >= 0).any() else None
-    found = estimate_k(features, known, balanced=config.balanced, rng=rng) if config.categories is None else None
-    hierarchy = hssk(
-        features,
-        known,
-        found.n_clusters if found else config.categories,  # type: ignore[arg-type]
-        n_levels=config.levels,
-        balanced=config.balanced,
-        n_init=config.restarts,
-        rng=rng,
-    )
+    count, found = config.categories, None
+    if count is None:
+        with estimate_bar(progress) as tell:
+            found = estimate_k(features, known, balanced=config.balanced, rng=rng, progress=tell)
+        count = found.n_clusters
+    with progress_bar("clustering, level", progress) as advance:
+        hierarchy = hssk(
+            features,
+            known,
+            count,
+            n_levels=config.levels,
+            balanced=config.balanced,
+            n_init=config.restarts,
+            rng=rng,
+            progress=advance,
+        )
     return hierarchy, found
 
 
@@ -119,6 +130,16 @@ def publish(
 def stored_size(backbone: Backbone) -> int:
     """Shorter side at which images are stored: 256 as in the paper, or what a backbone for tiny images looks at."""
     return 256 if backbone.crop > 64 else backbone.crop
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).expanduser().absolute())
+
+
+def _from_anywhere(backbone: str) -> str:
+    """A backbone's name that means the same in every folder: the model remembers it."""
+    kind, colon, path = backbone.partition(":")
+    return f"file:{_absolute(path)}" if (kind, colon) == ("file", ":") and path else backbone
 
 
 def check_categories(config: Config, table: ImageTable) -> None:
@@ -165,9 +186,8 @@ class _Step:
         """The step has done its work on `count` things."""
         seconds = time.perf_counter() - self.start
         self.run.log(step=self.name, count=count, seconds=round(seconds, 3), cores=os.cpu_count(), **more)
-        self.tell(
-            f"{self.name}: {count} {self.unit} in {seconds:.1f} s ({count / max(seconds, 1e-9):,.0f} {self.unit}/s)"
-        )
+        rate = f" ({count / seconds:,.0f} {self.unit}/s)" if seconds >= 1 else ""  # of what was done before: no rate
+        self.tell(f"{self.name}: {count} {self.unit} in {seconds:.1f} s{rate}")
 
     def __exit__(self, *_: object) -> None:
         """Nothing to tidy up: what a step has done so far is kept by whatever does it."""

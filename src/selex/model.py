@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
 
 from selex.cluster.assign import Assigner, Assignment
 from selex.data.clusters import Columns
@@ -18,7 +21,7 @@ from selex.data.files import first_line
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.embed import embed
-from selex.errors import InputError
+from selex.errors import InputError, Note
 from selex.models.backbones import Backbone, load_backbone
 from selex.models.weights import cache_folder
 from selex.run import Run
@@ -54,21 +57,31 @@ class Model:
         images: Any,
         *,
         device: str | torch.device = "cpu",
+        store: str | Path | None = None,
         strict: bool = False,
         progress: bool = False,
-        store: Path | None = None,
     ) -> Columns:
-        """Sort images: a folder, a table file, or a list of paths or PIL images.
+        """Sort new images into the categories.
 
-        Returns columns with a row an image: `file`, `category`, `known` (1 or 0), `confidence`, `runner_up`,
-        `distance`, `fits`. Where `fits` is 0 the image belongs to no category and `category` says so. Unreadable images
-        are left out, or an error with `strict`.
+        Args:
+            images: a folder, a table file, one image file, or a list of paths or PIL images.
+            device: where the backbone runs.
+            store: where decoded images are kept; in the cache if not given.
+            strict: stop at the first image that cannot be read, rather than leaving it out with a note.
+            progress: show bars on standard error.
+
+        Returns:
+            Columns with an entry an image: `file`, `category`, `known` (1 or 0), `confidence`, `runner_up`,
+            `distance`, `fits`. Where `fits` is 0 the image belongs to no category, and `category` says so.
         """
         table = read_table(images)
-        stored = ImageStore.build(
-            table, store or store_folder(table.root, self.size), size=self.size, strict=strict, progress=progress
-        )
         backbone = self.load_backbone(device)
+        folder = Path(store) if store else store_folder(table.root, self.size)
+        stored = ImageStore.build(table, folder, size=self.size, strict=strict, progress=progress)
+        if stored.skipped:
+            file, reason = stored.skipped[0]
+            count = f"{len(stored.skipped)} of {len(table)} images cannot be read and are left out"
+            warnings.warn(f"{count}; the first is {file}: {reason}", Note, stacklevel=2)
         features = embed(backbone, stored, device=device, progress=progress)
         return self.describe(stored.table.files, self.assigner(features))
 
@@ -101,14 +114,14 @@ class Model:
             "centers": torch.from_numpy(self.assigner.centers).contiguous(),
             "reach": torch.from_numpy(self.assigner.reach).contiguous(),
         }
-        save_file(tensors, folder / "model.safetensors")
+        (folder / "model.safetensors").write_bytes(to_bytes(tensors))
         about = {key: value for key, value in self.__dict__.items() if key != "assigner"}
         (folder / "model.json").write_text(json.dumps({**about, "temperature": self.assigner.temperature}, indent=1))
 
 
 def load(run: str | Path) -> Model:
-    """The model of a finished run: `selex.load("selex-run").predict("new-photos")`."""
-    folder = Run.open(Path(run)).folder / "model"
+    """The model of a finished `run`: `selex.load("selex-run").predict("new-photos")`."""
+    folder = Run.open(run).folder / "model"
     try:
         about = json.loads((folder / "model.json").read_text())
         tensors = load_file(folder / "model.safetensors")
@@ -116,7 +129,7 @@ def load(run: str | Path) -> Model:
         return Model(assigner, **about)
     except FileNotFoundError:
         raise InputError(f"{run}: has no model yet; run the same `selex discover` again to finish it") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise InputError(f"{folder}: cannot be read ({first_line(error)})") from None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
@@ -70,31 +70,13 @@ def _fail(line: str) -> NoReturn:
 
 
 @contextmanager
-def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress line on standard error, shown while it lasts and only to a person."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left:"),
-    )
-    console = Console(stderr=True)
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(text, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=max(done, total))
+def resumable(kept: str) -> Iterator[None]:
+    """Work of which Ctrl-C leaves something: one line says what, and that the same command goes on from there."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; {kept}: the same command goes on from there", err=True)
+        sys.exit(_INTERRUPTED)
 
 
 def parse_count(text: str) -> int | None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, app, parse_count, progress_bar
+from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, app, parse_count
 from selex.errors import InputError
+from selex.progress import estimate_bar, progress_bar
 
 if TYPE_CHECKING:
     from selex.types import KEstimate
@@ -213,13 +214,7 @@ def _summary(found: KEstimate) -> str:
 def _estimate(values: Any, known: Any, method: str, highest: int | None, unbalanced: bool, seed: int) -> KEstimate:
     from selex.cluster.estimate_k import estimate_k
 
-    with progress_bar("estimating the number of categories, try") as advance:
-        tried: list[int] = []
-
-        def tell(count: int, score: float) -> None:
-            tried.append(count)
-            advance(len(tried), 18)
-
+    with estimate_bar() as tell:
         return estimate_k(
             values,
             known,

@@ -1,4 +1,4 @@
-"""Commands on photos: discover, predict, export, info."""
+"""Commands on photos: discover, predict, info."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, app, parse_count, progress_bar
+from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, app, parse_count, resumable
 from selex.errors import InputError
+from selex.progress import progress_bar
 
 if TYPE_CHECKING:
     from selex.run import Run
@@ -78,7 +79,8 @@ def discover(
         balanced=not unbalanced,
         seed=seed,
     )
-    run = run_discover(config, out, device=place, store=store, strict=strict, progress=_watched(), tell=typer.echo)
+    with resumable("images and features that are done are kept"):
+        run = run_discover(config, out, device=place, store=store, strict=strict, progress=_watched(), tell=typer.echo)
     _summary(run)
     typer.echo(f"\ntable:  {out / 'clusters.csv'}")
     typer.echo(f"next:   selex export {out} --to folders --out sorted      look at the categories in folders")
@@ -159,36 +161,46 @@ def info(run: RunFolder) -> None:
     labels = f", labels {config.labels}" if config.labels else ""
     typer.echo(f"photos {config.photos}{labels}")
     typer.echo(f"backbone {config.backbone}, method {config.method}, seed {config.seed}")
-    if not opened.complete:
-        raise InputError(f"{run}: is not finished; run the same `selex discover` again to go on")
-    _summary(opened)
+    if opened.complete:
+        _summary(opened)
+    else:
+        typer.echo("not finished: run the same `selex discover` again, it goes on from what is done")
 
 
 def _summary(run: Run) -> None:
     """What was found, as a person wants to read it."""
-    table = run.clusters.select(["category", "known", "confidence", "cluster"]).to_pydict()
-    groups: dict[int, list[int]] = {}
-    for row, cluster in enumerate(table["cluster"]):
-        groups.setdefault(cluster, []).append(row)
-    in_known = sum(table["known"])
-    tree = run.hierarchy
-    n_known = tree["levels"][0]["n_known"]
-    skipped = sum(1 for _ in (run.folder / "skipped.csv").open()) - 1
-    typer.echo(
-        f"\n{len(table['cluster'])} images" + (f" ({skipped} could not be read: see skipped.csv)" if skipped else "")
-    )
-    if tree["estimate"]:
-        found = tree["estimate"]
-        typer.echo(f"categories estimated: {found['n_clusters']} (90 % interval {found['low']} to {found['high']})")
-    typer.echo(f"{in_known} in {n_known} known categories")
-    typer.echo(f"{len(table['cluster']) - in_known} in {len(groups) - n_known} new categories:")
-    novel = sorted((c for c in groups if c >= n_known), key=lambda c: -len(groups[c]))
-    for cluster in novel[:_SHOWN]:
-        rows = groups[cluster]
-        sure = sum(table["confidence"][row] for row in rows) / len(rows)
-        typer.echo(f"  {table['category'][rows[0]]:<12} {len(rows):>6} images, confidence {sure:.2f}")
-    if len(novel) > _SHOWN:
-        typer.echo(f"  … and {len(novel) - _SHOWN} more")
+    table = run.clusters.select(["category", "known", "labelled", "confidence"]).to_pydict()
+    sure: dict[str, list[float]] = {}  # of each new category: how sure each of its images is
+    for category, known, confidence in zip(table["category"], table["known"], table["confidence"], strict=True):
+        if not known:
+            sure.setdefault(category, []).append(confidence)
+    tree, count, labelled, in_known = run.hierarchy, len(table["known"]), sum(table["labelled"]), sum(table["known"])
+    typer.echo(f"\n{count} images, {labelled} of them labelled{_skipped(run)}")
+    typer.echo(f"{in_known:>8} in {tree['levels'][0]['n_known']} known categories")
+    typer.echo(f"{count - in_known:>8} in {len(sure)} new categories")
+    if found := tree["estimate"]:
+        interval = f"(90 % interval {found['low']} to {found['high']})"
+        typer.echo(f"{found['n_clusters']} categories in all is an estimate by {found['method']} {interval}")
+    if sure:
+        _new_categories(sure)
+
+
+def _skipped(run: Run) -> str:
+    from selex.data.files import read_csv
+
+    count = len(read_csv(run.folder / "skipped.csv")) - 1
+    return f"; {count} more could not be read: see {run.folder / 'skipped.csv'}" if count else ""
+
+
+def _new_categories(sure: dict[str, list[float]]) -> None:
+    """The new categories, largest first."""
+    width = max(12, *map(len, sure))
+    typer.echo(f"\n{'new category':<{width}}  images  mean confidence")
+    ranked = sorted(sure.items(), key=lambda item: -len(item[1]))
+    for category, values in ranked[:_SHOWN]:
+        typer.echo(f"{category:<{width}}  {len(values):>6}  {sum(values) / len(values):>15.2f}")
+    if len(ranked) > _SHOWN:
+        typer.echo(f"... and {len(ranked) - _SHOWN} more")
 
 
 _SHOWN = 15

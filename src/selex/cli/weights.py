@@ -21,8 +21,10 @@ def list_() -> None:
     Example: `selex weights list`
     """
     from selex.models import list_weights
+    from selex.models.weights import weight_folders
 
     _show(list_weights())
+    typer.echo(f"\nfiles are looked for in {' and '.join(map(str, weight_folders()))}, then in the caches of the hubs")
 
 
 @app.command()
@@ -55,6 +57,9 @@ def verify() -> None:
 
 
 def _show(rows: list[WeightRow]) -> None:
-    width = max(len(row.backbone) for row in rows)
-    for row in rows:
-        typer.echo(f"{row.backbone:<{width}}  {row.status:<9}  {row.sha256[:12]:<12}  {row.licence:<12.12}  {row.file}")
+    """A line a file; of two files of one backbone, either will do."""
+    header = ("backbone", "status", "sha256", "licence", "file")
+    lines = [(row.backbone, row.status.partition(":")[0], row.sha256[:12], row.licence, row.file) for row in rows]
+    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
+    for line in (header, *lines):
+        typer.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -18,10 +18,10 @@ from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
 from selex.types import UNLABELLED, Level
 
 Floats = NDArray[np.float32]
-_SPREADS = (
-    3.0  # a row fits if it is no farther than the mean distance of its cluster's rows plus so many of their spreads
-)
+_SPREADS = 3.0  # standard deviations above the mean distance of a cluster's rows up to which a row fits
 _FEW = 10  # rows; a smaller cluster borrows the spread of all
+_ROUNDING = np.float32(1e-4)  # of the length of a row: copies of an image are never so far apart
+_SAMPLE = 20_000  # rows; plenty for one number
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Assigner:
         rows = Rows(data, memory)
         centers = torch.as_tensor(self.centers).to(rows.device, rows.dtype) - rows.shift
         own = rows.nearest(centers)[0] if labels is None else torch.as_tensor(labels).to(rows.device)
-        confidence, runner_up, squared = _judge(rows, centers, own, self.temperature)
-        distances = squared.sqrt().float().cpu().numpy()
+        confidence, runner_up = _judge(rows, centers, own, self.temperature)
+        distances = rows.distances_to_own(centers, own).sqrt_().float().cpu().numpy()
         found = own.cpu().numpy()
         return Assignment(found, confidence, runner_up, distances, distances <= self.reach[found])
 
@@ -77,46 +77,56 @@ def fit_assigner(data: Any, level: Level, labels: Any, memory: int = DEFAULT_MEM
     rows = Rows(data, memory)
     centers = torch.as_tensor(level.centers).to(rows.device, rows.dtype) - rows.shift
     clusters, known = (torch.as_tensor(ids).to(rows.device) for ids in (level.labels, labels))
-    own = rows.distances_to_own(centers, clusters)
-    temperature = _temperature(rows, centers, clusters, known)
+    factors = _apart(clusters, len(centers))
+    own = (rows.distances_to_own(centers, clusters) * factors).sqrt()
+    places = np.asarray(torch.as_tensor(level.centers).float().cpu())
+    rounding = _ROUNDING * np.linalg.norm(places, axis=1).max()
     return Assigner(
-        np.asarray(torch.as_tensor(level.centers).float().cpu()),
-        _reach(own.sqrt(), clusters, len(centers)),
-        temperature,
+        places,
+        np.maximum(_reach(own, clusters, len(centers)), rounding),
+        _temperature(rows, centers, clusters, known, factors),
     )
 
 
-def _judge(rows: Rows, centers: Tensor, own: Tensor, temperature: float) -> tuple[Floats, NDArray[np.int64], Tensor]:
-    """Probability of each row's own cluster, the best other one, and the squared distance to its own."""
-    confidence, runner_up, squared = [], [], []
+def _judge(rows: Rows, centers: Tensor, own: Tensor, temperature: float) -> tuple[Floats, NDArray[np.int64]]:
+    """Probability of each row's own cluster, and the best other one."""
+    confidence, runner_up = [], []
     step = rows.step(3 * len(centers))
     for start in range(0, rows.n, step):
         part = slice(start, min(start + step, rows.n))
         to_all = rows.distances(centers, part)
         mine = own[part, None]
         confidence.append((-to_all / temperature).softmax(1).gather(1, mine)[:, 0])
-        squared.append(to_all.gather(1, mine)[:, 0])
         others = to_all.scatter(1, mine, torch.inf)
         runner_up.append(others.argmin(1) if len(centers) > 1 else torch.full_like(mine[:, 0], UNLABELLED))
-    return torch.cat(confidence).float().cpu().numpy(), torch.cat(runner_up).cpu().numpy(), torch.cat(squared)
+    return torch.cat(confidence).float().cpu().numpy(), torch.cat(runner_up).cpu().numpy()
 
 
-def _temperature(rows: Rows, centers: Tensor, clusters: Tensor, known: Tensor) -> float:
+def _apart(clusters: Tensor, k: int) -> Tensor:
+    """By what to multiply each row's squared distance to its centre, as if the row had not helped to make the centre.
+
+    Without one of its n rows a centre is n / (n - 1) times as far from that row. A row alone gets 0: nothing is known.
+    """
+    sizes = count(clusters, k)[clusters].double()
+    return (sizes / (sizes - 1)).square().nan_to_num(posinf=0)
+
+
+def _temperature(rows: Rows, centers: Tensor, clusters: Tensor, known: Tensor, factors: Tensor) -> float:
     """Fitted to the labelled rows; without any, the gap between first and second cluster that is usual."""
-    held = torch.nonzero(known != UNLABELLED)[:, 0][:20_000]  # plenty for one number
-    sample = held if len(held) else torch.arange(min(rows.n, 20_000), device=rows.device)
+    held = torch.nonzero((known != UNLABELLED) & (factors > 0))[:, 0]
+    sample = held if len(held) else torch.arange(rows.n, device=rows.device)
+    most = min(_SAMPLE, max(1, rows.memory // (64 * len(centers))))
+    sample = sample[:: -(-len(sample) // most)]  # evenly, because rows often come sorted by category
     if len(centers) < 2:
         return 1.0
-    to_all = rows.at(sample).distances(centers)
+    to_all = rows.at(sample).distances(centers).double()
     two = to_all.topk(2, largest=False).values
-    usual = float((two[:, 1] - two[:, 0]).median().clamp(min=torch.finfo(rows.dtype).tiny))
+    gaps = (two[:, 1] - two[:, 0])[two[:, 1] > two[:, 0]]
+    usual = float(gaps.median()) if len(gaps) else 1.0
     if not len(held):
         return usual
     mine = clusters[sample, None]
-    size = count(clusters, len(centers))[mine].to(rows.dtype)
-    # a centre without the row itself is farther from it, by n / (n - 1)
-    alone = torch.where(size > 1, (size / (size - 1).clamp(min=1)).square(), 4.0)
-    to_all = to_all.scatter(1, mine, to_all.gather(1, mine) * alone).double()
+    to_all = to_all.scatter(1, mine, to_all.gather(1, mine) * factors[sample, None])
 
     def unlikely(power: float) -> float:
         return float(-(-to_all / (usual * 2.0**power)).log_softmax(1).gather(1, mine).mean())
@@ -126,11 +136,14 @@ def _temperature(rows: Rows, centers: Tensor, clusters: Tensor, known: Tensor) -
 
 
 def _reach(distances: Tensor, clusters: Tensor, k: int) -> Floats:
+    """Mean plus three standard deviations of the distances of each cluster's rows; small clusters borrow."""
     own, ids = distances.double().cpu().numpy(), clusters.cpu().numpy()
     sizes = np.bincount(ids, minlength=k)
+    together = sizes[ids] > 1  # a row alone knows no distance
     mean = np.bincount(ids, own, minlength=k) / np.maximum(sizes, 1)
     variance = np.bincount(ids, (own - mean[ids]) ** 2, minlength=k)
-    pooled = variance.sum() / max(len(own) - k, 1)
+    pooled = variance.sum() / max(together.sum() - (sizes > 1).sum(), 1)
     spread = np.sqrt(np.where(sizes >= _FEW, variance / np.maximum(sizes - 1, 1), pooled))
-    mean = np.where(sizes >= _FEW, mean, np.maximum(mean, own.mean()))
+    usual = own[together].mean() if together.any() else np.inf
+    mean = np.where(sizes >= _FEW, mean, np.maximum(mean, usual))
     return (mean + _SPREADS * spread).astype(np.float32)

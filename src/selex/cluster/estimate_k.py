@@ -70,7 +70,7 @@ def estimate_k(
         method = "accuracy" if n_known > 1 else "silhouette"
     if method == "accuracy" and n_known < 2:
         raise InputError(f"method 'accuracy' needs two labelled categories, there are {n_known}; use 'silhouette'")
-    low = max(n_known, 2)
+    low = min(max(n_known, 2), rows.n)
     high = max_clusters or min(rows.n // 2, max(5 * n_known, int(2 * rows.n**0.5)))
     if max_clusters is not None and not low <= max_clusters <= rows.n:
         raise InputError(

@@ -10,7 +10,7 @@ from selex.models.sources import HubFile, PackageFile, Source, UrlFile
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
 OFFICIAL = "https://dl.fbaipublicfiles.com"
-DINOV3_LICENCE = "DINOv3 License (Meta's own terms, not an open-source licence)"
+DINOV3_LICENCE = "DINOv3 License (not open source)"
 
 
 @dataclass(frozen=True)

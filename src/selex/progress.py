@@ -1,0 +1,46 @@
+"""A progress line for long work that has no bar of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def progress_bar(text: str, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
+    """A line on standard error, there while the work lasts and only for a person; call it with done and total."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+    )
+    console = Console(stderr=True)
+    hidden = not shown or not console.is_terminal
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task(text, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=max(done, total))
+
+
+@contextmanager
+def estimate_bar(shown: bool = True) -> Iterator[Callable[[int, float], None]]:
+    """The line while `estimate_k` tries one count of categories after the other."""
+    with progress_bar("estimating the number of categories, try", shown) as advance:
+        tried: list[int] = []
+
+        def tell(count: int, score: float) -> None:
+            tried.append(count)
+            advance(len(tried), 18)
+
+        yield tell

@@ -1,0 +1,120 @@
+"""Run `selex` as a process of its own, quickly: forked from a server that has the heavy imports done."""
+
+import importlib
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from sklearn.datasets import load_digits
+
+Done = namedtuple("Done", "returncode stdout stderr")
+
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["selex.discovery", "selex.cli", "selex.models", "commands"])
+
+
+def selex(*arguments, cwd, kill=None, interrupt=None, file_limit=None, timeout=120):
+    """Run a command and wait for it.
+
+    `kill` and `interrupt` are ("module:name", n): the process gets SIGKILL or SIGINT at the n-th call of that function.
+    """
+    process = start(*arguments, cwd=cwd, stop=_stop(kill, interrupt), file_limit=file_limit)
+    process.join(timeout)
+    assert process.exitcode is not None, "still running"
+    out, err = (Path(cwd) / name for name in (".stdout", ".stderr"))
+    done = Done(process.exitcode, out.read_text(), err.read_text())
+    out.unlink()
+    err.unlink()
+    return done
+
+
+def _stop(kill, interrupt):
+    if kill:
+        return (*kill, int(signal.SIGKILL))
+    return (*interrupt, int(signal.SIGINT)) if interrupt else None
+
+
+def start(*arguments, cwd, stop=None, file_limit=None):
+    environment = {key: value for key, value in os.environ.items() if key.startswith(("SELEX_", "HF_"))}
+    request = json.dumps([[str(part) for part in arguments], str(cwd), environment, stop, file_limit])
+    process = SERVER.Process(target=_run, args=(request,))
+    process.start()
+    return process
+
+
+def _run(request):
+    arguments, cwd, environment, stop, file_limit = json.loads(request)
+    os.chdir(cwd)
+    os.environ.update(environment)
+    for stream, name in ((1, ".stdout"), (2, ".stderr")):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+    sys.argv = ["selex", *arguments]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if file_limit:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+    if stop:
+        _stop_at(*stop)
+    from selex.cli import main
+
+    main()
+
+
+def _stop_at(place, call, number):
+    """Send ourselves a signal at a call of a function, before it does anything."""
+    module, _, path = place.partition(":")
+    *parts, name = path.split(".")
+    owner = importlib.import_module(module)
+    for part in parts:
+        owner = getattr(owner, part)
+    real, calls = getattr(owner, name), []
+
+    def counted(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == call:
+            os.kill(os.getpid(), number)
+        return real(*args, **kwargs)
+
+    setattr(owner, name, counted)
+
+
+def digit_photos(folder, per_digit=12, n_known=3, digits=5):
+    """Handwritten digits as PNG files: a third of each known digit in a folder that names it, the rest unlabelled.
+
+    Returns the true digit of each file.
+    """
+    source, truth = load_digits(), {}
+    for digit in range(digits):
+        for position, row in enumerate(np.flatnonzero(source.target == digit)[:per_digit]):
+            labelled = digit < n_known and position % 3 == 0
+            name = f"{'digit ' + str(digit) if labelled else 'unlabelled'}/{row:04d}.png"
+            truth[name] = digit
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray((255 - source.images[row] * 15.9375).astype(np.uint8)).save(folder / name)
+    return truth
+
+
+def contents(folder):
+    """Every file below a folder with its bytes."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def refused(message, *arguments, cwd, **more):
+    """One line on standard error, exit code 2, and no file or folder that was not there before."""
+    before, folders = contents(cwd), set(cwd.rglob("*"))
+    done = selex(*arguments, cwd=cwd, **more)
+    assert done.returncode == 2, done
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("note:")]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ")
+    assert message in lines[0], lines[0]
+    assert contents(cwd) == before
+    assert set(cwd.rglob("*")) == folders
+    return done

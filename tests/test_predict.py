@@ -1,0 +1,214 @@
+"""`selex predict`, `selex info` and `selex weights` as a person runs them, and the model as a library."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+import skimage.data
+from PIL import Image
+from scipy.optimize import linear_sum_assignment
+
+from commands import contents, digit_photos, refused, selex
+from selex import InputError, Note, Run, demo, load
+
+COLUMNS = ["file", "category", "known", "confidence", "runner_up", "distance", "fits"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Photos of digits and a run of them."""
+    home = tmp_path_factory.mktemp("home")
+    digit_photos(home / "photos", per_digit=30)
+    base = ("discover", "photos", "--backbone", "pixels", "--categories", 5, "--out", "run", "--store", "store")
+    done = selex(*base, cwd=home)
+    assert done.returncode == 0, done.stderr
+    return home
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("SELEX_WEIGHTS", raising=False)
+
+
+def read(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_photos_of_the_run_go_where_they_are(home):
+    done = selex("predict", "run", "photos", "--out", "same.csv", "--store", "store", cwd=home)
+    assert done.returncode == 0, done.stderr
+    found, table = read(home / "same.csv"), read(home / "run" / "clusters.csv")
+    assert list(found[0]) == COLUMNS
+    assert [row["file"] for row in found] == [row["file"] for row in table]
+    free = [(new, old) for new, old in zip(found, table, strict=True) if old["labelled"] == "0"]
+    assert len(free) == 120
+    for new, old in free:
+        assert float(new["distance"]) == pytest.approx(float(old["distance"]), abs=1e-5)
+        assert float(new["confidence"]) == pytest.approx(float(old["confidence"]), abs=1e-4)
+        assert new["runner_up"] == old["runner_up"]
+        if new["fits"] == "1":
+            assert (new["category"], new["known"]) == (old["category"], old["known"])
+        else:
+            assert (new["category"], new["known"]) == ("none of these", "0")
+    assert sum(new["fits"] == "1" for new in found) > 0.97 * len(found)
+    counts = [sum(row["known"] == "1" for row in found), sum(row["category"].startswith("novel-") for row in found)]
+    line = f"150 images: {counts[0]} in known categories, {counts[1]} in novel ones, {150 - sum(counts)} fit none"
+    assert done.stdout.splitlines() == [line, "wrote same.csv"]
+
+
+def test_what_fits_nothing_is_marked(home, tmp_path):
+    folder = tmp_path / "new"
+    shutil.copytree(home / "photos" / "digit 1", folder)
+    noise = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
+    Image.fromarray(noise).save(folder / "noise.png")
+    for name in ("astronaut", "coffee", "chelsea"):
+        Image.fromarray(getattr(skimage.data, name)()).save(folder / f"{name}.jpg")
+    done = selex("predict", home / "run", "new", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = {row["file"]: row for row in read(tmp_path / "predictions.csv")}
+    for name in ("noise.png", "astronaut.jpg", "coffee.jpg", "chelsea.jpg"):
+        assert (found[name]["category"], found[name]["known"], found[name]["fits"]) == ("none of these", "0", "0")
+    others = [row for name, row in found.items() if name[0].isdecimal()]
+    assert len(others) == 10
+    assert {row["fits"] for row in others} == {"1"}
+
+
+def test_one_image_and_one_that_cannot_be_read(home, tmp_path):
+    image = next((home / "photos" / "digit 0").iterdir())
+    done = selex("predict", home / "run", image, "--out", "one.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [row["category"] for row in read(tmp_path / "one.csv")] == ["digit 0"]
+    (tmp_path / "new").mkdir()
+    shutil.copy(image, tmp_path / "new")
+    (tmp_path / "new" / "broken.jpg").write_text("hello")
+    done = selex("predict", home / "run", "new", cwd=tmp_path)
+    assert done.returncode == 0
+    reason = "not a JPEG, PNG, WebP, GIF, TIFF or BMP image"
+    line = f"note: 1 of 2 images cannot be read and are left out; the first is broken.jpg: {reason}"
+    assert done.stderr.splitlines() == [line]
+    assert [row["file"] for row in read(tmp_path / "predictions.csv")] == [image.name]
+    refused(f"broken.jpg: {reason}", "predict", home / "run", "new", "--strict", cwd=tmp_path)
+
+
+def test_predict_refuses(home, tmp_path):
+    run = home / "run"
+    refused("nowhere: no such run folder", "predict", "nowhere", home / "photos", cwd=tmp_path)
+    refused("nowhere: no such file or folder", "predict", run, "nowhere", cwd=tmp_path)
+    refused("is not a run folder", "predict", home / "photos", home / "photos", cwd=tmp_path)
+    (tmp_path / "mine.csv").write_text("file,label\n")
+    refused("exists and is not what this command writes", "predict", run, home, "--out", "mine.csv", cwd=tmp_path)
+    refused("the folder no does not exist", "predict", run, home / "photos", "--out", "no/p.csv", cwd=tmp_path)
+    same = ("predict", run, home / "photos", "--store", home / "store")
+    refused("predictions.csv: cannot be written (File too large)", *same, cwd=tmp_path, file_limit=1000)
+
+
+def test_ctrl_c_writes_nothing(home):
+    before = contents(home)
+    where = ("selex.model:embed", 1)
+    done = selex("predict", "run", "photos", "--out", "x.csv", "--store", "store", cwd=home, interrupt=where)
+    assert done.returncode == 130
+    assert done.stderr == "stopped; nothing was written\n"
+    assert contents(home) == before
+
+
+def test_a_model_in_python(home, tmp_path):
+    model = load(home / "run")
+    assert model.names == ["digit 0", "digit 1", "digit 2", "novel-1", "novel-2"]
+    assert (model.n_known, model.backbone, model.size) == (3, "pixels", 32)
+    paths = sorted((home / "photos" / "unlabelled").iterdir())[:5]
+    images = [Image.open(path).copy() for path in paths]
+    found = model.predict(images, store=tmp_path / "store")
+    assert list(found) == COLUMNS
+    assert found["file"] == [f"image-{row:06d}" for row in range(5)]
+    by_path = model.predict([str(path) for path in paths], store=tmp_path / "store")
+    assert by_path["distance"] == pytest.approx(found["distance"], abs=1e-5)
+    table = {row["file"]: row for row in read(home / "run" / "clusters.csv")}
+    assert found["category"] == [table[f"unlabelled/{path.name}"]["category"] for path in paths]
+    (tmp_path / "broken.png").write_text("hello")
+    with pytest.warns(Note, match="1 of 2 images cannot be read and are left out; the first is .*broken.png"):
+        model.predict([tmp_path / "broken.png", paths[0]], store=tmp_path / "store")
+
+
+@pytest.fixture
+def copy(home, tmp_path):
+    shutil.copytree(home / "run", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_model_that_is_not_whole(copy):
+    about = json.loads((copy / "model" / "model.json").read_text())
+    for wrong in (about | {"fingerprint": "0" * 64}, about | {"fingerprint": ""}):
+        (copy / "model" / "model.json").write_text(json.dumps(wrong))
+        with pytest.raises(InputError, match="backbone pixels has other weights here than when the run was made"):
+            load(copy).predict([Image.new("RGB", (32, 32))])
+    for text in ("{}", "[]", "{", json.dumps(about | {"extra": 1})):
+        (copy / "model" / "model.json").write_text(text)
+        with pytest.raises(InputError, match="model: cannot be read"):
+            load(copy)
+    (copy / "model" / "model.json").write_text(json.dumps(about))
+    (copy / "model" / "model.safetensors").write_bytes(b"broken")
+    with pytest.raises(InputError, match="model: cannot be read"):
+        load(copy)
+    (copy / "model" / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="has no model yet"):
+        load(copy)
+
+
+def test_runs_of_other_versions(copy, tmp_path):
+    record = json.loads((copy / "config.json").read_text())
+    for number, age in ((0, "an older"), (2, "a newer")):
+        (copy / "config.json").write_text(json.dumps(record | {"format": number}))
+        refused(f"run: was written by {age} version of selex", "info", "run", cwd=tmp_path)
+        refused(f"run: was written by {age} version of selex", "predict", "run", "run", cwd=tmp_path)
+
+
+def test_info(home):
+    done = selex("info", "run", cwd=home)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == [f"photos {home / 'photos'}", "backbone pixels, method frozen, seed 0"]
+    assert "150 images, 30 of them labelled" in lines
+    refused("photos: is not a run folder", "info", "photos", cwd=home)
+
+
+def test_weights_list_and_verify(tmp_path, monkeypatch):
+    (tmp_path / "weights").mkdir()
+    monkeypatch.setenv("SELEX_WEIGHTS", str(tmp_path / "weights"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    listed = selex("weights", "list", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    lines = listed.stdout.splitlines()
+    assert lines[0].split() == ["backbone", "status", "sha256", "licence", "file"]
+    lite = "efficientnet-lite1  missing  77cc7160d37b  Apache-2.0"
+    assert any(line.startswith(lite) and line.endswith(" efficientnet-lite1-77cc7160.pth") for line in lines)
+    assert str(tmp_path / "weights") in lines[-1]
+    assert selex("weights", "verify", cwd=tmp_path).returncode == 0
+    (tmp_path / "weights" / "efficientnet-lite1-77cc7160.pth").write_text("something else")
+    done = selex("weights", "verify", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "efficientnet-lite1-77cc7160.pth: wrong: its sha256 is " in done.stderr
+    assert "efficientnet-lite1  wrong" in done.stdout
+    refused("no backbone is called lite", "weights", "fetch", "lite", cwd=tmp_path)
+
+
+def test_confidence_is_worth_something(tmp_path, capsys):
+    """On the demonstration's digits: among the most confident half at most half the error of all."""
+    demo.run(tmp_path)
+    run = Run.open(tmp_path / "run").clusters.to_pydict()
+    truth = {row["file"]: int(row["label"]) for row in read(tmp_path / "truth.csv")}
+    free = [row for row, held in enumerate(run["labelled"]) if not held]
+    true = np.array([truth[run["file"][row]] for row in free])
+    found = np.array([run["cluster"][row] for row in free])
+    confidence = np.array([run["confidence"][row] for row in free])
+    table = np.zeros((10, 10), dtype=int)
+    np.add.at(table, (found, true), 1)
+    digit_of = linear_sum_assignment(table, maximize=True)[1]
+    wrong = digit_of[found] != true
+    half = np.argsort(-confidence)[: len(free) // 2]
+    assert 0.05 < wrong.mean() < 0.3
+    assert wrong[half].mean() <= 0.5 * wrong.mean()
+    assert confidence.mean() == pytest.approx(1 - wrong.mean(), abs=0.05)
