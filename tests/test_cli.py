@@ -111,9 +111,14 @@ def test_auto_and_estimate(folder):
 def test_options_reach_the_library(folder):
     base = ("cluster", "features.npy", "--labels", "labels.csv", "--categories", 8)
     assert "levels of 8, 4\n" in selex(*base, "--levels", 2, cwd=folder).stdout
-    for option in (("--unbalanced",), ("--published",), ("--normalize",), ("--restarts", 3), ("--seed", 5)):
-        done = selex(*base, *option, cwd=folder)
+    np.save(folder / "rough.npy", np.random.default_rng(0).standard_normal((96, 12)) * np.arange(1, 97)[:, None])
+    rough = ("cluster", "rough.npy", "--labels", "labels.csv", "--categories", 8)
+    tables = []
+    for option in ((), ("--unbalanced",), ("--published",), ("--normalize",), ("--restarts", 5), ("--seed", 5)):
+        done = selex(*rough, *option, cwd=folder)
         assert done.returncode == 0, (option, done.stderr)
+        tables.append((folder / "clusters.csv").read_text())
+    assert len(set(tables)) == 6  # each option makes a difference
 
 
 def test_the_same_seed_writes_the_same_bytes(folder):
@@ -161,6 +166,13 @@ def test_unreadable_feature_files(tmp_path):
     expect_refusal(tmp_path, "text.npz: not a readable .npy or .npz file", "cluster", "text.npz")
     (tmp_path / "empty.npy").touch()
     expect_refusal(tmp_path, "empty.npy: not a readable", "cluster", "empty.npy")
+    np.savez(tmp_path / "whole.npz", features=np.arange(4000.0).reshape(1000, 4))
+    content = bytearray((tmp_path / "whole.npz").read_bytes())
+    (tmp_path / "cut.npz").write_bytes(content[: len(content) // 2])
+    expect_refusal(tmp_path, "cut.npz: not a readable .npy or .npz file", "cluster", "cut.npz")
+    content[len(content) // 2] ^= 255
+    (tmp_path / "flipped.npz").write_bytes(content)
+    expect_refusal(tmp_path, "flipped.npz: ", "cluster", "flipped.npz")
     np.savez(tmp_path / "other.npz", embeddings=np.zeros((3, 2)))
     expect_refusal(tmp_path, "other.npz: has no array 'features', only embeddings", "cluster", "other.npz")
     np.savez(tmp_path / "short.npz", features=np.zeros((3, 2)), files=np.array(["a", "b"]))
@@ -208,8 +220,12 @@ def test_bad_counts_and_places(folder):
     expect_refusal(folder, "the folder nowhere does not exist", *base, "--categories", 8, "--out", "nowhere/out.csv")
     expect_refusal(folder, "is an input of this command", *base, "--categories", 8, "--out", "labels.csv")
     expect_refusal(folder, "is not what this command writes", *base, "--categories", 8, "--out", "truth.csv")
-    expect_refusal(folder, "is not what this command writes", "estimate", "features.npy", "--out", "truth.csv")
+    (folder / "photo.png").write_bytes(b"somebody's photograph")
+    expect_refusal(folder, "is not what this command writes", "estimate", "features.npy", "--out", "photo.png")
     expect_refusal(folder, "--device abacus: ", *base, "--categories", 8, "--device", "abacus")
+    (folder / "link.csv").symlink_to("truth.csv")
+    expect_refusal(folder, "is a link or a device", *base, "--categories", 8, "--out", "link.csv")
+    expect_refusal(folder, "with this ending", "estimate", "features.npy", "--out", "curve.xyz")
     expect_refusal(folder, "'auto', 'accuracy' or 'silhouette'", "estimate", "features.npy", "--method", "luck")
     expect_refusal(folder, "labels.csv: has no column 'cluster'", "evaluate", "labels.csv", "--truth", "truth.csv")
 
@@ -218,6 +234,12 @@ def test_evaluate_needs_something_to_score(folder):
     header = ["row", "cluster", "category", "known", "labelled", "distance", "level_1"]
     write(folder / "all.csv", header, [(0, 0, "a", 1, 1, 0.1, 0)])
     expect_refusal(folder, "nothing to score", "evaluate", "all.csv", "--truth", "truth.csv")
+    write(folder / "twice.csv", header, [(0, 0, "a", 1, 0, 0.1, 0)] * 2)
+    expect_refusal(folder, "line 3: row '0' is there twice", "evaluate", "twice.csv", "--truth", "truth.csv")
+    write(folder / "some.csv", header, [(row, 0, "novel-1", 0, 0, 0.1, 0) for row in (0, 1, 500)])
+    done = selex("evaluate", "some.csv", "--truth", "truth.csv", cwd=folder)
+    assert done.stderr.startswith("note: 1 unlabelled rows have no true category in truth.csv")
+    assert "Known      - (no such row)" in done.stdout
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -95,6 +95,9 @@ def test_categories_keep_their_names(estimator):
         torch.tensor([7, 9, -1, 7, 9, -1]),
         np.array([[3], [4], [-1], [3], [4], [-1]]),
         np.array([1, "b", None, 1, "b", None], dtype=object),
+        ["a", "b", float("nan"), "a", "b", float("nan")],
+        [1, "b", -1, 1, "b", -1],
+        pd.Series(["a", "b", None, "a", "b", None], dtype="string"),
     ],
 )
 def test_names_of_any_type(y):
@@ -188,6 +191,15 @@ def test_seeds_and_generators():
 def test_bad_number_of_clusters(count):
     with pytest.raises(InputError, match="whole number of at least 1, or 'auto'"):
         SemiSupervisedKMeans(count).fit(np.zeros((5, 2)))
+
+
+def test_a_rows_answer_does_not_depend_on_the_others():
+    x, truth = blobs(6, 10)
+    x = x.astype(np.float32)
+    model = SemiSupervisedKMeans(6, random_state=0).fit(x, half_labelled(truth, 3))
+    far = np.concatenate([x[:5], np.full((1, x.shape[1]), 1e6, dtype=np.float32)])
+    assert model.predict(far)[:5].tolist() == model.predict(x[:5]).tolist()
+    np.testing.assert_allclose(model.transform(far)[:5], model.transform(x[:5]), rtol=1e-5)
 
 
 def test_bad_input_is_one_clear_line():

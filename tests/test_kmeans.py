@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import blobs, half_labelled
+from reference import blocking_pairs
 from reference import bssk as plain_bssk
+from reference import draw_apart as plain_draw_apart
 from selex import InputError, Note, Variant, bssk, published, split_accuracy
+from selex.cluster import kmeans
 from selex.cluster.kmeans import Problem, Settings, distances_to_own, prepare
 from selex.cluster.rows import Rows
 
@@ -27,7 +30,7 @@ def from_centers(x, known, n_known, k, centers, n_iter=4, **settings):
     rows, labels, _ = prepare(x, known, 1 << 30)
     problem = Problem(rows, labels, n_known, k - n_known, Settings(n_iter=n_iter, **settings))
     middle, _, _ = problem.refine(torch.from_numpy(centers) - rows.shift)
-    final, free, _, _ = problem.finish(middle)
+    final, free, _ = problem.finish(middle)
     everywhere = labels.clone()
     everywhere[problem.free_index] = free
     return everywhere.numpy(), (final + rows.shift).numpy()
@@ -100,21 +103,91 @@ def test_restarts_keep_the_lowest_inertia():
     assert bssk(x, known, k, n_init=8, rng=np.random.default_rng(5)).inertia == pytest.approx(min(single))
 
 
-def test_balanced_stage_limits_sizes():
-    x, known, n_known, k = scattered(0, n=60)
+@given(st.integers(0, 2**32))
+def test_every_assignment_of_the_balanced_stage_is_a_stable_matching_within_capacity(seed):
+    x, known, n_known, k = scattered(seed, n=60)
     rows, labels, _ = prepare(x, known, 1 << 30)
     problem = Problem(rows, labels, n_known, k - n_known, Settings())
     assert problem.size == 10
     assert problem.capacity.tolist() == [max(0, 10 - int((known == j).sum())) for j in range(k)]
+    centers = problem.seed(np.random.default_rng(seed))
+    matched, _ = problem._assign(centers, 1)
+    assert (torch.bincount(matched, minlength=k) <= problem.capacity).all()
+    free = x[problem.free_index.numpy()]
+    distance = ((free[:, None] - (centers + rows.shift).numpy()) ** 2).sum(2)
+    assert not blocking_pairs(distance.tolist(), problem.capacity.tolist(), matched.tolist())
 
 
-@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int16", "uint8", "uint16", "bool"])
+@given(st.integers(0, 2**32))
+def test_seeds_are_known_means_and_rows_drawn_apart_by_the_cluster_size(seed):
+    x, known, n_known, k = scattered(seed, n=60)
+    rows, labels, _ = prepare(x, known, 1 << 30)
+    seeds = Problem(rows, labels, n_known, k - n_known, Settings()).seed(np.random.default_rng(5)) + rows.shift
+    means = [x[known == j].mean(0) for j in range(n_known)]
+    np.testing.assert_allclose(seeds[:n_known], means, atol=1e-12)
+    free = np.flatnonzero(known == -1)
+    order = free[np.random.default_rng(5).permutation(len(free))]
+    drawn = plain_draw_apart(x, means, order.tolist(), k - n_known, size=10)
+    np.testing.assert_allclose(seeds[n_known : n_known + len(drawn)], x[drawn], atol=1e-12)
+    assert len(np.unique(seeds.numpy(), axis=0)) == k
+
+
+def test_without_balance_nothing_is_drawn_apart_and_when_nobody_is_left_the_rest_is_spread(monkeypatch):
+    x, known, _, k = scattered(0, n=60)
+    calls = []
+    for name in ("draw_apart", "draw_spread"):
+        original = getattr(kmeans, name)
+        monkeypatch.setattr(kmeans, name, lambda *a, name=name, original=original: calls.append(name) or original(*a))
+    bssk(x, known, k, balanced=False, rng=0)
+    assert calls == ["draw_spread"]
+    calls.clear()
+    bssk(np.concatenate([np.zeros((50, 2)), np.eye(2)]), None, 4, rng=0)  # the first draw bars nearly everybody
+    assert calls == ["draw_apart", "draw_spread"]
+
+
+def test_no_block_is_larger_than_the_memory_budget_allows(monkeypatch):
+    x, known, _, k = scattered(1, n=400, k=12)
+    budget, widest = 8192, []
+    original = kmeans.Rows.take
+
+    def spy(self, index):
+        values = original(self, index)
+        widest.append(values.numel() * values.element_size())
+        return values
+
+    monkeypatch.setattr(kmeans.Rows, "take", spy)
+    bssk(x, known, k, rng=0, memory=budget)
+    assert max(widest) <= budget < x.nbytes
+    assert min(len(x), budget // (4 * len(x) * 8)) < 12  # so few that distances to all centres never fit at once
+
+
+def test_labels_of_any_whole_type():
+    x, truth = blobs(4, 10)
+    expected = bssk(x, half_labelled(truth, 2), 4, rng=0).labels.tolist()
+    for kind in (np.int8, np.dtype(">i4"), np.int64):
+        assert bssk(x, half_labelled(truth, 2).astype(kind), 4, rng=0).labels.tolist() == expected
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kind", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("memory", [1 << 30, 100_000])
+def test_a_gpu_gives_the_labels_of_a_cpu_and_the_same_ones_again(kind, memory):
+    x, truth = blobs(24, 40, spread=0.5, dims=32)
+    data, known = torch.from_numpy(x).to(kind), half_labelled(truth, 12)
+    on_cpu = bssk(data, known, 24, rng=0, memory=memory)
+    first, again = (bssk(data.cuda(), known, 24, rng=0, memory=memory) for _ in range(2))
+    assert first.labels.device.type == "cuda"
+    assert first.labels.tolist() == again.labels.tolist() == on_cpu.labels.tolist()
+    assert torch.equal(first.centers, again.centers)
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int16", "uint8", "uint16", "bool", ">f8"])
 def test_number_types(kind, tmp_path):
     x, truth = blobs(6, 10, dims=8, seed=1)
     x = (x * 100).astype(kind) if kind != "bool" else np.eye(6)[truth].astype(bool)
     x = x if kind != "uint16" else x.byteswap().view(x.dtype.newbyteorder())  # big-endian, as some files are
     level = bssk(x, half_labelled(truth, 3), 6, rng=0)
-    assert level.centers.dtype == (np.float64 if kind == "float64" else np.float32)
+    assert level.centers.dtype == (np.float64 if kind in ("float64", ">f8") else np.float32)
     assert split_accuracy(truth, level.labels, truth < 3).all == 1
 
 
@@ -144,6 +217,21 @@ def test_far_from_the_origin_float32_keeps_its_digits():
     x, truth = blobs(6, 20, spread=0.1)
     level = bssk((x + 1000).astype(np.float32), half_labelled(truth, 3), 6, rng=0)
     assert split_accuracy(truth, level.labels, truth < 3).all == 1
+
+
+@given(st.integers(0, 2**32), st.booleans(), st.sampled_from([np.float32, np.float64]))
+def test_every_row_twice_is_no_trouble(seed, balanced, kind):
+    x = np.repeat(np.random.default_rng(seed).standard_normal((10, 48)).astype(kind), 2, axis=0)
+    level = bssk(x, None, 15, balanced=balanced, rng=seed)
+    assert set(level.labels.tolist()) == set(range(15))
+    assert np.isfinite(level.centers).all()
+
+
+def test_inertia_of_tight_clusters_keeps_its_digits_in_float32():
+    x, truth = blobs(10, 20, spread=1e-4, dims=64)
+    level = bssk(x.astype(np.float32), half_labelled(truth, 5), 10, rng=0)
+    exact = ((x.astype(np.float32).astype(np.float64) - level.centers[level.labels]) ** 2).sum()
+    assert level.inertia == pytest.approx(exact, rel=0.05)
 
 
 def test_duplicates_leave_no_cluster_empty_and_nothing_nan():
@@ -206,6 +294,8 @@ BAD = np.zeros((6, 2))
         (BAD, [0.5] * 6, 2, "whole numbers"),
         (BAD, [0, 2, -1, -1, -1, -1], 4, "category 1 has no labelled row"),
         (BAD, [0, -3, -1, -1, -1, -1], 4, "label -3 in row 1"),
+        (BAD, [0, 10**13, -1, -1, -1, -1], 4, "label 10000000000000 in row 1"),
+        (BAD, ["a", None, "b", "a", "b", "a"], 4, "whole numbers"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::selex.errors.Note")
@@ -223,7 +313,7 @@ def test_bad_settings():
         Variant(seeding="far")
 
 
-def test_each_published_difference_changes_what_it_says():
+def test_each_published_difference_changes_what_it_says(monkeypatch):
     x, known, n_known, k = scattered(2, n=240, k=12)
     rows, labels, _ = prepare(x, known, 1 << 30)
 
@@ -237,10 +327,21 @@ def test_each_published_difference_changes_what_it_says():
     growing = problem(balancing="growing")
     stable_sizes = torch.bincount(paper._assign(centers, 1)[0], minlength=k)
     swept_sizes = torch.bincount(growing._assign(centers, 1)[0], minlength=k)
+    sweeps = []
+    original = kmeans.sweep
+    monkeypatch.setattr(kmeans, "sweep", lambda *a: sweeps.append(1) or original(*a))
+    growing._assign(centers, 3)
+    assert len(sweeps) == 3
     assert (stable_sizes <= paper.capacity).all()
     assert (swept_sizes > paper.capacity).any()
-    level, score = problem(scoring="before-balancing").solve(np.random.default_rng(0))
-    assert score != pytest.approx(level.inertia)
+    before = problem(scoring="before-balancing")
+    _, score = before.solve(np.random.default_rng(0))
+    moving, nearest = before.seed(np.random.default_rng(0)), []
+    for _ in range(10):
+        nearest.append(float(before.free.nearest(moving)[1].sum()))
+        matched = before._assign(moving, 1)[0]
+        moving = torch.cat([moving[:n_known], before._means(matched)[n_known:]])
+    assert any(score == pytest.approx(value) for value in nearest)
     level, score = paper.solve(np.random.default_rng(0))
     assert score == level.inertia
 
@@ -251,7 +352,7 @@ def test_published_switches_on_every_difference():
     assert all(differs)
 
 
-def test_unbalanced_follows_long_tails_better():
+def test_unbalanced_follows_long_tails():
     rng = np.random.default_rng(0)
     sizes = [300, 60, 30, 15]
     truth = np.repeat(range(4), sizes)

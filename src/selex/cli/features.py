@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, app, parse_count
-from selex.errors import InputError
+from selex.errors import InputError, Note
 from selex.progress import estimate_bar, progress_bar
 
 if TYPE_CHECKING:
@@ -115,8 +116,9 @@ def estimate(
     """
     from selex.cluster.estimators import encode
     from selex.data.files import check_target
-    from selex.report.plots import is_plot, plot_estimate
+    from selex.report.plots import check_ending, is_plot, plot_estimate
 
+    check_ending(out)
     check_target(out, [path for path in (features, labels) if path], is_plot)
     table, given = _read(features, labels, normalize)
     _, known = encode(given, len(table.ids))
@@ -155,16 +157,22 @@ def evaluate(
     scored = [row for row, held in enumerate(table.labelled) if not held and true[row]]
     if not scored:
         raise InputError(f"{clusters}: has no unlabelled row whose true category {truth} gives; nothing to score")
+    without = int((~table.labelled).sum()) - len(scored)
+    if without:
+        warnings.warn(
+            f"{without} unlabelled rows have no true category in {truth} and are not scored", Note, stacklevel=1
+        )
     categories, found = [true[row] for row in scored], [table.clusters[row] for row in scored]
     known = [category in table.known_categories for category in categories]
     scores = split_accuracy(categories, found, known, version)  # type: ignore[arg-type]
     more = {"nmi": nmi(categories, found), "ari": ari(categories, found)}
     if as_json:
-        typer.echo(json.dumps({"rows": len(scored), "version": version, **scores._asdict(), **more}))
+        parts = {name: value if value == value else None for name, value in scores._asdict().items()}
+        typer.echo(json.dumps({"rows": len(scored), "version": version, **parts, **more}))
         return
     typer.echo(f"{len(scored)} unlabelled rows, accuracy ({version})")
     for name, value in zip(("All", "Known", "Novel"), scores, strict=True):
-        typer.echo(f"  {name:<6}{100 * value:6.1f} %")
+        typer.echo(f"  {name:<6}{100 * value:6.1f} %" if value == value else f"  {name:<6}     - (no such row)")
     typer.echo(f"NMI {more['nmi']:.3f}, ARI {more['ari']:.3f}")
 
 
@@ -188,9 +196,12 @@ def _read(features: Path, labels: Path | None, normalize: bool) -> tuple[Any, li
     table = load_features(features)
     given = read_labels(labels, table) if labels else None
     if normalize:
+        if table.values.dtype.kind not in "fiub":
+            raise InputError(f"{features}: features must be real numbers, not {table.values.dtype}")
         values = np.asarray(table.values, dtype=np.result_type(table.values.dtype, np.float32))
         lengths = np.linalg.norm(values, axis=1, keepdims=True)
-        table = Features(values / np.where(lengths > 0, lengths, 1), table.ids, table.id_column)
+        usable = np.isfinite(lengths) & (lengths > 0)  # rows that are not numbers are named later, as they are
+        table = Features(values / np.where(usable, lengths, 1), table.ids, table.id_column)
     return table, given
 
 

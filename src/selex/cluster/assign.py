@@ -63,7 +63,10 @@ class Assigner:
 
     def __call__(self, data: Any, labels: Any = None, memory: int = DEFAULT_MEMORY) -> Assignment:
         """Assign rows to their nearest cluster, or judge the `labels` that they have already."""
-        rows = Rows(data, memory)
+        middle = torch.as_tensor(self.centers).mean(
+            0
+        )  # not the mean of the rows: no row's answer depends on the others
+        rows = Rows(data, memory, middle)
         centers = torch.as_tensor(self.centers).to(rows.device, rows.dtype) - rows.shift
         own = rows.nearest(centers)[0] if labels is None else torch.as_tensor(labels).to(rows.device)
         confidence, runner_up = _judge(rows, centers, own, self.temperature)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -65,6 +66,7 @@ def estimate_k(
     """
     if method not in ("auto", "accuracy", "silhouette"):
         raise InputError(f"method must be 'auto', 'accuracy' or 'silhouette', not {method!r}")
+    settings = Settings(balanced=balanced, n_init=n_init)
     rows, known, n_known = prepare(data, labels, memory)
     if method == "auto":
         method = "accuracy" if n_known > 1 else "silhouette"
@@ -84,7 +86,7 @@ def estimate_k(
     def score(k: float) -> float:
         count = round(k)
         if count not in tried:
-            runs = [judge(count, Settings(balanced=balanced), np.random.default_rng(seed)) for seed in seeds]
+            runs = [judge(count, replace(settings, n_init=1), np.random.default_rng(seed)) for seed in seeds]
             tried[count] = np.stack(runs)
             if progress:
                 progress(count, judge.mean(tried[count]))

@@ -86,10 +86,11 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         X = self._features(X, reset=True)
         self.classes_, labels = encode(y, len(X))
         rng = _generator(self.random_state)
-        self.k_estimate_ = self._estimate(X, labels, rng)
+        given = labels if y is not None else None
+        self.k_estimate_ = self._estimate(X, given, rng)
         self.hierarchy_ = hssk(
             X,
-            labels if y is not None else None,
+            given,
             self.k_estimate_.n_clusters if self.k_estimate_ else self._n_clusters(),
             n_levels=self._levels(),
             balanced=self.balanced,
@@ -132,7 +133,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
             return int(self.n_clusters)
         raise InputError(f"n_clusters must be a whole number of at least 1, or 'auto', not {self.n_clusters!r}")
 
-    def _estimate(self, X: Any, labels: NDArray[np.int64], rng: np.random.Generator) -> KEstimate | None:
+    def _estimate(self, X: Any, labels: NDArray[np.int64] | None, rng: np.random.Generator) -> KEstimate | None:
         if not (isinstance(self.n_clusters, str) and self.n_clusters == "auto"):
             return None
         return estimate_k(X, labels, balanced=self.balanced, rng=rng, memory=self.memory)
@@ -153,8 +154,9 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         """New rows, the centres in their coordinates, and how to hand back a result."""
         check_is_fitted(self)
         X = self._features(X, reset=False)
-        rows = Rows(X, self.memory)
-        centers = torch.as_tensor(self.cluster_centers_).to(rows.device, rows.dtype) - rows.shift
+        centers = torch.as_tensor(self.cluster_centers_)
+        rows = Rows(X, self.memory, centers.mean(0))  # not the mean of X: a row's answer must not depend on the others
+        centers = centers.to(rows.device, rows.dtype) - rows.shift
         return rows, centers, Tensor.detach if isinstance(X, Tensor) else Tensor.numpy
 
 
@@ -203,7 +205,7 @@ def encode(y: Any, n: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """
     if y is None:
         return np.empty(0, dtype=np.int64), np.full(n, UNLABELLED)
-    names = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
+    names = _as_given(y)
     if names.shape not in ((n,), (n, 1)):
         raise InputError(f"labels have shape {names.shape} for {n} rows: one label a row, -1 where unknown")
     names = names.reshape(n)
@@ -217,6 +219,17 @@ def encode(y: Any, n: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return classes, labels
 
 
+def _as_given(y: Any) -> NDArray[Any]:
+    """Labels as an array; a list of several types keeps them, where numpy would make them all text."""
+    if isinstance(y, Tensor):
+        return np.asarray(y.detach().cpu())
+    if hasattr(y, "__array__"):
+        return np.asarray(y)
+    names = np.empty(len(y), dtype=object)
+    names[:] = y
+    return np.array(y) if len({type(name) for name in y}) == 1 else names
+
+
 def _unlabelled(names: NDArray[Any]) -> NDArray[np.bool_]:
     """Which entries say that there is no label."""
     if names.dtype.kind in "iuf":
@@ -224,7 +237,14 @@ def _unlabelled(names: NDArray[Any]) -> NDArray[np.bool_]:
         return found
     if names.dtype.kind in "US":
         return np.isin(names, np.array(["", "-1"], dtype=names.dtype.kind))  # numpy writes -1 as "-1" among strings
-    return np.array([name is None or name != name or name in (-1, "", "-1") for name in names.tolist()], dtype=bool)
+    return np.array([_is_missing(name) for name in names.tolist()], dtype=bool)
+
+
+def _is_missing(name: Any) -> bool:
+    try:
+        return name is None or bool(name != name) or name in (-1, "", "-1")
+    except TypeError:  # pandas' NA is neither equal nor unequal to itself
+        return True
 
 
 def _unique_mixed(names: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -49,8 +49,8 @@ def hssk(
     Returns:
         The `Hierarchy`, finest level first, every level's labels in row order.
     """
-    if n_levels is not None and n_levels < 1:
-        raise InputError(f"n_levels must be at least 1, not {n_levels}")
+    if n_levels is not None and (not isinstance(n_levels, (int, np.integer)) or n_levels < 1):
+        raise InputError(f"n_levels must be a whole number of at least 1, not {n_levels!r}")
     settings = Settings(balanced, n_iter, n_init, variant or Variant())
     rows, known, n_known = prepare(data, labels, memory)
     n_novel = novel_clusters(n_clusters, n_known, known)

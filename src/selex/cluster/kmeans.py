@@ -34,8 +34,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("n_iter", "n_init"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if not isinstance(value, (int, np.integer)) or value < 1:
+                raise InputError(f"{name} must be a whole number of at least 1, not {value!r}")
 
 
 def bssk(
@@ -64,7 +65,7 @@ def bssk(
         memory: bytes that temporaries may take.
 
     Returns:
-        The base `Level`: labels, centres (in the data's kind, on its device), inertia.
+        The base `Level`: labels, centres (in the data's kind, on its device; float32 for anything narrower), inertia.
     """
     settings = Settings(balanced, n_iter, n_init, variant or Variant())
     rows, known, n_known = prepare(data, labels, memory)
@@ -147,15 +148,16 @@ class Problem:
         """One run from new seeds: the level, and the score by which restarts are compared (lower is better)."""
         centers = self.seed(rng)
         if not len(self.free_index):
-            labels, distances, n_iter, before = self.free_index, self.free.norms, 0, None
+            labels, n_iter, before = self.free_index, 0, None
         else:
             centers, refined, before = self.refine(centers)
-            centers, labels, distances, n_iter = self.finish(centers)
+            centers, labels, n_iter = self.finish(centers)
             n_iter += refined
         everywhere = self.known.clone()
         everywhere[self.free_index] = labels
-        held = self.held.distances_to_own(centers, self.held_labels).sum()
-        inertia = float(distances.sum() + held)
+        # worked out from differences: the distances above lose digits where clusters are tight
+        own = [self.free.distances_to_own(centers, labels), self.held.distances_to_own(centers, self.held_labels)]
+        inertia = float(torch.cat(own).sum(dtype=torch.float64))
         score = inertia if before is None or self.settings.variant.scoring == "final" else before
         return Level(everywhere, centers, self.n_known, inertia, n_iter), score
 
@@ -164,6 +166,8 @@ class Problem:
         anchors = self.mass[: self.n_known] / self.counts[: self.n_known, None]
         count = self.k - self.n_known
         drawn = self.free_index[:0]
+        if not count:
+            return anchors
         if self.settings.balanced and self.settings.variant.seeding == "apart":
             drawn = draw_apart(self.rows, anchors, self.free_index, count, self.size, rng)
         if len(drawn) < count:
@@ -182,21 +186,22 @@ class Problem:
             if self.settings.variant.scoring == "before-balancing":
                 before = float(self.free.nearest(centers)[1].sum())
             labels, _, centers = self._repair(*self._assign(centers, iteration), centers)
-            if previous is not None and torch.equal(labels, previous):
+            settled = previous is not None and torch.equal(labels, previous)
+            if settled and self.settings.variant.balancing == "stable":  # a growing number of sweeps may go on
                 break
             previous = labels
             centers = torch.cat([centers[: self.n_known], self._means(labels)[self.n_known :]])
         return centers, iteration, before
 
-    def finish(self, centers: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
+    def finish(self, centers: Tensor) -> tuple[Tensor, Tensor, int]:
         """Stage 3: plain semi-supervised k-means over all centres; ends early once no row changes cluster."""
-        labels, distances, centers = self._repair(*self.free.nearest(centers), centers)
+        labels, _, centers = self._repair(*self.free.nearest(centers), centers)
         n_iter, previous = 0, None
         while n_iter < self.settings.n_iter and (previous is None or not torch.equal(labels, previous)):
             centers, previous = self._means(labels), labels
-            labels, distances, centers = self._repair(*self.free.nearest(centers), centers)
+            labels, _, centers = self._repair(*self.free.nearest(centers), centers)
             n_iter += 1
-        return centers, labels, distances, n_iter
+        return centers, labels, n_iter
 
     def _assign(self, centers: Tensor, iteration: int) -> tuple[Tensor, Tensor]:
         """Nearest cluster of every free row; where balanced, within the clusters' capacity."""
@@ -230,15 +235,16 @@ def _labels(labels: Any, rows: Rows) -> Tensor:
     """Labels as a tensor of ints beside the rows."""
     if labels is None:
         return torch.full((rows.n,), UNLABELLED, device=rows.device)
-    known = labels if isinstance(labels, Tensor) else torch.from_numpy(np.array(labels))
-    if known.shape != (rows.n,):
-        raise InputError(f"labels have shape {tuple(known.shape)} for {rows.n} rows: one label a row, -1 where unknown")
-    if known.is_floating_point() or known.is_complex() or known.dtype == torch.bool:
-        raise InputError(f"labels must be whole numbers, -1 where unknown, not {known.dtype}")
-    if int(known.min()) < UNLABELLED:
-        row = int(known.argmin())
-        raise InputError(f"label {int(known[row])} in row {row}: labels are 0 … n_known - 1, or -1 where unknown")
-    return known.to(rows.device, torch.long)
+    given = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    if given.shape != (rows.n,):
+        raise InputError(f"labels have shape {given.shape} for {rows.n} rows: one label a row, -1 where unknown")
+    if given.dtype.kind not in "iu":
+        raise InputError(f"labels must be whole numbers, -1 where unknown, not {given.dtype}")
+    wrong = np.flatnonzero((given < UNLABELLED) | (given >= rows.n))
+    if len(wrong):
+        row = int(wrong[0])
+        raise InputError(f"label {given[row]} in row {row}: labels are 0 … n_known - 1, or -1 where unknown")
+    return torch.from_numpy(given.astype(np.int64)).to(rows.device)
 
 
 def note(text: str) -> None:

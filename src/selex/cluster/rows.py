@@ -26,20 +26,23 @@ _SHARED = [np.dtype(kind) for kind in ("float16", "float32", "float64", "int8", 
 class Rows:
     """`n × d` numbers, read in blocks: a numpy array (memory-mapped too), a tensor on any device, or nested lists.
 
-    Blocks come out minus the mean of all rows, because `|x|² + |c|² - 2 x·c` loses digits far from the origin, and in
-    at least float32. `at(index)` is a view of some of the rows, `take(index)` their values.
+    Blocks come out minus the mean of all rows (or a given `shift`), because `|x|² + |c|² - 2 x·c` loses digits far from
+    the origin, and in at least float32. `at(index)` is a view of some of the rows, `take(index)` their values.
     """
 
-    def __init__(self, data: Any, memory: int = DEFAULT_MEMORY) -> None:
+    def __init__(self, data: Any, memory: int = DEFAULT_MEMORY, shift: Tensor | None = None) -> None:
+        if memory < 1:
+            raise InputError(f"memory must be at least 1 byte, not {memory}")
         self._source = _source(data)
         self._index: Tensor | None = None
         self._ready: Tensor | None = None
         self.memory = memory
         self.n, self.d = (int(size) for size in self._source.shape)
         self.device = self._source.device if isinstance(self._source, Tensor) else torch.device("cpu")
-        self.dtype = torch.float64 if str(self._source.dtype).endswith(("float64", "longdouble")) else torch.float32
+        is_double = self._source.dtype.itemsize >= 8 and _is_float(self._source)
+        self.dtype = torch.float64 if is_double else torch.float32
         self.shift = torch.zeros(self.d, dtype=self.dtype, device=self.device)
-        self.shift = self._mean()
+        self.shift = self._mean() if shift is None else shift.to(self.device, self.dtype)
         if self.n * self.d * self.dtype.itemsize <= memory // 4:  # small: no pass need centre it again
             self._ready = self.take(slice(None))
         self.norms = self._norms()
@@ -149,6 +152,10 @@ class Rows:
 def count(labels: Tensor, k: int) -> Tensor:
     """Rows of each cluster, `(k,)`: `bincount` without its wait for the GPU."""
     return labels.new_zeros(k).scatter_add_(0, labels, torch.ones_like(labels))
+
+
+def _is_float(source: Any) -> bool:
+    return source.is_floating_point() if isinstance(source, Tensor) else source.dtype.kind == "f"
 
 
 def _source(data: Any) -> Any:

@@ -48,9 +48,10 @@ def draw_spread(rows: Rows, anchors: Tensor, pool: Tensor, count: int, rng: np.r
     chosen: list[int] = []
     for _ in range(count):
         weights = closest.cpu().numpy().astype(np.float64)
+        weights[chosen] = 0  # what is left of their own distance is rounding
         if not weights.any():  # every row lies on a centre
-            weights = np.ones(len(weights))
-        weights[chosen] = 0
+            weights[:] = 1
+            weights[chosen] = 0
         chosen.append(_pick(weights, rng))
         center = candidates.take(torch.tensor(chosen[-1:], device=pool.device))
         _, distances = candidates.nearest(center)

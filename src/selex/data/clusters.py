@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selex.data.files import column, read_csv, write_csv
+from selex.errors import InputError
 from selex.types import Hierarchy
 
 ROW_COLUMNS = ("row", "file", "file_name")
@@ -62,6 +63,12 @@ def read_clusters(path: Path) -> Clusters:
     lines = read_csv(path)
     header, body = lines[0][1], [line for _, line in lines[1:]]
     ids = column(path, header, ROW_COLUMNS)
+    seen: dict[str, int] = {}
+    for number, line in lines[1:]:
+        if (first := seen.setdefault(line[ids], number)) != number:
+            raise InputError(
+                f"{path}, line {number}: {header[ids]} {line[ids]!r} is there twice, first in line {first}"
+            )
     cluster, category, known, labelled = (
         column(path, header, (name,)) for name in ("cluster", "category", "known", "labelled")
     )

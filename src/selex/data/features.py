@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +17,7 @@ from selex.data.files import column, first_line, read_csv
 from selex.errors import InputError
 
 LABEL_COLUMNS = ("label", "category", "class")
+_DAMAGED = (ValueError, OSError, EOFError, BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ def load_features(path: Path) -> Features:
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; give a .npy or .npz file of features") from None
-    except (ValueError, OSError, EOFError) as error:
+    except _DAMAGED as error:
         why = "not numpy's format" if "pickle" in str(error) else first_line(error)
         raise InputError(f"{path}: not a readable .npy or .npz file ({why})") from None
     values, names = (loaded, None) if isinstance(loaded, np.ndarray) else _from_archive(path, loaded)
@@ -41,7 +45,7 @@ def load_features(path: Path) -> Features:
         return Features(values, [str(row) for row in range(len(values))], "row")
     if names.shape != (len(values),):
         raise InputError(f"{path}: 'files' has shape {names.shape} for {len(values)} rows of features")
-    ids = [str(name) for name in names.tolist()]
+    ids = [os.fsdecode(name) if isinstance(name, bytes) else str(name) for name in names.tolist()]
     _refuse_repeats(ids, lambda index: f"{path}: 'files' names {ids[index]!r} twice, again in row {index}")
     return Features(values, ids, "file")
 
@@ -89,7 +93,7 @@ def _from_archive(path: Path, archive: Any) -> tuple[NDArray[Any], NDArray[Any] 
             raise InputError(f"{path}: has no array 'features', only {', '.join(archive.files) or 'nothing'}")
         try:
             return archive["features"], archive.get("files")
-        except ValueError as error:  # an array of Python objects
+        except _DAMAGED as error:
             raise InputError(f"{path}: {first_line(error)}") from None
 
 

@@ -95,6 +95,8 @@ def check_target(path: Path, inputs: Iterable[Path], is_ours: Callable[[Path], b
         raise InputError(f"{path}: the folder {path.parent} does not exist; make it first")
     if path.is_dir():
         raise InputError(f"{path}: is a folder; give a file")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise InputError(f"{path}: is a link or a device, not a file; choose another --out")
     if any(path.exists() and source.exists() and path.samefile(source) for source in inputs):
         raise InputError(f"{path}: is an input of this command; choose another --out")
     if path.exists() and path.stat().st_size and not is_ours(path):

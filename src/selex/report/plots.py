@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from selex.data.files import whole
 from selex.errors import InputError
 from selex.types import KEstimate
 
@@ -61,7 +62,13 @@ def is_plot(path: Path) -> bool:
 
 def save(figure: Figure, path: Path) -> None:
     """Write the picture, in the format that the file's ending names."""
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: the picture cannot be written ({error})") from None
+    check_ending(path)
+    with whole(path) as partial:
+        figure.savefig(partial, dpi=150)
+
+
+def check_ending(path: Path) -> None:
+    """Refuse a picture format that cannot be written, before there is anything to draw."""
+    formats = Figure().canvas.get_supported_filetypes()
+    if path.suffix.lstrip(".").lower() not in formats:
+        raise InputError(f"{path}: a picture cannot be written with this ending; use .png, .svg or .pdf")
