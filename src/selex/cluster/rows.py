@@ -19,15 +19,16 @@ from selex.errors import InputError
 DEFAULT_MEMORY = 1 << 30
 """Bytes that temporaries may take unless the caller says otherwise: 1 GiB."""
 
-_CPU_BLOCK = 8 << 20  # bytes; on a CPU a block of distances should stay in the cache
+_CPU_BLOCK = 16 << 20  # bytes; on a CPU a block of distances should stay in the cache
+_FAR = 16.0  # rows are centred where their mean is so much longer, squared, than they are spread around it
 _SHARED = [np.dtype(kind) for kind in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")]
 
 
 class Rows:
     """`n × d` numbers, read in blocks: a numpy array (memory-mapped too), a tensor on any device, or nested lists.
 
-    Blocks come out minus the mean of all rows (or a given `shift`), because `|x|² + |c|² - 2 x·c` loses digits far from
-    the origin, and in at least float32. `at(index)` is a view of some of the rows, `take(index)` their values.
+    Blocks come out in at least float32, and less a given `shift`, or less their mean where all rows are far from the
+    origin: `|x|² + |c|² - 2 x·c` loses digits there. `at(index)` is a view of some rows, `take(index)` their values.
     """
 
     def __init__(self, data: Any, memory: int = DEFAULT_MEMORY, shift: Tensor | None = None) -> None:
@@ -36,16 +37,20 @@ class Rows:
         self._source = _source(data)
         self._index: Tensor | None = None
         self._ready: Tensor | None = None
+        self._centred = False
         self.memory = memory
         self.n, self.d = (int(size) for size in self._source.shape)
         self.device = self._source.device if isinstance(self._source, Tensor) else torch.device("cpu")
         is_double = self._source.dtype.itemsize >= 8 and _is_float(self._source)
         self.dtype = torch.float64 if is_double else torch.float32
         self.shift = torch.zeros(self.d, dtype=self.dtype, device=self.device)
-        self.shift = self._mean() if shift is None else shift.to(self.device, self.dtype)
-        if self.n * self.d * self.dtype.itemsize <= memory // 4:  # small: no pass need centre it again
-            self._ready = self.take(slice(None))
         self.norms = self._norms()
+        mean = self._mean()
+        if shift is not None or mean.square().sum() > _FAR * (self.norms.mean() - mean.square().sum()).clamp(min=0):
+            self._centred, self.shift = True, mean if shift is None else shift.to(self.device, self.dtype)
+            self.norms = self._norms()
+        if self.n * self.d * self.dtype.itemsize <= memory // 4:  # small: no pass need read it again
+            self._ready = self.take(slice(None))
 
     def at(self, index: Tensor) -> Rows:
         """The rows of `index`, in that order, as `Rows` of their own (same centring)."""
@@ -64,9 +69,11 @@ class Rows:
             return self._ready[index]
         where = index if self._index is None else self._index[index]
         if isinstance(self._source, Tensor):
-            return self._source[where].to(self.dtype) - self.shift
-        values = self._source[where.numpy() if isinstance(where, Tensor) else where]
-        return torch.from_numpy(np.array(values, dtype=str(self.dtype).removeprefix("torch."))) - self.shift
+            values = self._source[where].to(self.dtype)
+        else:
+            picked = self._source[where.numpy() if isinstance(where, Tensor) else where]
+            values = torch.from_numpy(np.array(picked, dtype=str(self.dtype).removeprefix("torch.")))
+        return values - self.shift if self._centred else values
 
     def blocks(self, width: int) -> Iterator[tuple[slice, Tensor]]:
         """`(slice, values)` over all rows, in blocks that leave room for `width` more numbers a row."""
@@ -83,7 +90,11 @@ class Rows:
     def nearest(self, centers: Tensor) -> tuple[Tensor, Tensor]:
         """For every row the nearest centre (the lowest id where several are) and the squared distance to it."""
         squares = (centers * centers).sum(1)
-        found = [torch.addmm(squares, x, centers.T, alpha=-2).min(1) for _, x in self.blocks(len(centers))]
+        room = centers.new_empty(min(self.step(len(centers)), self.n), len(centers))  # used again by every block
+        found = [
+            torch.addmm(squares, x, centers.T, alpha=-2, out=room[: len(x)]).min(1)
+            for _, x in self.blocks(len(centers))
+        ]
         distances = torch.cat([block.values for block in found])
         return torch.cat([block.indices for block in found]), distances.add_(self.norms).clamp_(min=0)
 
@@ -113,7 +124,7 @@ class Rows:
         return total, count(labels, k)
 
     def _mean(self) -> Tensor:
-        """Mean row, from the one pass that also notices entries that are not numbers."""
+        """Mean row, from a pass that also notices entries that are not numbers."""
         total = torch.zeros(self.d, dtype=torch.float64, device=self.device)
         for _, x in self.blocks(self.d):
             total += x.sum(0, dtype=torch.float64)
@@ -122,7 +133,7 @@ class Rows:
         return (total / self.n).to(self.dtype)
 
     def _norms(self) -> Tensor:
-        """Squared length of every centred row, `(n,)`."""
+        """Squared length of every row, `(n,)`."""
         out = torch.empty(self.n, dtype=self.dtype, device=self.device)
         for part, x in self.blocks(self.d):
             out[part] = (x * x).sum(1)
