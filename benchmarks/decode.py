@@ -1,15 +1,12 @@
 """Decoding and storing 5,000 JPEGs of 500 x 375 against Pillow's decode and resize alone, on two cores in one run.
 
-    python benchmarks/decode.py [--images 5000] [--workers 2]
-
-Prints one line of JSON. Pillow runs in processes that have started already; our time is the whole of
+Pillow runs in processes that have started already; our time is the whole of
 `ImageStore.build`, with looking at every file, writing, and flushing to disk.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import tempfile
 import time
@@ -22,6 +19,7 @@ import PIL
 import skimage.data
 from PIL import Image, features
 
+from common import save
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 
@@ -74,7 +72,8 @@ def main() -> None:
         make_photos(photos, options.images)
         pillow, ours = race(photos, store, options.workers)
         again = seconds(lambda: ImageStore.build(read_table(photos), store))
-    result = {
+    result: dict[str, object] = {
+        "what": "decode and store JPEGs of 500 × 375",
         "images": options.images,
         "workers": options.workers,
         "pillow_images_per_s": round(options.images / sum(pillow), 1),
@@ -85,7 +84,7 @@ def main() -> None:
         "pillow": PIL.__version__,
         "libjpeg_turbo": features.version("libjpeg_turbo"),
     }
-    print(json.dumps(result))
+    save("decode", [result])
 
 
 if __name__ == "__main__":
