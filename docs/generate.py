@@ -27,8 +27,8 @@ code 130. What the messages mean is in [Troubleshooting](../troubleshooting.md).
 
 BENCHMARKS_TEXT = """# Benchmarks
 
-Each table below is a file of `benchmarks/results/`, its numbers as they are, with the machine and the command that made it (without
-its `--out` and with `CUB` for the folder of images).
+Each table below is a file of `benchmarks/results/`, its numbers as they are, with the machine and the
+command that made it (without its `--out`, and with `CUB` for the folder of images).
 No number was typed by hand.
 
 To rerun one, give its command from the root of a checkout, then rewrite this page:
