@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import shutil
+from dataclasses import asdict
 
 import numpy as np
 import pyarrow.parquet as parquet
@@ -14,6 +15,7 @@ from PIL import Image
 import selex as package
 from commands import contents, digit_photos, refused, selex
 from layouts_for_tests import small_vit, write
+from selex.config import Training
 
 FILES = [
     "clusters.csv",
@@ -92,7 +94,9 @@ def test_a_run_folder_file_by_file(place):
         "categories": 5,
         "backbone": "pixels",
         "weights": None,
+        "crop": 32,
         "method": "frozen",
+        "training": asdict(Training()),
         "levels": None,
         "restarts": 3,
         "balanced": True,

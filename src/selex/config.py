@@ -3,11 +3,89 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from selex.errors import InputError
 
-METHODS = ("frozen",)
+METHODS = ("frozen", "gcd", "simgcd", "selex")
+CHOICES = {"targets": ("labels", "radii"), "form": ("softmax", "binary"), "kind": ("distance", "cosine", None)}
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a network is trained. The defaults are the paper's.
+
+    Attributes:
+        epochs: passes over as many images as there are.
+        batch: images of a step, each in two views.
+        lr: learning rate of the first epoch; it falls to a thousandth as a cosine.
+        momentum: of stochastic gradient descent.
+        weight_decay: of all that is trained.
+        trained_blocks: so many of the backbone's last blocks (or stages) are trained; None trains all of it.
+        flip: views are mirrored at random.
+        hssk: pseudo-labels of all levels of abstraction; off: of the base level alone.
+        use: unsupervised self-expertise; off: plain InfoNCE.
+        sse: supervised self-expertise; off: the supervised contrastive loss of the labelled rows alone.
+        levels: at most so many levels take part in the losses; None takes all.
+        alpha: how far the targets of unsupervised self-expertise go from plain InfoNCE (0) to all uncertain (1).
+        balance: share of the supervised loss, the paper's lambda.
+        interval: pseudo-labels are made anew every so many epochs.
+        targets: pairs are far by their pseudo-`"labels"`, or by the `"radii"` of clusters.
+        form: `"softmax"` or `"binary"` cross-entropy against the targets.
+        kind: rows are compared by minus their `"distance"` or by `"cosine"`; None leaves it to the method: distance for
+            `selex`, cosine for `gcd` and `simgcd`.
+        temperature: of the unsupervised loss.
+        supervised_temperature: of the supervised losses.
+        head_dim: dims of the projection; None takes the paper's 65,536, or 1,024 for a tiny backbone.
+        view_bank: so many views of each image are kept behind the frozen blocks, in place of a new one each time.
+        renew: share of the view bank that is made anew each epoch.
+        micro_batch: images at a time on the device, for small memory; None takes the batch at once. Same gradient.
+        published: follow the published code where it leaves the paper.
+    """
+
+    epochs: int = 200
+    batch: int = 128
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    trained_blocks: int | None = 2
+    flip: bool = True
+    hssk: bool = True
+    use: bool = True
+    sse: bool = True
+    levels: int | None = None
+    alpha: float = 0.5
+    balance: float = 0.35
+    interval: int = 1
+    targets: Literal["labels", "radii"] = "labels"
+    form: Literal["softmax", "binary"] = "softmax"
+    kind: Literal["distance", "cosine"] | None = None
+    temperature: float = 1.0
+    supervised_temperature: float = 0.07
+    head_dim: int | None = None
+    view_bank: int = 0
+    renew: float = 0.05
+    micro_batch: int | None = None
+    published: bool = False
+
+    def __post_init__(self) -> None:
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} must be {' or '.join(filter(None, allowed))}, not {getattr(self, name)!r}")
+        for name in ("epochs", "batch", "trained_blocks", "levels", "interval", "head_dim", "micro_batch"):
+            _at_least(1, name, getattr(self, name))
+        for name in ("lr", "temperature", "supervised_temperature"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InputError(f"{name} must be over 0, not {getattr(self, name)}")
+        for name in ("alpha", "balance", "momentum", "renew", "weight_decay"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
+        _at_least(0, "view_bank", self.view_bank)
+
+
+def _at_least(least: int, name: str, value: int | None) -> None:
+    if value is not None and value < least:
+        raise InputError(f"{name} must be at least {least}, not {value}")
 
 
 @dataclass(frozen=True)
@@ -20,10 +98,12 @@ class Config:
         categories: how many categories, known and novel together; None estimates it.
         backbone: name of the network that turns images into features.
         weights: a file with its weights, where one was given.
-        method: `"frozen"` clusters the features of the backbone as it is.
-        levels: at most so many levels of abstraction; None makes all.
+        method: `"frozen"` clusters the features of the backbone as it is; the others train it first.
+        training: how it is trained.
+        levels: at most so many levels of abstraction in the result; None makes all.
         restarts: clustering runs, of which the tightest is kept.
         balanced: limit cluster sizes; off for long tails.
+        crop: side of the square that the backbone looks at, in pixels; None takes what it was made for.
         size: shorter side of stored images, in pixels; None takes what suits the backbone.
         seed: seed of everything random.
     """
@@ -33,7 +113,9 @@ class Config:
     categories: int | None = None
     backbone: str = "efficientnet-lite1"
     weights: str | None = None
+    crop: int | None = None
     method: str = "frozen"
+    training: Training = Training()
     levels: int | None = None
     restarts: int = 3
     balanced: bool = True
@@ -43,12 +125,9 @@ class Config:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise InputError(f"method {self.method!r} is not one of {', '.join(METHODS)}")
-        for name in ("categories", "levels", "restarts", "size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, not {value}")
-        if self.seed < 0:
-            raise InputError(f"seed must be at least 0, not {self.seed}")
+        for name in ("categories", "crop", "levels", "restarts", "size"):
+            _at_least(1, name, getattr(self, name))
+        _at_least(0, "seed", self.seed)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a JSON file."""
@@ -57,8 +136,12 @@ class Config:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Config:
         """A config from such values; ones it does not know are of another version."""
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise InputError(f"settings of another version of selex: {', '.join(unknown)}")
-        return cls(**values)
+        training = Training(**_known(Training, values.get("training", {})))
+        return cls(**{**_known(cls, values), "training": training})
+
+
+def _known(kind: type[Config] | type[Training], values: dict[str, Any]) -> dict[str, Any]:
+    unknown = sorted(set(values) - {field.name for field in fields(kind)})
+    if unknown:
+        raise InputError(f"settings of another version of selex: {', '.join(unknown)}")
+    return values

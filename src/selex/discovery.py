@@ -19,13 +19,16 @@ from selex.config import Config
 from selex.data.clusters import Columns, category_names, cluster_columns
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable, read_table
-from selex.data.views import DeviceImages
+from selex.data.views import near
 from selex.embed import embed
 from selex.errors import InputError
-from selex.model import Model, store_folder
-from selex.models.backbones import Backbone, load_backbone
+from selex.fit import Ways, fit, follow, make_method, predict
+from selex.model import Model, load_backbone_for, store_folder
+from selex.models.backbones import Backbone
+from selex.models.halves import trained_weights
 from selex.progress import estimate_bar, progress_bar
 from selex.run import Run
+from selex.train import start
 from selex.types import Hierarchy, KEstimate
 
 Tell = Callable[[str], None]
@@ -41,6 +44,7 @@ def discover(
     store: str | Path | None = None,
     strict: bool = False,
     progress: bool = False,
+    ways: Ways | None = None,
     tell: Tell = lambda line: None,
 ) -> Run:
     """Sort images into known and novel categories and write a run folder.
@@ -54,6 +58,7 @@ def discover(
         store: where decoded images are kept; by default in the cache, shared by all runs of the same photos.
         strict: stop at the first image that cannot be read, rather than skipping it.
         progress: show bars on standard error.
+        ways: how training shall go, where the method trains: from the beginning, watched by whom.
         tell: called with a line about each step that is done.
 
     Returns:
@@ -62,39 +67,55 @@ def discover(
     config = replace(config, backbone=_from_anywhere(config.backbone), weights=_absolute(config.weights))
     table = read_table(photos if photos is not None else config.photos, labels if labels is not None else config.labels)
     check_categories(config, table)
+    fabric = start(device) if config.method != "frozen" else None
+    if fabric and fabric.global_rank:
+        return follow(config, Path(out), table, fabric, Path(store) if store else None)
     with Run.create(Path(out), config, table.root) as run:
-        backbone = load_backbone(config.backbone, device, config.weights)
-        size = config.size or stored_size(backbone)
-        if size < backbone.crop:
-            raise InputError(f"size {size} is less than the {backbone.crop} pixels that {backbone.name} looks at")
-        config = replace(config, size=size)
+        backbone, config = load_backbone_for(config, device)
+        size = config.size or 0
         with _Step(run, tell, "decode", "images") as step:
             folder = Path(store) if store else store_folder(table.root, size)
             images = ImageStore.build(table, folder, size=size, strict=strict, progress=progress)
             check_categories(config, images.table)
             step.done(len(images), skipped=len(images.skipped))
-        with _Step(run, tell, "embed", "images") as step:
-            near = DeviceImages(images, device) if DeviceImages.fit(images, torch.device(device)) else images
-            features = embed(backbone, near, run.features, device=device, progress=progress)
-            step.done(len(images))
+        close, labels, found, method = near(images, torch.device(device)), images.table.labels, None, None
+        if config.categories is None or fabric is None:
+            with _Step(run, tell, "embed", "images") as step:
+                features = embed(backbone, close, run.features, device=device, progress=progress)
+                step.done(len(images))
+        if config.categories is None:
+            found = estimate(config, features, labels, progress)
+        count = config.categories or (found.n_clusters if found else 0)
+        if fabric:
+            method = make_method(config, backbone, count, images.table.n_known)
+            with _Step(run, tell, "train", "images") as step:
+                epochs = fit(run, config, method, images, close, fabric, ways or Ways(progress=progress))
+                step.done(epochs * len(images), epochs=epochs)
+            with _Step(run, tell, "embed", "images") as step:
+                features = embed(backbone, close, run.features, device=device, progress=progress)
+                step.done(len(images))
         with _Step(run, tell, "cluster", "images") as step:
-            hierarchy, found = cluster(config, features, images.table.labels, progress)
+            if method:
+                hierarchy = predict(config, method, features, labels)
+            else:
+                hierarchy = cluster(config, features, labels, count, progress)
             step.done(len(images), levels=hierarchy.sizes, inertia=hierarchy.levels[0].inertia)
         publish(run, config, images, features, hierarchy, backbone, found)
     return run
 
 
-def cluster(config: Config, features: Any, labels: Any, progress: bool = False) -> tuple[Hierarchy, KEstimate | None]:
-    """Categories and levels of the features, and the estimate of their number where none was given."""
-    rng = np.random.default_rng(config.seed)
-    known = labels if (labels >= 0).any() else None
-    count, found = config.categories, None
-    if count is None:
-        with estimate_bar(progress) as tell:
-            found = estimate_k(features, known, balanced=config.balanced, rng=rng, progress=tell)
-        count = found.n_clusters
+def estimate(config: Config, features: Any, labels: Any, progress: bool = False) -> KEstimate:
+    """How many categories there seem to be."""
+    known, rng = labels if (labels >= 0).any() else None, np.random.default_rng(config.seed)
+    with estimate_bar(progress) as tell:
+        return estimate_k(features, known, balanced=config.balanced, rng=rng, progress=tell)
+
+
+def cluster(config: Config, features: Any, labels: Any, count: int, progress: bool = False) -> Hierarchy:
+    """Categories and levels of the features."""
+    known, rng = labels if (labels >= 0).any() else None, np.random.default_rng(config.seed)
     with progress_bar("clustering, level", progress) as advance:
-        hierarchy = hssk(
+        return hssk(
             features,
             known,
             count,
@@ -104,7 +125,6 @@ def cluster(config: Config, features: Any, labels: Any, progress: bool = False) 
             rng=rng,
             progress=advance,
         )
-    return hierarchy, found
 
 
 def publish(
@@ -120,16 +140,21 @@ def publish(
     base, table = hierarchy.levels[0], images.table
     names = category_names(table.categories, base.n_clusters)
     assigner = fit_assigner(features, base, table.labels)
-    model = Model(assigner, names, base.n_known, config.backbone, config.weights, backbone.fingerprint(), images.size)
+    model = Model(
+        assigner,
+        names,
+        base.n_known,
+        config.backbone,
+        config.weights,
+        backbone.fingerprint(),
+        images.size,
+        backbone.crop,
+        trained_weights(backbone) if config.method != "frozen" else {},
+    )
     judged = model.describe(table.files, assigner(features, base.labels))
     more: Columns = {key: judged[key] for key in ("confidence", "runner_up", "distance")}
     columns = cluster_columns("file", table.files, hierarchy, names, table.labelled, more)
     run.publish(config, table.root, columns, _tree(hierarchy, names, found), images.skipped, model.save)
-
-
-def stored_size(backbone: Backbone) -> int:
-    """Shorter side at which images are stored: 256 as in the paper, or what a backbone for tiny images looks at."""
-    return 256 if backbone.crop > 64 else backbone.crop
 
 
 def _absolute(path: str | None) -> str | None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 
 from selex.cluster.assign import Assigner, Assignment
+from selex.config import Config
 from selex.data.clusters import Columns
 from selex.data.files import first_line
 from selex.data.store import ImageStore
@@ -23,8 +24,11 @@ from selex.data.table import read_table
 from selex.embed import embed
 from selex.errors import InputError, Note
 from selex.models.backbones import Backbone, load_backbone
+from selex.models.halves import put_trained
 from selex.models.weights import cache_folder
 from selex.run import Run
+
+_TRAINED = "trained.safetensors"
 
 NOTHING = "none of these"
 """The category of an image that fits none."""
@@ -42,6 +46,8 @@ class Model:
         weights: the file its weights came from, where one was given.
         fingerprint: digest of the network's weights; another network's features mean nothing here.
         size: shorter side of stored images, in pixels.
+        crop: side of the square that the network looks at, in pixels.
+        trained: the weights that training changed, by name; empty where the network is as it came.
     """
 
     assigner: Assigner
@@ -51,6 +57,8 @@ class Model:
     weights: str | None
     fingerprint: str
     size: int
+    crop: int
+    trained: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def predict(
         self,
@@ -87,7 +95,8 @@ class Model:
 
     def load_backbone(self, device: str | torch.device = "cpu") -> Backbone:
         """The network, with the very weights that the categories were found with."""
-        backbone = load_backbone(self.backbone, device, self.weights)
+        backbone = load_backbone(self.backbone, device, self.weights, self.crop)
+        put_trained(backbone, self.trained)
         if backbone.fingerprint() != self.fingerprint:
             raise InputError(
                 f"backbone {self.backbone} has other weights here than when the run was made; put back the file it had"
@@ -115,7 +124,10 @@ class Model:
             "reach": torch.from_numpy(self.assigner.reach).contiguous(),
         }
         (folder / "model.safetensors").write_bytes(to_bytes(tensors))
-        about = {key: value for key, value in self.__dict__.items() if key != "assigner"}
+        if self.trained:
+            weights = {name: tensor.cpu().contiguous() for name, tensor in self.trained.items()}
+            (folder / _TRAINED).write_bytes(to_bytes(weights))
+        about = {key: value for key, value in self.__dict__.items() if key not in ("assigner", "trained")}
         (folder / "model.json").write_text(json.dumps({**about, "temperature": self.assigner.temperature}, indent=1))
 
 
@@ -126,11 +138,28 @@ def load(run: str | Path) -> Model:
         about = json.loads((folder / "model.json").read_text())
         tensors = load_file(folder / "model.safetensors")
         assigner = Assigner(tensors["centers"].numpy(), tensors["reach"].numpy(), about.pop("temperature"))
-        return Model(assigner, **about)
+        trained = load_file(folder / _TRAINED) if (folder / _TRAINED).exists() else {}
+        return Model(assigner, **about, trained=trained)
     except FileNotFoundError:
         raise InputError(f"{run}: has no model yet; run the same `selex discover` again to finish it") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise InputError(f"{folder}: cannot be read ({first_line(error)})") from None
+
+
+def load_backbone_for(config: Config, device: str | torch.device) -> tuple[Backbone, Config]:
+    """The backbone of a config, and the config with what follows from it: pixels it looks at, size of stored images."""
+    backbone = load_backbone(config.backbone, device, config.weights, config.crop)
+    size = config.size or _stored_size(backbone)
+    if size < backbone.crop:
+        raise InputError(f"size {size} is less than the {backbone.crop} pixels that {backbone.name} looks at")
+    return backbone, replace(config, crop=backbone.crop, size=size)
+
+
+def _stored_size(backbone: Backbone) -> int:
+    """Shorter side at which images are stored: 256 for a crop of 224 as in the paper, and in proportion."""
+    if not any(True for _ in backbone.parameters()):
+        return backbone.crop  # pixels are compared as they are
+    return 256 if 224 <= backbone.crop <= 256 else round(backbone.crop * 8 / 7)
 
 
 def store_folder(root: str, size: int) -> Path:

@@ -44,3 +44,26 @@ def estimate_bar(shown: bool = True) -> Iterator[Callable[[int, float], None]]:
             advance(len(tried), 18)
 
         yield tell
+
+
+@contextmanager
+def training_bar(epochs: int, steps: int, batch: int, shown: bool = True) -> Iterator[Callable[[int, float], None]]:
+    """The line while a network is trained: epoch, loss, images a second, time left. Call it after each step."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    text = "training, epoch {task.fields[epoch]} of " + str(epochs)
+    rate = TextColumn("loss {task.fields[loss]:.3f}  {task.fields[rate]:,.0f} images/s  left:")
+    console = Console(stderr=True)
+    hidden = not shown or not console.is_terminal
+    columns = (TextColumn(text), BarColumn(), rate, TimeRemainingColumn(elapsed_when_finished=True))
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task("", total=epochs * steps, epoch=1, loss=float("nan"), rate=0.0)
+
+        def advance(epoch: int, loss: float) -> None:
+            done = bar.tasks[task].completed
+            if done < epoch * steps:  # resumed: what was done before is no part of the rate
+                bar.update(task, completed=epoch * steps)
+            bar.update(task, advance=1, epoch=epoch + 1, loss=loss, rate=batch * (bar.tasks[task].speed or 0))
+
+        yield advance

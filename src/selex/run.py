@@ -110,9 +110,14 @@ class Run:
         return (self.folder / "clusters.parquet").exists()
 
     @property
+    def work(self) -> Path:
+        """Where the one who writes keeps what is not done yet: features, checkpoints."""
+        return self.folder / _WORK
+
+    @property
     def features(self) -> Path:
         """Where the one who writes makes features: they become the run's `embeddings` when results are published."""
-        return self.folder / _WORK / EMBEDDINGS
+        return self.work / EMBEDDINGS
 
     @property
     def embeddings(self) -> np.ndarray[Any, Any]:

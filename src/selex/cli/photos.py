@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from selex.cli import training
 from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, app, parse_count, resumable
 from selex.errors import InputError
 from selex.progress import progress_bar
 
 if TYPE_CHECKING:
+    from selex.config import Config
     from selex.run import Run
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `selex discover` wrote.")]
@@ -48,7 +52,11 @@ def discover(
         ),
     ] = None,
     weights: Annotated[Path | None, typer.Option(metavar="FILE", help="A file with the backbone's weights.")] = None,
-    method: Annotated[str, typer.Option(metavar="frozen", help="`frozen`: the backbone as it is.")] = "frozen",
+    crop: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Pixels of the square the backbone looks at; its own size if not given."),
+    ] = None,
+    method: training.MethodName = "frozen",
     out: Annotated[Path, typer.Option(metavar="RUN", help="The run folder to write.")] = Path("selex-run"),
     levels: Levels = None,
     restarts: Restarts = 3,
@@ -57,14 +65,31 @@ def discover(
     store: Store = None,
     strict: Strict = False,
     unbalanced: Unbalanced = False,
+    epochs: training.Epochs = 200,
+    batch: training.BatchSize = 128,
+    lr: training.Rate = 0.1,
+    alpha: training.Alpha = 0.5,
+    balance: training.Lambda = 0.35,
+    trained_blocks: training.Blocks = 2,
+    view_bank: training.Bank = 0,
+    micro_batch: training.Micro = None,
+    interval: training.Interval = 1,
+    without: training.Without = None,
+    train_levels: training.TrainLevels = None,
+    targets: training.Targets = "labels",
+    published: training.Published = False,
+    resume: training.Resume = False,
+    restart: training.Restart = False,
+    tensorboard: training.Board = False,
 ) -> None:
     """Sort photos, some of them labelled, into known categories and new ones, and write a run folder.
 
     Example: `selex discover photos --categories auto --out birds`
     """
     from selex.config import Config
-    from selex.discovery import discover as run_discover
+    from selex.fit import interrupted
     from selex.models import default_backbone
+    from selex.run import Run
 
     place = _device(device)
     config = Config(
@@ -73,14 +98,101 @@ def discover(
         categories=parse_count(categories),
         backbone=backbone or default_backbone(place),
         weights=str(weights.absolute()) if weights else None,
+        crop=crop,
         method=method,
+        training=training.settings(
+            epochs,
+            batch,
+            lr,
+            alpha,
+            balance,
+            trained_blocks,
+            view_bank,
+            micro_batch,
+            interval,
+            without,
+            train_levels,
+            targets,
+            published,
+        ),
         levels=levels,
         restarts=restarts,
         balanced=not unbalanced,
         seed=seed,
     )
-    with resumable("images and features that are done are kept"):
-        run = run_discover(config, out, device=place, store=store, strict=strict, progress=_watched(), tell=typer.echo)
+    if resume:
+        config = replace(interrupted(Run.open(out)), photos=config.photos)
+    _discover(config, out, place, store, strict, restart, tensorboard)
+
+
+@app.command()
+def train(
+    run: RunFolder,
+    method: training.MethodName = "selex",
+    epochs: training.Epochs = 200,
+    batch: training.BatchSize = 128,
+    lr: training.Rate = 0.1,
+    alpha: training.Alpha = 0.5,
+    balance: training.Lambda = 0.35,
+    trained_blocks: training.Blocks = 2,
+    view_bank: training.Bank = 0,
+    micro_batch: training.Micro = None,
+    interval: training.Interval = 1,
+    without: training.Without = None,
+    train_levels: training.TrainLevels = None,
+    targets: training.Targets = "labels",
+    published: training.Published = False,
+    resume: training.Resume = False,
+    restart: training.Restart = False,
+    tensorboard: training.Board = False,
+    device: Device = "auto",
+    store: Store = None,
+) -> None:
+    """Train the network of a run on its photos, and sort them again with what it has learned.
+
+    Example: `selex train birds --epochs 50`
+    """
+    from selex.fit import interrupted
+    from selex.run import Run
+
+    opened = Run.open(run)
+    if resume:
+        config = interrupted(opened)
+    else:
+        asked = training.settings(
+            epochs,
+            batch,
+            lr,
+            alpha,
+            balance,
+            trained_blocks,
+            view_bank,
+            micro_batch,
+            interval,
+            without,
+            train_levels,
+            targets,
+            published,
+        )
+        config = replace(opened.config, method=method, training=asked)
+    _discover(config, run, _device(device), store, False, restart, tensorboard)
+
+
+def _discover(
+    config: Config, out: Path, device: str, store: Path | None, strict: bool, restart: bool, tensorboard: bool
+) -> None:
+    """Do the job and say what was found."""
+    from selex.discovery import discover as run_discover
+    from selex.fit import Ways
+
+    ways = Ways(restart=restart, tensorboard=tensorboard, progress=_watched())
+    kept = "images, features and whole epochs that are done are kept"
+    with resumable(kept):
+        run = run_discover(
+            config, out, device=device, store=store, strict=strict, progress=_watched(), ways=ways, tell=typer.echo
+        )
+    if not _speaks():
+        return
     _summary(run)
     typer.echo(f"\ntable:  {out / 'clusters.csv'}")
     typer.echo(f"next:   selex export {out} --to folders --out sorted      look at the categories in folders")
@@ -216,6 +328,11 @@ def _device(name: str) -> str:
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"--device {name}: {str(error).splitlines()[0]}") from None
     return name
+
+
+def _speaks() -> bool:
+    """Of several processes the first one."""
+    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
 
 def _watched() -> bool:

@@ -6,6 +6,7 @@ Shapes: n images of a batch, flat pixels of all images one after the other as he
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -18,11 +19,44 @@ from selex.data.store import ImageStore
 _BLOCK = 256 << 20  # bytes copied to the device at a time
 
 
-def cut(pixels: Tensor, offsets: Tensor, widths: Tensor, top: Tensor, left: Tensor, crop: int) -> Tensor:
+@dataclass(frozen=True)
+class Place:
+    """Where views are cut: corners `(n, 2)`, top and left as shares of the room there is; whether to mirror `(n,)`."""
+
+    corners: Tensor
+    mirrored: Tensor
+
+    @classmethod
+    def draw(cls, n: int, flip: bool, generator: torch.Generator) -> Place:
+        """Random places; the generator is the host's, so that views do not depend on the device."""
+        corners = torch.rand(n, 2, generator=generator)
+        return cls(corners, (torch.rand(n, generator=generator) < 0.5) & flip)
+
+    def __getitem__(self, index: slice) -> Place:
+        return Place(self.corners[index], self.mirrored[index])
+
+    def corner(self, shapes: Tensor, crop: int) -> Tensor:
+        """Top and left `(n, 2)`, in pixels, of crops of images of these shapes."""
+        room = shapes - crop + 1
+        return torch.minimum((self.corners.to(shapes.device).double() * room).long(), room - 1)
+
+
+def cut(
+    pixels: Tensor,
+    offsets: Tensor,
+    widths: Tensor,
+    top: Tensor,
+    left: Tensor,
+    crop: int,
+    mirrored: Tensor | None = None,
+) -> Tensor:
     """Crops `(n, 3, crop, crop)` of the images that start at `offsets`, from the corners `top`, `left`."""
     side = torch.arange(crop, device=pixels.device)
     row = (top[:, None] + side) * widths[:, None]  # n × crop
-    pixel = row[:, :, None] + (left[:, None] + side)[:, None, :]  # n × crop × crop
+    across = side.expand(len(top), crop)
+    if mirrored is not None:
+        across = torch.where(mirrored[:, None], crop - 1 - across, across)
+    pixel = row[:, :, None] + (left[:, None] + across)[:, None, :]  # n × crop × crop
     channel = torch.arange(3, device=pixels.device)[None, :, None, None]
     return pixels[offsets[:, None, None, None] + 3 * pixel[:, None] + channel]
 
@@ -50,6 +84,14 @@ class DeviceImages:
         corner = (self.shapes[index] - crop).double().div(2).round().long()  # as the store does
         return cut(self.pixels, self.offsets[index], self.shapes[index, 1], corner[:, 0], corner[:, 1], crop)
 
+    def crops(self, rows: Tensor | np.ndarray[Any, Any], place: Place, crop: int) -> Tensor:
+        """Views of some images, one each: uint8 `(n, 3, crop, crop)` on the device."""
+        index = torch.as_tensor(rows).to(self.pixels.device)
+        corner = place.corner(self.shapes[index], crop)
+        mirrored = place.mirrored.to(self.pixels.device)
+        offsets, widths = self.offsets[index], self.shapes[index, 1]
+        return cut(self.pixels, offsets, widths, corner[:, 0], corner[:, 1], crop, mirrored)
+
     @staticmethod
     def fit(store: ImageStore, device: torch.device) -> bool:
         """Whether the images take less than half the memory that the device has free."""
@@ -57,6 +99,35 @@ class DeviceImages:
             return False
         free, _ = torch.cuda.mem_get_info(device)
         return int(3 * store.shapes.astype(np.int64).prod(1).sum()) < free // 2
+
+
+class HostImages:
+    """The images of a store in the host's memory, with the same views."""
+
+    def __init__(self, store: ImageStore) -> None:
+        self.store, self.key = store, store.key
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def centre_crops(self, rows: Sequence[int] | np.ndarray[Any, Any], crop: int = 224) -> Tensor:
+        """The middle of some images: uint8 `(n, 3, crop, crop)`."""
+        return self.store.centre_crops(rows, crop)
+
+    def crops(self, rows: Tensor | np.ndarray[Any, Any], place: Place, crop: int) -> Tensor:
+        """Views of some images, one each: uint8 `(n, 3, crop, crop)`, channels last in memory."""
+        index = np.asarray(rows)
+        corner = place.corner(torch.from_numpy(self.store.shapes[index].astype(np.int64)), crop).tolist()
+        crops = np.empty((len(index), crop, crop, 3), dtype=np.uint8)
+        for out, i, (top, left), mirrored in zip(crops, index, corner, place.mirrored.tolist(), strict=True):
+            view = self.store[i][top : top + crop, left : left + crop]
+            out[:] = view[:, ::-1] if mirrored else view
+        return torch.from_numpy(crops).permute(0, 3, 1, 2)
+
+
+def near(store: ImageStore, device: torch.device) -> DeviceImages | HostImages:
+    """Images where training reads them fastest: on the GPU if they fit there, else in the host's memory."""
+    return DeviceImages(store, device) if DeviceImages.fit(store, device) else HostImages(store)
 
 
 def _blocks(lengths: np.ndarray[Any, Any]) -> list[tuple[int, int]]:

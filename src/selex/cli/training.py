@@ -1,0 +1,107 @@
+"""Options of training, shared by the commands that train."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+import typer
+
+from selex.errors import InputError
+
+if TYPE_CHECKING:
+    from selex.config import Training
+
+MethodName = Annotated[
+    str,
+    typer.Option(
+        metavar="frozen|selex|gcd|simgcd",
+        help="`frozen`: the backbone as it is. `selex`: trained with self-expertise. `gcd`, `simgcd`: trained the way "
+        "of those two papers, to compare.",
+    ),
+]
+Epochs = Annotated[int, typer.Option(min=1, metavar="N", help="Training: passes over the images.")]
+BatchSize = Annotated[int, typer.Option("--batch", min=2, metavar="N", help="Training: images of a step.")]
+Rate = Annotated[float, typer.Option("--lr", metavar="X", help="Training: learning rate of the first epoch.")]
+Alpha = Annotated[float, typer.Option(metavar="X", help="SelEx: how uncertain negatives are, from 0 (InfoNCE) to 1.")]
+Lambda = Annotated[float, typer.Option("--lambda", metavar="X", help="Training: share of the supervised loss.")]
+Blocks = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Training: so many of the backbone's last blocks or stages are trained.")
+]
+Bank = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="V",
+        help="Training: keep V views of each image behind the frozen blocks, so that a step runs only the trained. "
+        "Several times faster, on a CPU above all; 0 makes new views each time.",
+    ),
+]
+Micro = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Training: images at a time on the device, for small memory; same result."),
+]
+Interval = Annotated[int, typer.Option(min=1, metavar="N", help="SelEx: new pseudo-labels every N epochs.")]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="hssk|use|sse|flip",
+        help="SelEx without a part: the levels above the base, unsupervised or supervised self-expertise; or training "
+        "without mirrored views. May be given several times.",
+    ),
+]
+TrainLevels = Annotated[
+    int | None, typer.Option("--train-levels", min=1, metavar="N", help="SelEx: at most so many levels in the losses.")
+]
+Targets = Annotated[
+    str, typer.Option(metavar="labels|radii", help="SelEx: pairs are far by pseudo-labels, or by radii of clusters.")
+]
+Published = Annotated[
+    bool, typer.Option("--published", help="SelEx: follow the published code where it leaves the paper, to compare.")
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with an interrupted training; without one there, stop with an error.")
+]
+Restart = Annotated[bool, typer.Option("--restart", help="Train from the beginning, whatever was done before.")]
+Board = Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard too, to RUN/tensorboard.")]
+
+_PARTS = ("hssk", "use", "sse", "flip")
+
+
+def settings(
+    epochs: int,
+    batch: int,
+    lr: float,
+    alpha: float,
+    balance: float,
+    trained_blocks: int,
+    view_bank: int,
+    micro_batch: int | None,
+    interval: int,
+    without: list[str] | None,
+    train_levels: int | None,
+    targets: str,
+    published: bool,
+) -> Training:
+    """The settings of training, from the options."""
+    from selex.config import Training
+
+    for part in without or ():
+        if part not in _PARTS:
+            raise InputError(f"--without {part}: give one of {', '.join(_PARTS)}")
+    parts = dict.fromkeys(without or (), False)
+    return Training(
+        epochs=epochs,
+        batch=batch,
+        lr=lr,
+        alpha=alpha,
+        balance=balance,
+        trained_blocks=trained_blocks,
+        view_bank=view_bank,
+        micro_batch=micro_batch,
+        interval=interval,
+        levels=train_levels,
+        targets=cast(Literal["labels", "radii"], targets),
+        published=published,
+        **cast(dict[str, Any], parts),
+    )

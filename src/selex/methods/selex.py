@@ -1,0 +1,100 @@
+"""SelEx (ECCV 2024): self-expertise with pseudo-labels at many levels of abstraction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from selex.cluster.hierarchy import hssk
+from selex.cluster.variant import Variant, published
+from selex.config import Training
+from selex.losses import (
+    TargetVariant,
+    cluster_radii,
+    radius_targets,
+    supervised_self_expertise,
+    unsupervised_self_expertise,
+    use_targets,
+)
+from selex.methods.base import Batch, Losses, Method, Task, no_levels, views
+from selex.models.backbones import Backbone
+from selex.types import Hierarchy, Level
+
+PAPER = (Variant(), TargetVariant())
+PUBLISHED = (published(), TargetVariant(features="raw", sums="columns"))
+
+
+class SelEx(Method):
+    """Hierarchical pseudo-labels before each epoch; USE and SSE on each batch."""
+
+    own_kind = "distance"
+    level_labels: Tensor
+    radii: Tensor
+
+    def __init__(self, backbone: Backbone, task: Task, settings: Training) -> None:
+        super().__init__(backbone, task, settings)
+        self.variant, self.target_variant = PUBLISHED if settings.published else PAPER
+        self.augmented = self.variant.crops == "augmented"
+        self.by_radii = settings.targets == "radii" or settings.published
+
+    def prepare(self, epoch: int, features: Callable[[], Tensor], labels: Tensor, rng: Any) -> Level | None:
+        """Pseudo-labels of all levels, every `interval` epochs."""
+        if epoch % self.settings.interval:
+            return None
+        rows = features()
+        levels = self.pseudo_labels(rows, labels, rng).levels
+        self.level_labels = torch.stack([torch.as_tensor(level.labels).long() for level in levels])
+        if self.by_radii:
+            radii = [cluster_radii(rows, level)[level.labels] for level in levels]
+            self.radii = torch.stack(radii)
+        return levels[0]
+
+    def pseudo_labels(self, features: Tensor, labels: Tensor, rng: Any) -> Hierarchy:
+        """The hierarchy that the losses use."""
+        task, settings = self.task, self.settings
+        return hssk(
+            features,
+            labels if task.n_known else None,
+            task.n_categories,
+            n_levels=settings.levels if settings.hssk else 1,
+            balanced=task.balanced,
+            variant=self.variant,
+            rng=rng,
+        )
+
+    def encode(self, states: Tensor) -> tuple[Tensor, ...]:
+        """Embeddings, and features where radii are compared with their distances."""
+        features = self.features(states)
+        return (self.head(features), features.detach()) if self.by_radii else (self.head(features),)
+
+    def losses(self, encoded: tuple[Tensor, ...], batch: Batch) -> Losses:
+        """`(1 - lambda) USE + lambda SSE`."""
+        embeddings, settings = encoded[0], self.settings
+        levels = self.level_labels[:, batch.rows]
+        targets = self.targets(encoded, batch, levels)
+        use = unsupervised_self_expertise(*views(embeddings), targets, settings.temperature, self.kind, settings.form)
+        pseudo = levels if settings.sse else no_levels(batch.rows)
+        sse = supervised_self_expertise(
+            embeddings, batch.labels.repeat(2), pseudo.repeat(1, 2), settings.supervised_temperature, self.kind
+        )
+        loss = (1 - settings.balance) * use + settings.balance * sse
+        return {"loss": loss, "use": use.detach(), "sse": sse.detach()}
+
+    def targets(self, encoded: tuple[Tensor, ...], batch: Batch, levels: Tensor) -> Tensor:
+        """Target matrix of unsupervised self-expertise."""
+        alpha = self.settings.alpha if self.settings.use else 0.0
+        if self.by_radii:
+            return radius_targets(*views(encoded[1]), self.radii[:, batch.rows], alpha, self.target_variant)
+        return use_targets(levels, alpha, self.target_variant)
+
+    def memory(self) -> dict[str, Any]:
+        """Pseudo-labels stay for `interval` epochs."""
+        return {name: getattr(self, name) for name in ("level_labels", "radii") if hasattr(self, name)}
+
+    def remember(self, memory: dict[str, Any]) -> None:
+        """Take up pseudo-labels."""
+        for name, tensor in memory.items():
+            setattr(self, name, tensor)

@@ -1,0 +1,215 @@
+"""A backbone in two halves: the frozen trunk, which never changes, and the trained tail behind it.
+
+n images, t tokens, d dims. What goes from trunk to tail are *states*: tokens of a vision transformer, maps of a network
+with stages, scaled pixels where everything is trained or the network cannot be taken apart.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from timm.layers.attention import Attention
+from timm.models.efficientnet import EfficientNet
+from timm.models.vision_transformer import Block, VisionTransformer
+from torch import Tensor, nn
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from selex.errors import InputError
+from selex.models.backbones import Backbone
+
+
+class Trunk(nn.Module):
+    """Images (n, 3, crop, crop) with values in 0…255 to states, without gradient.
+
+    On a GPU it is a copy of the frozen weights in bfloat16: they are never trained, so rounding them loses nothing.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, backbone: Backbone, first_trained: int | None) -> None:
+        super().__init__()
+        on_gpu = backbone.mean.is_cuda
+        self.precision = torch.bfloat16 if on_gpu else torch.float32
+        self.layout = backbone.layout
+        self.register_buffer("mean", backbone.mean, persistent=False)
+        self.register_buffer("std", backbone.std, persistent=False)
+        stem = _stem(backbone.network, first_trained)
+        self.stem = copy.deepcopy(stem).to(self.precision) if on_gpu else stem
+        self.requires_grad_(False)
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        """States of images."""
+        scaled = ((images.to(torch.float32) - self.mean) / self.std).to(self.precision)
+        states: Tensor = self.stem(scaled.contiguous(memory_format=self.layout))
+        return states
+
+
+class Tail(nn.Module):
+    """States to features (n, d): the backbone's own trained blocks and what follows them."""
+
+    def __init__(self, backbone: Backbone, first_trained: int | None) -> None:
+        super().__init__()
+        self.rest = _rest(backbone.network, first_trained)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Features of states."""
+        features: Tensor = self.rest(states)
+        return features
+
+
+def halve(backbone: Backbone, trained_blocks: int | None) -> tuple[Trunk, Tail]:
+    """Trunk and tail of a backbone of which the last `trained_blocks` blocks are trained, or all of it if None.
+
+    Only parameters of those blocks keep their gradient; embeddings, the last norm and what lies behind the blocks are
+    frozen. The tail shares its weights with the backbone: training it trains the backbone.
+    """
+    backbone.requires_grad_(False)
+    if trained_blocks is None:
+        backbone.network.requires_grad_(True)
+    else:
+        blocks = backbone.blocks
+        if not 1 <= trained_blocks <= len(blocks):
+            raise InputError(f"trained_blocks must be from 1 to the {len(blocks)} of {backbone.name}")
+        for block in blocks[-trained_blocks:]:
+            block.requires_grad_(True)
+    _freeze_statistics(backbone)
+    if not any(parameter.requires_grad for parameter in backbone.parameters()):
+        raise InputError(f"backbone {backbone.name} has nothing that can be trained; choose another, or method frozen")
+    first = None if trained_blocks is None else len(backbone.blocks) - trained_blocks
+    return Trunk(backbone, first), Tail(backbone, first)
+
+
+def trained_weights(backbone: Backbone) -> dict[str, Tensor]:
+    """The tensors of a backbone that training changes, by name."""
+    return {name: tensor.detach() for name, tensor in backbone.network.named_parameters() if tensor.requires_grad}
+
+
+def put_trained(backbone: Backbone, trained: dict[str, Tensor]) -> None:
+    """Put weights that `trained_weights` gave into a backbone."""
+    parameters = dict(backbone.network.named_parameters())
+    with torch.no_grad():
+        for name, tensor in trained.items():
+            parameters[name].copy_(tensor)
+
+
+def _freeze_statistics(backbone: Backbone) -> None:
+    """Batch norm goes on with the statistics it has: those of a batch of 128 are worse, and depend on the batch."""
+    backbone.eval()
+
+
+class _Identity(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def _stem(network: Any, first: int | None) -> nn.Module:
+    if first is None or not _can_halve(network):
+        return _Identity()
+    return (_VitStem if isinstance(network, VisionTransformer) else _ConvStem)(network, first)
+
+
+def _rest(network: Any, first: int | None) -> nn.Module:
+    if first is None or not _can_halve(network):
+        return _WithoutImages(network)
+    return (_VitRest if isinstance(network, VisionTransformer) else _ConvRest)(network, first)
+
+
+def _can_halve(network: Any) -> bool:
+    return isinstance(network, VisionTransformer | EfficientNet)
+
+
+class _WithoutImages(nn.Module):
+    """A network that is trained as a whole, or that we cannot take apart: its states are scaled images."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, states: Tensor) -> Tensor:
+        features: Tensor = self.network(states.float())
+        return features
+
+
+class _VitStem(nn.Module):
+    """Patches, positions and the first blocks of a vision transformer."""
+
+    def __init__(self, network: VisionTransformer, first: int) -> None:
+        super().__init__()
+        self.network = copy.copy(network)  # shares the weights; only the list of blocks is another
+        self.network._modules = {**network._modules, "blocks": network.blocks[:first]}
+
+    def forward(self, x: Tensor) -> Tensor:
+        network = self.network
+        x = network.norm_pre(network.patch_drop(network._pos_embed(network.patch_embed(x))))
+        tokens: Tensor = network.blocks(x)
+        return tokens
+
+
+class _VitRest(nn.Module):
+    """The last blocks of a vision transformer, the last norm and the pooling."""
+
+    def __init__(self, network: VisionTransformer, first: int) -> None:
+        super().__init__()
+        self.blocks: Any = network.blocks[first:]
+        self.norm, self.fc_norm = network.norm, network.fc_norm
+        self.pool, self.only_class = network.pool, _only_class_token(network)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.only_class:
+            features: Tensor = self.fc_norm(self.pool(self.norm(self.blocks(x))))
+            return features
+        last: Any = self.blocks[-1]
+        token: Tensor = self.fc_norm(self.norm(class_token(last, self.blocks[:-1](x))))
+        return token
+
+
+def _only_class_token(network: VisionTransformer) -> bool:
+    """Whether the feature is the class token of blocks that we know: then the last one need not make the others."""
+    last: Any = network.blocks[-1]
+    plain = type(last) is Block and type(last.attn) is Attention and getattr(last.attn, "gate", None) is None
+    return plain and network.global_pool == "token" and network.attn_pool is None
+
+
+def class_token(block: Block, x: Tensor) -> Tensor:
+    """What a transformer block makes of the first token (n, d): a sixth of the work of making all."""
+    attention: Any = block.attn
+    n, t = x.shape[:2]
+    seen, heads = block.norm1(x), attention.num_heads
+    width = attention.qkv.weight.shape[0] // 3
+    query_bias, bias = (None, None) if attention.qkv.bias is None else attention.qkv.bias.split([width, 2 * width])
+    query_weight, weight = attention.qkv.weight.split([width, 2 * width])
+    query = linear(seen[:, :1], query_weight, query_bias).view(n, 1, heads, -1).transpose(1, 2)
+    key, value = linear(seen, weight, bias).view(n, t, 2, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+    mixed = scaled_dot_product_attention(attention.q_norm(query), attention.k_norm(key), value)
+    mixed = attention.proj(attention.norm(mixed.transpose(1, 2).reshape(n, width)))
+    first = x[:, 0] + block.ls1(mixed)
+    token: Tensor = first + block.ls2(block.mlp(block.norm2(first)))
+    return token
+
+
+class _ConvStem(nn.Module):
+    """The stem and first stages of an EfficientNet."""
+
+    def __init__(self, network: Any, first: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(network.conv_stem, network.bn1, *network.blocks[:first])
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps: Tensor = self.layers(x)
+        return maps
+
+
+class _ConvRest(nn.Module):
+    """The last stages of an EfficientNet and what follows."""
+
+    def __init__(self, network: Any, first: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*network.blocks[first:], network.conv_head, network.bn2, network.global_pool)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.layers(x)
+        return features

@@ -1,0 +1,403 @@
+"""The loop: pseudo-labels, steps, a checkpoint, again. One device or many, the same code.
+
+All randomness of an epoch is drawn from the seed and its number, so that training which is cut off goes on from the
+last checkpoint to the same result.
+"""
+
+# N images, b images of a step on this process, 2b views
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from selex.checkpoint import Checkpoints
+from selex.data.views import DeviceImages, HostImages, Place
+from selex.errors import InputError
+from selex.methods.base import Batch, Method
+from selex.metrics import matched
+from selex.progress import training_bar
+from selex.speed import Graph, compiled_blocks, deterministic
+from selex.states import CPU_CHUNK, States, ViewBank, filled, generator_of
+from selex.types import Level
+
+try:
+    from lightning_fabric import Fabric
+except ImportError:  # the same library, as a part of the whole `lightning` package
+    from lightning.fabric import Fabric  # type: ignore[import-not-found,no-redef]
+
+LAST_LR = 1e-3  # of the first
+_SAMPLER, _VIEWS, _CLUSTERS, _AUGMENTED = 1, 3, 4, 5  # uses of randomness; 2 is the view bank's
+
+Entry = dict[str, Any]
+Score = Callable[[Any], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is trained on: images, labels (-1 where unknown), file names for messages, pixels the network sees."""
+
+    images: DeviceImages | HostImages
+    labels: Any
+    files: list[str]
+    crop: int
+
+
+@dataclass
+class Watch:
+    """Who is told: of an epoch, of its end with the metrics; `score` gives accuracies where the truth is known."""
+
+    log: Callable[[Entry], None] = lambda entry: None
+    score: Score | None = None
+    progress: bool = False
+
+
+def start(device: str | torch.device) -> Fabric:
+    """Fabric on a device: one process, or one of many where `torchrun` or a cluster started several."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it a GPU's products differ from run to run
+    place = torch.device(device)
+    precision: Any = "bf16-mixed" if place.type == "cuda" else "32-true"
+    if "LOCAL_RANK" in os.environ or "SLURM_NTASKS" in os.environ:
+        fabric = Fabric(
+            accelerator="cuda" if place.type == "cuda" else "cpu",
+            devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+            num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
+            strategy="ddp",
+            precision=precision,
+        )
+        fabric.launch()
+        return fabric
+    devices: Any = [place.index or 0] if place.type == "cuda" else 1
+    return Fabric(accelerator="cuda" if place.type == "cuda" else "cpu", devices=devices, precision=precision)
+
+
+def train(
+    method: Method,
+    data: Data,
+    seed: int,
+    *,
+    fabric: Fabric,
+    checkpoints: Checkpoints | None = None,
+    watch: Watch | None = None,
+    compile: bool = False,
+) -> list[Entry]:
+    """Train a method's network in place; the metrics of every epoch."""
+    check(method, data)
+    loop = _Loop(method, data, seed, fabric, checkpoints, watch or Watch(), compile)
+    try:
+        return loop.run()
+    except torch.OutOfMemoryError:
+        smaller = max(1, (method.settings.micro_batch or method.settings.batch) // 4)
+        raise InputError(
+            f"{fabric.device} has too little memory for this training: set --micro-batch {smaller} (the result is the "
+            "same), no view bank, or a smaller --batch"
+        ) from None
+
+
+def check(method: Method, data: Data) -> None:
+    """Refuse what cannot be trained on, before anything is done."""
+    n, settings = len(data.images), method.settings
+    if settings.batch > n:
+        raise InputError(f"a batch of {settings.batch} is larger than the {n} images: set --batch to at most {n}")
+    if settings.batch < 2:
+        raise InputError("a batch needs at least 2 images, which are compared with each other: set a larger --batch")
+    if (np.asarray(data.labels) >= 0).all():
+        raise InputError("every image is labelled, so there is nothing to discover: leave some unlabelled")
+
+
+class _Loop:
+    """One training, from its parts."""
+
+    def __init__(
+        self,
+        method: Method,
+        data: Data,
+        seed: int,
+        fabric: Fabric,
+        checkpoints: Checkpoints | None,
+        watch: Watch,
+        compile: bool,
+    ) -> None:
+        self.method, self.data, self.seed, self.fabric = method, data, seed, fabric
+        self.checkpoints, self.watch = checkpoints, watch
+        self.settings, self.device = method.settings, fabric.device
+        method.to(self.device)
+        method.gather = self._gather
+        self.labels = torch.as_tensor(data.labels, dtype=torch.long).to(self.device)
+        chunk = 2 * self.settings.batch if self.device.type == "cuda" else CPU_CHUNK  # a step's: one shape for all
+        self.states = States(method.trunk.to(self.device), data.images, data.crop, self.device, chunk)
+        self.bank = self._bank()
+        self.compile = compile
+        self.graph = Graph(self._forward_backward) if self._can_graph() else None
+        self.trained = [parameter for parameter in method.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.SGD(
+            self.trained,
+            lr=self.settings.lr,
+            momentum=self.settings.momentum,
+            weight_decay=5e-5 if self.settings.published else self.settings.weight_decay,
+            fused=self.device.type == "cuda",
+        )
+        self.clusters: Any = None  # of the epoch before, to see what changed
+        self.history: list[Entry] = []
+
+    def run(self) -> list[Entry]:
+        steps = len(self.data.images) // self.settings.batch
+        with (
+            deterministic(self.device),
+            compiled_blocks(self.method, self.method.trunk, on=self.compile),
+            training_bar(self.settings.epochs, steps, self.settings.batch, self._shows()) as bar,
+        ):
+            for epoch in range(self.resume(), self.settings.epochs):
+                begun = time.perf_counter()
+                seen = self.prepare(epoch)
+                prepared = time.perf_counter()
+                losses = self.epoch(epoch, bar)
+                seconds = {"prepared": prepared - begun, "seconds": time.perf_counter() - begun}
+                entry = {"step": "epoch", "epoch": epoch, **losses, "lr": self.rate(epoch), **seen, **seconds}
+                self.end(epoch, entry)
+        if self.checkpoints and self.fabric.is_global_zero:
+            self.checkpoints.wait()
+        return self.history
+
+    def prepare(self, epoch: int) -> Entry:
+        """Pseudo-labels, made once and shared by all processes, and what can be seen of them."""
+        seen: Entry = {}
+        if self.fabric.is_global_zero:
+            rows: list[Tensor] = []
+
+            def features() -> Tensor:
+                rows.append(self.features(epoch))
+                return rows[0]
+
+            rng = np.random.default_rng([self.seed, _CLUSTERS, epoch])
+            level = self.method.prepare(epoch, features, self.labels, rng)
+            seen = self._see(level, rows[0]) if level is not None else {}
+        if self.fabric.world_size > 1:
+            memory = {name: _host(value) for name, value in self.method.memory().items()}
+            self.method.remember(_to(self.fabric.broadcast(memory), self.device))
+        if self.bank:
+            self.bank.turn_to(epoch)
+        if self.graph:
+            self.graph.forget()  # it reads pseudo-labels where they were
+        return seen
+
+    @torch.no_grad()
+    def features(self, epoch: int) -> Tensor:
+        """L2-normalised features of all images as the network is now."""
+        chunks = self.states.centres()
+        if self.method.augmented:
+            chunks = self.states.augmented(generator_of(self.seed, _AUGMENTED, epoch), self.settings.flip)
+        with self.fabric.autocast():
+            made = [self.method.features(filled(states, self.states.chunk))[: len(states)] for states in chunks]
+        features = normalize(torch.cat(made).float(), dim=1)
+        if not features.isfinite().all():
+            raise InputError(f"features are not finite before epoch {epoch}; {self._last_good()}; try a smaller --lr")
+        return features
+
+    def epoch(self, epoch: int, bar: Any) -> Entry:
+        """All steps of an epoch; the mean of each loss."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate(epoch)
+        totals: dict[str, Tensor] = {}
+        behind: tuple[int, Tensor, Tensor] | None = None
+        for step, batch in enumerate(self.batches(epoch)):
+            losses = self.step(batch)
+            if behind is not None:
+                bar(epoch, self._checked(epoch, *behind))  # of the step before: the device need not wait for us
+            behind = (step, losses["loss"].detach(), batch.rows)
+            for name, value in losses.items():
+                totals[name] = totals.get(name, 0) + value.detach()
+        assert behind is not None
+        bar(epoch, self._checked(epoch, *behind))
+        return {name: float(total) / (behind[0] + 1) for name, total in totals.items()}
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """The steps' images, this process's share of each: drawn with replacement, labelled ones more often."""
+        settings, n = self.settings, len(self.data.images)
+        order = torch.from_numpy(draw(self.data.labels, np.random.default_rng([self.seed, _SAMPLER, epoch])))
+        share = settings.batch // self.fabric.world_size
+        mine = slice(self.fabric.global_rank * share, (self.fabric.global_rank + 1) * share)
+        views = self._bank_views if self.bank else self._new_views
+        for step in range(n // settings.batch):
+            rows = order[step * settings.batch : (step + 1) * settings.batch]
+            states = views(rows, generator_of(self.seed, _VIEWS, epoch, step), mine)
+            here = rows[mine].to(self.device)
+            yield Batch(states, here, self.labels[here])
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        """One step of the optimiser; the losses."""
+        losses = self.graph(batch) if self.graph else self._forward_backward(batch)
+        if self.fabric.world_size > 1:
+            self._add_up()
+        self.optimizer.step()
+        return losses
+
+    def _forward_backward(self, batch: Batch) -> dict[str, Tensor]:
+        """The losses, and the gradient of the first of them in place of the one before."""
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.settings.micro_batch:
+            return self._in_pieces(batch)
+        with self.fabric.autocast():
+            losses = self.method(batch)
+        losses["loss"].backward()
+        return {name: value.detach() for name, value in losses.items()}
+
+    def _in_pieces(self, batch: Batch) -> dict[str, Tensor]:
+        """The same gradient with less memory: rows are encoded in pieces, first for the loss, then for its gradient."""
+        method, pieces = self.method, torch.split(batch.states, 2 * (self.settings.micro_batch or 1))
+        with self.fabric.autocast(), torch.no_grad():
+            parts = [method.encode(piece) for piece in pieces]
+        leaves = [torch.cat(part).requires_grad_() for part in zip(*parts, strict=True)]
+        with self.fabric.autocast():
+            losses = method.losses(method.all_views(tuple(leaves)), method.whole(batch))
+        losses["loss"].backward()  # type: ignore[no-untyped-call]
+        splits = [
+            (None,) * len(pieces) if leaf.grad is None else torch.split(leaf.grad, [len(piece) for piece in pieces])
+            for leaf in leaves
+        ]
+        for piece, *gradients in zip(pieces, *splits, strict=True):
+            with self.fabric.autocast():
+                encoded = method.encode(piece)
+            wanted = [(out, gradient) for out, gradient in zip(encoded, gradients, strict=True) if out.requires_grad]
+            outputs, weights = zip(*wanted, strict=True)
+            torch.autograd.backward(outputs, weights)
+        return losses
+
+    def end(self, epoch: int, entry: Entry) -> None:
+        """After an epoch: tell of it, and keep what is needed to go on from here."""
+        self.history.append(entry)
+        if not self.fabric.is_global_zero:
+            return
+        self.watch.log(entry)
+        if self.checkpoints:
+            state = {"method": self.trained_state(), "optimizer": self.optimizer.state_dict()["state"]}
+            memory = {"clusters": self.clusters, **self.method.memory()}
+            self.checkpoints.save(epoch, {**state, "memory": memory, "history": self.history})
+
+    def resume(self) -> int:
+        """Take up the newest checkpoint; the epoch to go on with."""
+        state = self.checkpoints.latest(self.device) if self.checkpoints else None
+        if state is None:
+            return 0
+        self.method.load_state_dict(state["method"], strict=False)
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
+        self.clusters = state["memory"].pop("clusters")
+        self.clusters = None if self.clusters is None else self.clusters.cpu()
+        self.method.remember(state["memory"])
+        self.history = state["history"]
+        return int(state["epoch"]) + 1
+
+    def trained_state(self) -> dict[str, Tensor]:
+        """Weights that change."""
+        return {name: tensor for name, tensor in self.method.named_parameters() if tensor.requires_grad}
+
+    def rate(self, epoch: int) -> float:
+        """Learning rate of an epoch: a cosine from `lr` to a thousandth of it."""
+        fall = (1 + math.cos(math.pi * epoch / self.settings.epochs)) / 2
+        return self.settings.lr * (LAST_LR + (1 - LAST_LR) * fall)
+
+    def _bank(self) -> ViewBank | None:
+        settings = self.settings
+        if not settings.view_bank:
+            return None
+        return ViewBank(self.states, settings.view_bank, settings.renew, settings.flip, self.seed)
+
+    def _new_views(self, rows: Tensor, generator: torch.Generator, mine: slice) -> Tensor:
+        places = [Place.draw(len(rows), self.settings.flip, generator)[mine] for _ in range(2)]
+        both = Place(*(torch.cat(parts) for parts in zip(*((p.corners, p.mirrored) for p in places), strict=True)))
+        return self.states.of(rows[mine].repeat(2), both)
+
+    def _bank_views(self, rows: Tensor, generator: torch.Generator, mine: slice) -> Tensor:
+        assert self.bank
+        first = torch.randint(self.bank.views, (len(rows),), generator=generator)
+        further = torch.randint(1, self.bank.views, (len(rows),), generator=generator)
+        slots = torch.stack([first, (first + further) % self.bank.views])[:, mine]
+        return self.bank.pick(rows[mine].repeat(2), slots.flatten())
+
+    def _gather(self, x: Tensor) -> Tensor:
+        """`1 × …` of this process to `processes × …`, with gradient to what is ours.
+
+        Every process has the loss of all rows, and its gradient for its own; their sum is the whole gradient.
+        """
+        if self.fabric.world_size == 1:
+            return x
+        parts = list(self.fabric.all_gather(x.detach()[0]))
+        parts[self.fabric.global_rank] = x[0]
+        return torch.stack(parts)
+
+    def _add_up(self) -> None:
+        for parameter in self.trained:
+            if parameter.grad is not None:
+                total: Any = self.fabric.all_reduce(parameter.grad, reduce_op="sum")
+                parameter.grad = total
+
+    def _see(self, level: Level, features: Tensor) -> Entry:
+        """What can be seen of the clusters before an epoch."""
+        clusters = torch.as_tensor(level.labels).cpu()
+        sizes = np.bincount(clusters.numpy(), minlength=level.n_clusters)
+        seen: Entry = {"sizes": [int(sizes.min()), float(np.median(sizes)), int(sizes.max())]}
+        if level.n_known:
+            seen["agreement"] = _agreement(features, self.labels, level)
+        if self.clusters is not None:
+            seen["changed"] = 1 - float(matched(self.clusters.numpy(), clusters.numpy()).mean())
+        self.clusters = clusters
+        return seen | (self.watch.score(clusters.numpy()) if self.watch.score else {})
+
+    def _checked(self, epoch: int, step: int, loss: Tensor, rows: Tensor) -> float:
+        value = float(loss)
+        if not math.isfinite(value):
+            files = ", ".join(self.data.files[row] for row in rows[:3].tolist())
+            raise InputError(
+                f"the loss is {value} in epoch {epoch}, step {step} (batch of {files}, …); {self._last_good()}; try a "
+                "smaller --lr"
+            )
+        return value
+
+    def _last_good(self) -> str:
+        if not self.checkpoints:
+            return "no checkpoint is kept"
+        self.checkpoints.wait()
+        paths = self.checkpoints.paths()
+        return f"the last good checkpoint is {paths[-1]}" if paths else "there is no checkpoint yet"
+
+    def _can_graph(self) -> bool:
+        """One GPU, whole batches: then the work of a step is the same sequence of kernels each time."""
+        alone = self.fabric.world_size == 1 and not self.settings.micro_batch
+        return self.device.type == "cuda" and alone
+
+    def _shows(self) -> bool:
+        return self.watch.progress and self.fabric.is_global_zero
+
+
+def draw(labels: Any, rng: np.random.Generator) -> Any:
+    """Rows of an epoch, N draws with replacement: labelled rows weigh 1, unlabelled ones n_labelled / N."""
+    labelled = np.asarray(labels) >= 0
+    if not labelled.any():
+        return rng.integers(len(labelled), size=len(labelled))
+    weights = np.where(labelled, 1.0, labelled.mean())
+    return rng.choice(len(labelled), size=len(labelled), p=weights / weights.sum())
+
+
+def _agreement(features: Tensor, labels: Tensor, level: Level) -> float:
+    """Share of labelled rows that are nearest to the centre of their own category."""
+    held = labels >= 0
+    nearest = torch.cdist(features[held], torch.as_tensor(level.centers).to(features)).argmin(1)
+    return float((nearest == labels[held]).float().mean())
+
+
+def _host(value: Any) -> Any:
+    return value.cpu() if isinstance(value, Tensor) else value
+
+
+def _to(memory: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in memory.items()}
