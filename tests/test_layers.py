@@ -22,6 +22,7 @@ LAYERS = [
     "model",
     "discovery",
     "report",
+    "bench",
     "demo",
     "cli",
     "__main__",

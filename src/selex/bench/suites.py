@@ -18,10 +18,10 @@ DEPTH = 12
 TAIL = 10.0
 """How much larger the largest class of the long-tailed subsample is than the smallest."""
 
-TRAINING = frozenset(
-    ("epochs", "batch", "lr", "momentum", "weight_decay", "trained_blocks", "hssk", "use", "sse", "levels", "alpha")
-    + ("balance", "interval", "targets", "form", "kind", "temperature", "supervised_temperature", "head_dim")
-    + ("view_bank", "published")
+TRAINING = (
+    *("epochs", "batch", "lr", "momentum", "weight_decay", "trained_blocks", "interval", "head_dim", "view_bank"),
+    *("hssk", "use", "sse", "levels", "alpha", "balance", "targets", "form", "kind"),
+    *("temperature", "supervised_temperature", "published"),
 )
 """Settings of training that a row may change."""
 

@@ -19,6 +19,8 @@ from selex.types import Scores
 OWN = {"frozen": "Frozen features"}
 """Methods that the paper does not name."""
 
+_IN_MAIN = "In the paper: on unlabelled training images, from tab:cub, tab:pet, tab:cifar10 and tab:herb."
+
 
 @dataclass(frozen=True)
 class Show:
@@ -38,10 +40,12 @@ class Show:
 def make_tables(results: Sequence[Result], name: str = "main", show: Show | None = None) -> list[Table]:
     """The tables of a suite; a suite without results is an `InputError`."""
     chosen, show = select(results, name), show or Show()
+    if show.part == "inductive" and not any(result.inductive for result in chosen):
+        raise InputError(f"no result of suite {name!r} holds accuracies on test images")
     if name == "main":
         return [_main(chosen, show)]
     if name == "time":
-        return [_time([run for run in chosen if run.dataset == name_]) for name_ in _datasets(chosen)]
+        return [_time([run for run in chosen if run.dataset == dataset]) for dataset in _datasets(chosen)]
     return [_ablation(suite(name), *key, rows, show) for key, rows in by_row(chosen).items()]
 
 
@@ -91,7 +95,7 @@ def _main(results: list[Result], show: Show) -> Table:
     if show.all_methods:
         listed = {key.method for key in ours}
         rows += [row for key, row in theirs.items() if key[0] not in listed and row]
-    return Table(SUITES["main"].title, columns, rows, _notes(results, show, paper_rows=True))
+    return Table(SUITES["main"].title, columns, rows, _notes(results, show, _IN_MAIN))
 
 
 def _main_row(setting: Setting, cells: dict[str, Seeds], datasets: Iterable[str], show: Show) -> list[str]:
@@ -125,7 +129,8 @@ def _ablation(about: Suite, dataset: str, setting: Setting, rows: dict[str, Seed
         lines.append(line + (_theirs(theirs[row.label]) if with_paper else []))
     where = f"{dataset_name(dataset)}, {method_name(setting)}, {setting.backbone}, {setting.epochs} epochs"
     runs = [run for seeds in rows.values() for run in seeds.results]
-    return Table(f"{about.title}: {where}", columns, lines, _notes(runs, show, with_paper))
+    source = _source(row for row in known if theirs[row.label]) if with_paper else ""
+    return Table(f"{about.title}: {where}", columns, lines, _notes(runs, show, source))
 
 
 def _in_paper(about: Suite, row: Row, method: str, dataset: str) -> Scores | None:
@@ -208,9 +213,16 @@ def _about(results: Sequence[Result]) -> list[str]:
     return [f"selex {versions} on {', '.join(sorted({run.device for run in results}))}."]
 
 
-def _notes(results: Sequence[Result], show: Show, paper_rows: bool) -> list[str]:
+def _source(rows: Iterable[Row]) -> str:
+    """Which tables of the paper the numbers beside ours are from."""
+    sections = {(row.paper or "").partition("/")[0] for row in rows}
+    labels = {row.section: row.label for row in paper.paper_rows()}
+    names = sorted(labels[section] for section in sections if section in labels)
+    names += [f"the main tables ({', '.join(labels[name] for name in paper.MAIN)})"] * ("main" in sections)
+    return f"Paper: {paper.BACKBONE}, unlabelled training images, from {' and '.join(names)}."
+
+
+def _notes(results: Sequence[Result], show: Show, source: str) -> list[str]:
     scored = "unlabelled training images" if show.part == "transductive" else "test images"
-    notes = [f"Accuracy ({show.version}) in percent on {scored}, mean ± standard deviation over seeds."]
-    if paper_rows:
-        notes.append("Paper: unlabelled training images, its ablations with dino-vitb16.")
-    return [*notes, *_about(results)]
+    ours = f"Accuracy ({show.version}) in percent on {scored}, mean ± standard deviation over seeds."
+    return [ours, *([source] if source else []), *_about(results)]
