@@ -44,7 +44,7 @@ def radar(results: Sequence[Result]) -> Figure:
     grouped = by_setting(results)
     found = {name for cells in grouped.values() for name in cells} | {name for row in rivals.values() for name in row}
     datasets = [name for name in SUITES["main"].datasets if name in found]
-    figure = Figure(figsize=(12, 6.6), layout="constrained")
+    figure = Figure(figsize=(12.5, 6.2), layout="constrained")
     for place, part in enumerate(("novel", "known"), start=1):
         axes: Any = figure.add_subplot(1, 2, place, projection="polar")
         for method, scores in rivals.items():
@@ -53,10 +53,8 @@ def radar(results: Sequence[Result]) -> Figure:
         for color, (setting, cells) in zip(_colors(), grouped.items(), strict=False):
             values = [getattr(cells[name].mean(), part) if name in cells else math.nan for name in datasets]
             _spoke(axes, values, marker="o", color=color, label=_name(setting))
-        axes.set_xticks(_angles(len(datasets)), [dataset_name(name) for name in datasets], fontsize=9)
-        axes.set(ylim=(0, 100), theta_offset=math.pi / 2)
-        axes.set_title(part.capitalize(), pad=22)
-        axes.tick_params(axis="x", pad=18)
+        _name_spokes(axes, datasets)
+        axes.set_title(part.capitalize(), pad=26)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     return figure
@@ -127,6 +125,16 @@ def _spoke(axes: Any, values: Iterable[float], **style: Any) -> None:
     percents = [100 * value for value in values]
     angles = _angles(len(percents))
     axes.plot([*angles, angles[0]], [*percents, percents[0]], lw=1.8, **style)
+
+
+def _name_spokes(axes: Any, datasets: Sequence[str]) -> None:
+    """The datasets around the radar, the first at the top, each name outside the circle."""
+    angles = _angles(len(datasets))
+    axes.set(ylim=(0, 100), theta_offset=math.pi / 2)
+    axes.set_xticks(angles, [dataset_name(name) for name in datasets], fontsize=9)
+    for label, angle in zip(axes.get_xticklabels(), angles, strict=True):
+        right = -math.sin(angle)
+        label.set_ha("center" if abs(right) < 0.1 else "left" if right > 0 else "right")
 
 
 def _angles(n: int) -> list[float]:

@@ -75,6 +75,9 @@ class Result:
     command: str = ""
     file: str = field(default="", compare=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "curve", tuple(self.curve))
+
     @property
     def file_name(self) -> str:
         """A name that says what the run is; two runs that differ in nothing else than their settings share it."""
