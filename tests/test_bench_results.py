@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from results_for_tests import result
@@ -36,6 +37,14 @@ def test_the_file_is_the_schema():
     assert values["format"] == 1
     assert values["transductive"]["v2"] == [0.7, None, 0.65]
     assert values["inductive"] is None
+
+
+def test_numbers_of_numpy_and_diverged_losses_can_be_written(tmp_path):
+    curve = [{"epoch": np.int64(0), "all": np.float32(0.5), "loss": math.inf}]
+    found = Result.load(result(curve=curve, parameters=np.int64(7)).save(tmp_path))
+    assert found.parameters == 7
+    assert found.curve[0]["all"] == 0.5
+    assert math.isnan(found.curve[0]["loss"])
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,12 @@ def test_the_time_table():
     ]
 
 
+def test_the_time_table_tells_rows_of_one_method_apart_and_takes_what_is_missing():
+    runs = [result(suite="time", row="selex", seconds={"total": 1.0}), result(suite="time", row="compiled")]
+    [table] = make_tables(runs, "time")
+    assert [(row[0], row[4]) for row in table.rows] == [("SelEx", "-"), ("SelEx, compiled", "14.00")]
+
+
 def test_a_seed_twice_is_refused():
     runs = [replace(run, file=f"folder/{name}.json") for run, name in ((result(), "a"), (result(), "b"))]
     with pytest.raises(InputError, match=r"seed 0 of the same run is there twice: a.json and b.json"):

@@ -186,9 +186,10 @@ def _number(value: Any) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """The same for JSON, which knows neither nan nor tuples."""
+    """The same for JSON, which knows neither nan and infinity nor tuples nor numbers of numpy and torch."""
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(entry) for entry in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

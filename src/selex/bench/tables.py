@@ -159,14 +159,16 @@ def _time(results: list[Result]) -> Table:
     columns = [Column(name) for name in ("method", "backbone", "device", "seeds")]
     columns += [*(Column(name, "ours") for name in names), Column("memory GB", "ours")]
     columns += [Column(name, "paper") for name in names]
-    rows = [_time_row(setting, seeds) for setting, cells in by_setting(results).items() for seeds in cells.values()]
+    found = by_row(results).items()
+    rows = [_time_row(setting, label, seeds) for (_, setting), cells in found for label, seeds in cells.items()]
     title = f"{SUITES['time'].title}: {dataset_name(results[0].dataset)}"
     return Table(title, columns, rows, [*_about(results), f"Paper: {paper.BACKBONE}, device not named."])
 
 
-def _time_row(setting: Setting, seeds: Seeds) -> list[str]:
+def _time_row(setting: Setting, label: str, seeds: Seeds) -> list[str]:
     runs = seeds.results
-    epoch = [run.seconds.get("epoch", math.nan) for run in runs]
+    name = method_name(setting) + ("" if label in ("", setting.method) else f", {label}")
+    epoch = _scaled([run.seconds.get("epoch") for run in runs], 1)
     numbers = [
         _number(average(epoch), spread(epoch)),
         _number(average(_scaled([run.flops for run in runs], 1e-9))),
@@ -176,7 +178,7 @@ def _time_row(setting: Setting, seeds: Seeds) -> list[str]:
     theirs = paper.find(f"time/{setting.method}", setting.method)
     more = [theirs.more[key] if theirs else math.nan for key in ("epoch_seconds", "gflops", "parameters_m")]
     devices = ", ".join(sorted({run.device for run in runs}))
-    return [method_name(setting), setting.backbone, devices, str(len(runs)), *numbers, *map(_number, more)]
+    return [name, setting.backbone, devices, str(len(runs)), *numbers, *map(_number, more)]
 
 
 def _scaled(values: Iterable[float | None], scale: float) -> list[float]:
