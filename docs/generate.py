@@ -1,4 +1,4 @@
-"""Write the pages that come from code and from results: reference/cli.md and benchmarks.md.
+"""Write the pages that come from code and from results: reference/cli.md, benchmarks.md and results.md.
 
 python docs/generate.py            writes them
 python docs/generate.py --check    writes nothing; exits with code 1 if a committed page is out of date
@@ -13,10 +13,16 @@ from typing import Any
 
 import typer
 
+from selex.bench.render import to_markdown
+from selex.bench.results import Result, read_results
+from selex.bench.suites import SUITES, Suite
+from selex.bench.tables import make_tables
 from selex.cli import app
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
+PAPER_RESULTS = RESULTS / "paper"
+FIGURES = DOCS / "images" / "paper"
 STAMP = "<!-- Written by docs/generate.py: change the code or the results, then run it again. -->"
 
 CLI_TEXT = """# Command line
@@ -38,6 +44,20 @@ python docs/generate.py
 ```
 
 Times depend on the machine: compare rows of one table, not tables of different machines."""
+
+RESULTS_TEXT = """# Results beside the paper's
+
+Every number of ours on this page is made from the files of `benchmarks/results/paper/`, one file a run, each with its
+settings, seed, device, versions and the command that makes it again. [The paper's benchmark](bench.md) says how to run
+it and what the suites are. The paper's numbers are those of `benchmarks/paper.toml`."""
+
+NO_RESULTS_TEXT = """No result is stored yet. Run the benchmark, put its files into `benchmarks/results/paper/`, draw
+the figures and rewrite this page:
+
+```bash
+selex bench plot benchmarks/results/paper --out docs/images/paper
+python docs/generate.py
+```"""
 
 
 def cli_page() -> str:
@@ -61,6 +81,21 @@ def benchmarks_page() -> str:
     files = sorted(RESULTS.glob("*.json"))
     parts = [_benchmark(path.stem, json.loads(path.read_text())) for path in files] or ["No result is stored yet."]
     return "\n\n".join([STAMP, BENCHMARKS_TEXT, *parts]) + "\n"
+
+
+def results_page() -> str:
+    """The tables of every suite that there are results for, and its figures."""
+    if not any(PAPER_RESULTS.glob("**/*.json")):
+        return "\n\n".join([STAMP, RESULTS_TEXT, NO_RESULTS_TEXT]) + "\n"
+    results = read_results(PAPER_RESULTS, mixed=True)  # a table names the versions that it was made with
+    there = [about for about in SUITES.values() if any(result.suite == about.name for result in results)]
+    return "\n\n".join([STAMP, RESULTS_TEXT, *(_suite(about, results) for about in there)]) + "\n"
+
+
+def _suite(about: Suite, results: list[Result]) -> str:
+    figures = ("radar", "epochs") if about.name == "main" else (about.name,)
+    drawn = [f"![{name}](images/paper/{name}.png)" for name in figures if (FIGURES / f"{name}.png").exists()]
+    return "\n\n".join([f"## {about.title}", *map(to_markdown, make_tables(results, about.name)), *drawn])
 
 
 def _command(name: str, command: Any) -> str:
@@ -116,7 +151,11 @@ def _cell(value: Any) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-PAGES = {DOCS / "reference" / "cli.md": cli_page, DOCS / "benchmarks.md": benchmarks_page}
+PAGES = {
+    DOCS / "reference" / "cli.md": cli_page,
+    DOCS / "benchmarks.md": benchmarks_page,
+    DOCS / "results.md": results_page,
+}
 
 if __name__ == "__main__":
     check = "--check" in sys.argv[1:]

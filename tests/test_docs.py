@@ -13,6 +13,7 @@ import typer
 
 import selex
 from commands import digit_photos
+from results_for_tests import result, three_seeds
 from selex.cli import app
 
 ROOT = Path(__file__).parent.parent
@@ -104,7 +105,7 @@ def test_every_method_of_the_estimators_has_a_docstring(name):
     assert [method for method in methods if not inspect.getdoc(getattr(getattr(selex, name), method))] == []
 
 
-@pytest.mark.parametrize("page", ["reference/cli.md", "benchmarks.md"])
+@pytest.mark.parametrize("page", ["reference/cli.md", "benchmarks.md", "results.md"])
 def test_generated_pages_are_fresh(page):
     generate = load_generator()
     path = generate.DOCS / page
@@ -121,6 +122,21 @@ def test_benchmarks_page_shows_whatever_a_result_holds(tmp_path, monkeypatch):
     table = "| n | k | s |\n| --- | --- | --- |\n| 1,000,000 | 2, 1 |  |\n|  |  | 0.5 |"
     for part in ("## x\n", "device: a\\|b", "```bash\npython benchmarks/x.py\n```", table):
         assert part in page
+
+
+def test_results_page_has_a_table_for_each_suite_with_results(tmp_path, monkeypatch):
+    generate = load_generator()
+    monkeypatch.setattr(generate, "PAPER_RESULTS", tmp_path)
+    assert "No result is stored yet." in generate.results_page()
+    for run in [*three_seeds(), result(suite="levels", row="levels=2", versions={"selex": "0.2.0"})]:
+        run.save(tmp_path)
+    page = generate.results_page()
+    assert [line for line in page.splitlines() if line.startswith("## ")] == [
+        "## Comparison of methods",
+        "## Effect of hierarchy levels",
+    ]
+    assert "| SelEx | dinov2-vits14-reg | 20 | 3 | 71.0 ± 1.0 |" in page
+    assert "| levels=2 | 1 | 70.0 | 80.0 | 65.0 | 69.2 | 76.8 | 65.3 |" in page
 
 
 def has_links(page):

@@ -28,6 +28,7 @@ LAYERS = [
     "fit",
     "discovery",
     "report",
+    "bench",
     "demo",
     "cli",
     "__main__",

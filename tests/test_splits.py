@@ -14,10 +14,10 @@ import selex.data.check
 import selex.data.splits
 from datasets_for_tests import MINIATURES
 from selex.cli.data import app
-from selex.data.catalog import load_dataset
+from selex.data.catalog import Dataset, Part, load_dataset
 from selex.data.check import check, file_list_hash
 from selex.data.facts import agrees, facts
-from selex.data.splits import draw_labelled, load_benchmark, missing, split
+from selex.data.splits import draw_labelled, load_benchmark, long_tail, missing, split
 from selex.errors import InputError
 
 KNOWN = {
@@ -273,3 +273,64 @@ def test_the_command_lets_a_wrong_name_through_as_the_users_mistake(tmp_path):
     done = CliRunner().invoke(app, ["check", "cubs", "--root", str(tmp_path)])
     assert isinstance(done.exception, InputError)
     assert "did you mean 'cub'?" in str(done.exception)
+
+
+@pytest.fixture
+def classes_of_forty(tmp_path):
+    """Ten classes of 40 training rows, the first six known, half of them labelled; no image is opened."""
+    rng = np.random.default_rng(0)
+    truth = rng.permutation(np.repeat(np.arange(10), 40))
+    part = Part([f"{row}.jpg" for row in range(400)], truth)
+    names = [f"class {number}" for number in range(10)]
+    return split(Dataset(str(tmp_path), names, part, part), frozenset(range(6)))
+
+
+def test_a_long_tail_thins_classes_exponentially(classes_of_forty):
+    before = classes_of_forty.train
+    after = long_tail(before, 8, np.random.default_rng(0))
+    sizes = np.bincount(after.truth, minlength=10)
+    for n_classes, found in ((6, sizes[:6]), (4, sizes[6:])):
+        expected = 40 * 8.0 ** -(np.arange(n_classes) / (n_classes - 1))
+        # labelled and unlabelled rows are rounded apart
+        assert np.abs(np.sort(found)[::-1] - expected).max() <= 1
+    assert sizes.max() == 40
+    assert sizes.min() == 5
+
+
+def test_a_long_tail_keeps_rows_labels_and_order(classes_of_forty):
+    before = classes_of_forty.train
+    after = long_tail(before, 100, np.random.default_rng(1))
+    rows = [int(name.removesuffix(".jpg")) for name in after.table.files]
+    assert rows == sorted(rows)
+    assert after.truth.tolist() == before.truth[rows].tolist()
+    assert after.known.tolist() == before.known[rows].tolist()
+    assert after.table.label_names == [before.table.label_names[row] for row in rows]
+    assert after.table.categories == before.table.categories, "a known class stays known"
+    assert set(after.truth[~after.table.labelled]) == set(range(10)), "and is there among the unlabelled rows"
+
+
+def test_a_long_tail_follows_its_generator(classes_of_forty):
+    one, same, other = (long_tail(classes_of_forty.train, 8, np.random.default_rng(seed)) for seed in (0, 0, 1))
+    assert one.table.files == same.table.files != other.table.files
+
+
+def test_an_imbalance_of_one_changes_nothing(classes_of_forty):
+    before = classes_of_forty.train
+    after = long_tail(before, 1, np.random.default_rng(0))
+    assert after.table.files == before.table.files
+    assert after.table.labels.tolist() == before.table.labels.tolist()
+
+
+@pytest.mark.parametrize("imbalance", [0, 0.5, -3, float("nan")])
+def test_an_impossible_imbalance_is_refused(classes_of_forty, imbalance):
+    with pytest.raises(InputError, match="imbalance"):
+        long_tail(classes_of_forty.train, imbalance, np.random.default_rng(0))
+
+
+def test_a_label_ratio_changes_the_labels_and_nothing_else(whole):
+    root = whole("herbarium19")
+    half, most = load_benchmark("herbarium19", root).train, load_benchmark("herbarium19", root, 1.0).train
+    assert half.table.files == most.table.files
+    assert half.truth.tolist() == most.truth.tolist()
+    assert most.table.labelled.tolist() == most.known.tolist()
+    assert half.table.labelled.sum() == int(0.5 * half.known.sum())

@@ -1,5 +1,8 @@
 """What a person did wrong, and what they should know: one line each."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class InputError(ValueError):
     """A mistake in what the user gave us. Its message is one line: what is wrong, where, what to do.
@@ -10,3 +13,11 @@ class InputError(ValueError):
 
 class Note(UserWarning):
     """Something unusual but allowed, said once (for example: no row is labelled)."""
+
+
+def unknown(kind: str, name: str, names: Iterable[str]) -> InputError:
+    """The answer to a name that does not exist: the nearest one that does, and all of them."""
+    names = list(names)
+    near = get_close_matches(name.lower(), names, n=1, cutoff=0.3)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    return InputError(f"no {kind} {name!r}; {guess}({kind}s: {', '.join(names)})")

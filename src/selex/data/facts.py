@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from selex.errors import InputError
+from selex.errors import unknown
 
 Count = int | str
 """A number of rows, or the rounded one that was published, such as "2.0K"."""
@@ -48,9 +47,7 @@ def facts(name: str) -> Facts:
     """What is published about a dataset; a name that does not exist is answered with the nearest one."""
     published = _published()
     if name not in published:
-        near = get_close_matches(name.lower(), published, n=1, cutoff=0.3)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        raise InputError(f"no dataset {name!r}; {guess}(datasets: {', '.join(published)})")
+        raise unknown("dataset", name, published)
     entry = dict(published[name])
     known, synsets = _numbers(entry.pop("known")), tuple(entry.pop("synsets", "").split())
     return Facts(known=known, synsets=synsets, **entry)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,10 +81,38 @@ def draw_labelled(known: Mask, label_ratio: float = 0.5) -> Mask:
     return labelled
 
 
+def long_tail(benchmark: Benchmark, imbalance: float, rng: np.random.Generator) -> Benchmark:
+    """The same part with its classes thinned, exponentially, to a long tail; rows stay in order.
+
+    The classes of each kind, known and novel, run in random order from their full size down to `1 / imbalance` of it.
+    Labelled and unlabelled rows of a class are thinned alike, and one of each is left: a known class stays known.
+    """
+    if not imbalance >= 1:
+        raise InputError(f"imbalance {imbalance}: give how many times larger the largest class is, at least 1")
+    shares = _tail_shares(benchmark, imbalance, rng)
+    labelled, kept = benchmark.table.labelled, list[int]()
+    for number, share in shares.items():
+        for held in (True, False):
+            rows = np.flatnonzero((benchmark.truth == number) & (labelled == held))
+            kept += rng.permutation(rows)[: max(1, round(share * len(rows)))].tolist()
+    rows = np.sort(np.array(kept, dtype=np.int64))
+    table, truth, known = benchmark.table.take(rows), benchmark.truth[rows], benchmark.known[rows]
+    return replace(benchmark, table=table, truth=truth, known=known)
+
+
 def missing(dataset: Dataset) -> list[str]:
     """Names of the images that are not there or empty, as a broken download or an interrupted unpacking leaves them."""
     names = [name for part in (dataset.train, dataset.test) if not part.images for name in part.files]
     return [name for name in names if not _has_content(os.path.join(dataset.root, name))]
+
+
+def _tail_shares(benchmark: Benchmark, imbalance: float, rng: np.random.Generator) -> dict[int, float]:
+    """By class, the share of its rows that is left."""
+    shares: dict[int, float] = {}
+    for kind in (benchmark.known, ~benchmark.known):
+        classes = rng.permutation(np.unique(benchmark.truth[kind])).tolist()
+        shares |= {number: imbalance ** -(rank / max(1, len(classes) - 1)) for rank, number in enumerate(classes)}
+    return shares
 
 
 def _has_content(path: str) -> bool:

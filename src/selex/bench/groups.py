@@ -1,0 +1,120 @@
+"""Results of the same run with other seeds, brought together: mean and standard deviation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, Literal, NamedTuple
+
+from selex.bench.results import Result
+from selex.bench.suites import TRAINING
+from selex.errors import InputError
+from selex.types import Scores
+
+Part = Literal["transductive", "inductive"]
+Version = Literal["v2", "v1"]
+SETTINGS = (*TRAINING, "categories", "balanced", "label_ratio", "long_tail")
+"""Settings that may not differ among the seeds of one row."""
+
+
+class Setting(NamedTuple):
+    """What the runs of one row of the main table, or of one ablation, have in common."""
+
+    method: str
+    variant: str
+    backbone: str
+    epochs: int
+    estimated: bool = False
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Results that differ in their seed alone."""
+
+    results: tuple[Result, ...]
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def scores(self, part: Part = "transductive", version: Version = "v2") -> list[Scores]:
+        """The scores of those runs that have them."""
+        found = [getattr(result, part) for result in self.results]
+        return [scores[version] for scores in found if scores and version in scores]
+
+    def mean(self, part: Part = "transductive", version: Version = "v2") -> Scores:
+        """Mean over seeds; nan where there is nothing to average."""
+        return Scores(*(average(values) for values in _columns(self.scores(part, version))))
+
+    def sd(self, part: Part = "transductive", version: Version = "v2") -> Scores:
+        """Standard deviation over seeds, of a sample (n - 1); nan for fewer than two."""
+        return Scores(*(spread(values) for values in _columns(self.scores(part, version))))
+
+
+def average(values: Iterable[float]) -> float:
+    """Mean of the values that are numbers; nan if none is."""
+    numbers = [value for value in values if not math.isnan(value)]
+    return mean(numbers) if numbers else math.nan
+
+
+def spread(values: Iterable[float]) -> float:
+    """Their standard deviation, of a sample; nan for fewer than two."""
+    numbers = [value for value in values if not math.isnan(value)]
+    return stdev(numbers) if len(numbers) > 1 else math.nan
+
+
+def setting_of(result: Result) -> Setting:
+    """What a result has in common with others; in the main suite an estimated number of categories is a row apart."""
+    estimated = result.suite == "main" and result.estimated is not None
+    return Setting(result.method, result.variant, result.backbone, result.epochs, estimated)
+
+
+def by_setting(results: Sequence[Result]) -> dict[Setting, dict[str, Seeds]]:
+    """Results of the main suite by setting and dataset."""
+    grouped: dict[Setting, dict[str, list[Result]]] = {}
+    for result in results:
+        grouped.setdefault(setting_of(result), {}).setdefault(result.dataset, []).append(result)
+    return {key: {name: _seeds(runs) for name, runs in inner.items()} for key, inner in grouped.items()}
+
+
+def by_row(results: Sequence[Result]) -> dict[tuple[str, Setting], dict[str, Seeds]]:
+    """Results of an ablation by dataset and setting, then by row."""
+    grouped: dict[tuple[str, Setting], dict[str, list[Result]]] = {}
+    for result in results:
+        grouped.setdefault((result.dataset, setting_of(result)), {}).setdefault(result.row, []).append(result)
+    return {key: {name: _seeds(runs) for name, runs in inner.items()} for key, inner in grouped.items()}
+
+
+def _columns(scores: list[Scores]) -> list[tuple[float, ...]]:
+    return list(zip(*scores, strict=True)) if scores else [(), (), ()]
+
+
+def _seeds(results: list[Result]) -> Seeds:
+    """The runs of one row in the order of seeds; a seed may not come twice, nor settings differ."""
+    results = sorted(results, key=lambda result: result.seed)
+    for one, other in pairwise(results):
+        names = f"{Path(one.file).name} and {Path(other.file).name}"
+        if one.seed == other.seed:
+            raise InputError(f"seed {one.seed} of the same run is there twice: {names}; keep one of them")
+        differing = _differing(one, other)
+        if differing:
+            raise InputError(f"{names} differ in {differing}: give one of them another --variant, or keep them apart")
+    return Seeds(tuple(results))
+
+
+def _differing(one: Result, other: Result) -> str:
+    settings, others = dict(_leaves(one.config)), dict(_leaves(other.config))
+    names = [name for name in SETTINGS if settings.get(name) != others.get(name)]
+    return f"{names[0]} ({settings.get(names[0])}, {others.get(names[0])})" if names else ""
+
+
+def _leaves(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Settings by name, however they are nested."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value)
+        else:
+            yield key, value

@@ -1,0 +1,171 @@
+"""The ablations by name: what each row of a suite changes, and which row of the paper it is to be held against.
+
+Where the paper draws a curve without printing its values (alpha, lambda, label ratio, frozen blocks), the values here
+are the ones its text names and some between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from selex.errors import unknown
+
+DEPTH = 12
+"""Blocks of a ViT-S or ViT-B."""
+
+TAIL = 10.0
+"""How much larger the largest class of the long-tailed subsample is than the smallest."""
+
+TRAINING = (
+    *("epochs", "batch", "lr", "momentum", "weight_decay", "trained_blocks", "interval", "head_dim", "view_bank"),
+    *("hssk", "use", "sse", "levels", "alpha", "balance", "targets", "form", "kind"),
+    *("temperature", "supervised_temperature", "published"),
+)
+"""Settings of training that a row may change."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a suite: what it changes.
+
+    Attributes:
+        label: its name in tables and result files.
+        training: settings of training that differ from the default.
+        categories: `"true"` gives the number of categories, `"auto"` estimates it.
+        balanced: limit cluster sizes.
+        label_ratio: share of the known classes' training images that is labelled.
+        long_tail: thin the classes to a long tail of this imbalance; None leaves them.
+        paper: key into the paper's numbers (see `paper.scores_of`), None where it has none.
+        method: the method, where the suite is about it; None takes the one asked for.
+        value: where on the axis of a figure the row stands.
+    """
+
+    label: str
+    training: Mapping[str, Any] = field(default_factory=dict)
+    categories: Literal["true", "auto"] = "true"
+    balanced: bool = True
+    label_ratio: float = 0.5
+    long_tail: float | None = None
+    paper: str | None = None
+    method: str | None = None
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Rows that belong together, and the datasets on which the paper has them."""
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    datasets: tuple[str, ...] = ("cub",)
+    axis: str = ""
+
+    def row(self, label: str) -> Row:
+        """The row of that label."""
+        for row in self.rows:
+            if row.label == label:
+                return row
+        raise unknown(f"row of {self.name}", label, [row.label for row in self.rows])
+
+
+def suite(name: str) -> Suite:
+    """A suite by name; a name that does not exist is answered with the nearest one."""
+    if name not in SUITES:
+        raise unknown("suite", name, SUITES)
+    return SUITES[name]
+
+
+def _components() -> tuple[Row, ...]:
+    """The eight rows in the paper's order."""
+    names = ("none", "HSSK", "USE", "SSE", "HSSK+USE", "HSSK+SSE", "USE+SSE", "HSSK+USE+SSE")
+    parts = ("HSSK", "USE", "SSE")
+    return tuple(
+        Row(name, {part.lower(): part in name.split("+") for part in parts}, paper=f"components/{name}")
+        for name in names
+    )
+
+
+def _levels() -> tuple[Row, ...]:
+    # The paper's baseline has the numbers of HSSK alone: labels are the only supervision.
+    baseline = Row("levels=0", {"use": False, "sse": False}, paper="levels/levels=0", value=0)
+    more = (Row(f"levels={n}", {"levels": n}, paper=f"levels/levels={n}", value=n) for n in range(1, 8))
+    return (baseline, *more)
+
+
+def _sweep(word: str, setting: str, values: tuple[float, ...], paper_at: float) -> tuple[Row, ...]:
+    """A row for each value of one setting; at the paper's own value stands its main result."""
+    return tuple(
+        Row(f"{word}={value:g}", {setting: value}, paper="main" if value == paper_at else None, value=value)
+        for value in values
+    )
+
+
+def _ratio(ratio: float) -> Row:
+    key = {0.5: "main", 0.2: "label-ratio/label_ratio=0.2"}.get(ratio)
+    return Row(f"label_ratio={ratio:g}", label_ratio=ratio, paper=key, value=ratio)
+
+
+def _frozen(blocks: int) -> Row:
+    paper = "main" if blocks == 10 else None
+    return Row(f"frozen={blocks}", {"trained_blocks": DEPTH - blocks}, paper=paper, value=blocks)
+
+
+def _tail(balanced: bool, tail: float | None) -> Row:
+    words = [f"balanced={'on' if balanced else 'off'}", *([f"tail={tail:g}"] if tail else [])]
+    paper = None if balanced or tail else "long-tailed"
+    return Row(" ".join(words), balanced=balanced, long_tail=tail, paper=paper)
+
+
+_FINE = ("cub", "aircraft", "cars", "pets")
+_ALL = (*_FINE, "cifar10", "cifar100", "imagenet100", "herbarium19")
+
+_SUITES = (
+    Suite("main", "Comparison of methods", (Row("", paper="main"),), _ALL),
+    Suite("components", "Effect of each component", _components()),
+    Suite("levels", "Effect of hierarchy levels", _levels(), axis="levels of the hierarchy"),
+    Suite(
+        "alpha",
+        "Smoothing of the targets, alpha",
+        _sweep("alpha", "alpha", (0, 0.1, 0.25, 0.5, 0.75, 1), 0.5),
+        _FINE,
+        axis="alpha",
+    ),
+    Suite(
+        "lambda",
+        "Balance of supervised and unsupervised self-expertise, lambda",
+        _sweep("lambda", "balance", (0, 0.1, 0.2, 0.35, 0.5, 0.75, 1), 0.35),
+        axis="lambda",
+    ),
+    Suite(
+        "label-ratio",
+        "Share of labelled images of known categories",
+        tuple(map(_ratio, (0.1, 0.2, 0.35, 0.5, 0.75, 1.0))),
+        axis="share of labelled images",
+    ),
+    Suite("frozen-blocks", "Frozen blocks", tuple(map(_frozen, (0, 4, 8, 9, 10, 11, 12))), axis="frozen blocks"),
+    Suite(
+        "estimated-k",
+        "Number of categories known and estimated",
+        (
+            Row("K=true", paper="estimated-k/K=true"),
+            Row("K=auto", categories="auto", paper="estimated-k/K=auto"),
+        ),
+        ("cub", "cars"),
+    ),
+    Suite(
+        "long-tail",
+        "Balanced clusters on long tails",
+        tuple(_tail(balanced, tail) for tail in (None, TAIL) for balanced in (True, False)),
+        ("herbarium19", "cub"),
+    ),
+    Suite(
+        "time",
+        "Time, computation and parameters",
+        tuple(Row(method, method=method, paper=f"time/{method}") for method in ("gcd", "selex")),
+    ),
+)
+
+SUITES: dict[str, Suite] = {entry.name: entry for entry in _SUITES}

@@ -1,0 +1,230 @@
+"""Results as tables, the paper's numbers beside ours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from selex.bench import paper
+from selex.bench.groups import Part, Seeds, Setting, Version, average, by_row, by_setting, spread
+from selex.bench.render import Column, Table
+from selex.bench.results import Result
+from selex.bench.suites import SUITES, Row, Suite, suite
+from selex.data.facts import facts
+from selex.errors import InputError
+from selex.types import Scores
+
+OWN = {"frozen": "Frozen features"}
+"""Methods that the paper does not name."""
+
+_IN_MAIN = "In the paper: on unlabelled training images, from tab:cub, tab:pet, tab:cifar10 and tab:herb."
+
+
+@dataclass(frozen=True)
+class Show:
+    """Which accuracies a table holds, and whether the paper's other methods join it.
+
+    Attributes:
+        part: `"transductive"` scores the unlabelled training images, `"inductive"` the test images.
+        version: `"v2"` or `"v1"`; see `split_accuracy`.
+        all_methods: the main table lists the methods that the paper compares, too.
+    """
+
+    part: Part = "transductive"
+    version: Version = "v2"
+    all_methods: bool = False
+
+
+def make_tables(results: Sequence[Result], name: str = "main", show: Show | None = None) -> list[Table]:
+    """The tables of a suite; a suite without results is an `InputError`."""
+    chosen, show = select(results, name), show or Show()
+    if show.part == "inductive" and not any(result.inductive for result in chosen):
+        raise InputError(f"no result of suite {name!r} holds accuracies on test images")
+    if name == "main":
+        return [_main(chosen, show)]
+    if name == "time":
+        return [_time([run for run in chosen if run.dataset == dataset]) for dataset in _datasets(chosen)]
+    return [_ablation(suite(name), *key, rows, show) for key, rows in by_row(chosen).items()]
+
+
+def select(results: Sequence[Result], name: str) -> list[Result]:
+    """The results of a suite."""
+    suite(name)  # a wrong name is answered before a missing result
+    chosen = [result for result in results if result.suite == name]
+    if not chosen:
+        there = ", ".join(sorted({result.suite for result in results})) or "none"
+        raise InputError(f"no results of suite {name!r}; there are results of: {there}")
+    return chosen
+
+
+def method_name(setting: Setting) -> str:
+    """The method as people write it, with its variant unless that is the paper's."""
+    name = {**paper.method_names(), **OWN}.get(setting.method, setting.method)
+    words = [word for word in (setting.variant,) if word not in ("", "paper")] + ["estimated K"] * setting.estimated
+    return f"{name} ({', '.join(words)})" if words else name
+
+
+def dataset_name(name: str) -> str:
+    """The dataset's own name."""
+    try:
+        return facts(name).title
+    except InputError:  # a dataset of one's own
+        return name
+
+
+def percent(value: float, sd: float = math.nan) -> str:
+    """Percent with one decimal, ± the standard deviation if there is one; a dash for nan."""
+    if math.isnan(value):
+        return "-"
+    return f"{100 * value:.1f}" + ("" if math.isnan(sd) else f" ± {100 * sd:.1f}")
+
+
+def _main(results: list[Result], show: Show) -> Table:
+    """A row for each of our settings, and below it the paper's for the same method."""
+    datasets, grouped = _datasets(results), by_setting(results)
+    columns = [Column(name) for name in ("method", "backbone", "epochs", "seeds")]
+    columns += [Column(word, dataset_name(name)) for name in datasets for word in ("All", "Known", "Novel")]
+    ours = {key: _main_row(key, cells, datasets, show) for key, cells in sorted(grouped.items())}
+    theirs = {key: _paper_row(key, scores, datasets) for key, scores in paper.main_rows().items()}
+    rows = list[list[str]]()
+    for method in dict.fromkeys(key.method for key in ours):
+        rows += [row for key, row in ours.items() if key.method == method]
+        rows += [row for key, row in theirs.items() if key[0] == method and row]
+    if show.all_methods:
+        listed = {key.method for key in ours}
+        rows += [row for key, row in theirs.items() if key[0] not in listed and row]
+    return Table(SUITES["main"].title, columns, rows, _notes(results, show, _IN_MAIN))
+
+
+def _main_row(setting: Setting, cells: dict[str, Seeds], datasets: Iterable[str], show: Show) -> list[str]:
+    counts = sorted({len(seeds) for seeds in cells.values()})
+    many = f"{counts[0]}–{counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    found = [_ours(cells[name], show) if name in cells else ["-"] * 3 for name in datasets]
+    return [method_name(setting), setting.backbone, str(setting.epochs), many, *chain(*found)]
+
+
+def _paper_row(key: tuple[str, str], scores: dict[str, Scores], datasets: list[str]) -> list[str]:
+    """The paper's row of a method, empty if it has none of the datasets."""
+    if not set(scores) & set(datasets):
+        return []
+    name = f"{paper.method_names()[key[0]]}, in the paper"
+    return [name, key[1], "-", "-", *chain(*(_theirs(scores.get(dataset)) for dataset in datasets))]
+
+
+def _ablation(about: Suite, dataset: str, setting: Setting, rows: dict[str, Seeds], show: Show) -> Table:
+    """The rows of a suite in its own order; rows that it does not know come last."""
+    known = [row for row in about.rows if row.label in rows]
+    known += [Row(label) for label in rows if label not in {row.label for row in about.rows}]
+    theirs = {row.label: _in_paper(about, row, setting.method, dataset) for row in known}
+    with_paper, counted = any(theirs.values()), about.name == "estimated-k"
+    columns = [Column("row"), Column("seeds"), *([Column("categories")] if counted else []), *_triple("ours")]
+    columns += ([Column("categories", "paper")] if counted else []) + (_triple("paper") if with_paper else [])
+    lines = list[list[str]]()
+    for row in known:
+        seeds = rows[row.label]
+        line = [row.label, str(len(seeds)), *([_count(seeds)] if counted else []), *_ours(seeds, show)]
+        line += [_paper_count(row, setting.method, dataset)] if counted else []
+        lines.append(line + (_theirs(theirs[row.label]) if with_paper else []))
+    where = f"{dataset_name(dataset)}, {method_name(setting)}, {setting.backbone}, {setting.epochs} epochs"
+    runs = [run for seeds in rows.values() for run in seeds.results]
+    source = _source(row for row in known if theirs[row.label]) if with_paper else ""
+    return Table(f"{about.title}: {where}", columns, lines, _notes(runs, show, source))
+
+
+def _in_paper(about: Suite, row: Row, method: str, dataset: str) -> Scores | None:
+    """The paper's scores; on other datasets than its own it says nothing about a suite."""
+    return paper.scores_of(row.paper, method, dataset) if dataset in about.datasets else None
+
+
+def _count(seeds: Seeds) -> str:
+    """The numbers of categories, with the widest interval where they were estimated."""
+    counts = sorted({run.n_categories for run in seeds.results})
+    text = f"{counts[0]}–{counts[-1]}" if len(counts) > 1 else str(counts[0])
+    ends = [(run.estimated["low"], run.estimated["high"]) for run in seeds.results if run.estimated]
+    return f"{text} ({min(low for low, _ in ends)}–{max(high for _, high in ends)})" if ends else text
+
+
+def _paper_count(row: Row, method: str, dataset: str) -> str:
+    found = paper.find(row.paper, method)
+    if row.categories == "true":
+        return str(facts(dataset).classes) if found and dataset in found.scores else "-"
+    return str(found.more.get("counts", {}).get(dataset, "-")) if found else "-"
+
+
+def _time(results: list[Result]) -> Table:
+    """What an epoch costs, and what is trained."""
+    names = ("epoch s", "GFLOPs", "parameters M")
+    columns = [Column(name) for name in ("method", "backbone", "device", "seeds")]
+    columns += [*(Column(name, "ours") for name in names), Column("memory GB", "ours")]
+    columns += [Column(name, "paper") for name in names]
+    found = by_row(results).items()
+    rows = [_time_row(setting, label, seeds) for (_, setting), cells in found for label, seeds in cells.items()]
+    title = f"{SUITES['time'].title}: {dataset_name(results[0].dataset)}"
+    return Table(title, columns, rows, [*_about(results), f"Paper: {paper.BACKBONE}, device not named."])
+
+
+def _time_row(setting: Setting, label: str, seeds: Seeds) -> list[str]:
+    runs = seeds.results
+    name = method_name(setting) + ("" if label in ("", setting.method) else f", {label}")
+    epoch = _scaled([run.seconds.get("epoch") for run in runs], 1)
+    numbers = [
+        _number(average(epoch), spread(epoch)),
+        _number(average(_scaled([run.flops for run in runs], 1e-9))),
+        _number(average(_scaled([run.parameters for run in runs], 1e-6))),
+        _number(average(_scaled([run.memory_gb for run in runs], 1))),
+    ]
+    theirs = paper.find(f"time/{setting.method}", setting.method)
+    more = [theirs.more[key] if theirs else math.nan for key in ("epoch_seconds", "gflops", "parameters_m")]
+    devices = ", ".join(sorted({run.device for run in runs}))
+    return [name, setting.backbone, devices, str(len(runs)), *numbers, *map(_number, more)]
+
+
+def _scaled(values: Iterable[float | None], scale: float) -> list[float]:
+    return [math.nan if value is None else value * scale for value in values]
+
+
+def _number(value: float, sd: float = math.nan) -> str:
+    text = "-" if math.isnan(value) else f"{value:.2f}"
+    return text if math.isnan(sd) else f"{text} ± {sd:.2f}"
+
+
+def _ours(seeds: Seeds, show: Show) -> list[str]:
+    return list(map(percent, seeds.mean(show.part, show.version), seeds.sd(show.part, show.version)))
+
+
+def _theirs(scores: Scores | None) -> list[str]:
+    return [percent(score) for score in scores] if scores else ["-"] * 3
+
+
+def _triple(group: str) -> list[Column]:
+    return [Column(word, group) for word in ("All", "Known", "Novel")]
+
+
+def _datasets(results: Iterable[Result]) -> list[str]:
+    """The datasets of the results in the paper's order, others after them."""
+    found = {result.dataset for result in results}
+    known = [name for name in SUITES["main"].datasets if name in found]
+    return known + sorted(found - set(known))
+
+
+def _about(results: Sequence[Result]) -> list[str]:
+    """Which versions and devices made the results."""
+    versions = ", ".join(sorted({run.versions.get("selex", "unknown") for run in results}))
+    return [f"selex {versions} on {', '.join(sorted({run.device for run in results}))}."]
+
+
+def _source(rows: Iterable[Row]) -> str:
+    """Which tables of the paper the numbers beside ours are from."""
+    sections = {(row.paper or "").partition("/")[0] for row in rows}
+    labels = {row.section: row.label for row in paper.paper_rows()}
+    names = sorted(labels[section] for section in sections if section in labels)
+    names += [f"the main tables ({', '.join(labels[name] for name in paper.MAIN)})"] * ("main" in sections)
+    return f"Paper: {paper.BACKBONE}, unlabelled training images, from {' and '.join(names)}."
+
+
+def _notes(results: Sequence[Result], show: Show, source: str) -> list[str]:
+    scored = "unlabelled training images" if show.part == "transductive" else "test images"
+    ours = f"Accuracy ({show.version}) in percent on {scored}, mean ± standard deviation over seeds."
+    return [ours, *([source] if source else []), *_about(results)]

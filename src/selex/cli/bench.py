@@ -1,0 +1,144 @@
+"""Commands about the paper's benchmark: `selex bench ...`."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from selex.bench.render import Table
+
+app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
+
+STAMP = "written by selex bench table"
+
+
+class To(str, Enum):
+    """What a table is written as."""
+
+    markdown = "markdown"
+    latex = "latex"
+
+
+class Match(str, Enum):
+    """How clusters are matched to categories."""
+
+    v2 = "v2"
+    v1 = "v1"
+
+
+class Picture(str, Enum):
+    """What figures are written as."""
+
+    png = "png"
+    svg = "svg"
+    pdf = "pdf"
+
+
+Results = Annotated[Path, typer.Argument(metavar="RESULTS", help="The folder of result files.")]
+Mixed = Annotated[
+    bool, typer.Option("--mixed-versions", help="Take results of several versions of selex; otherwise refused.")
+]
+
+
+@app.callback()
+def bench() -> None:
+    """Run the paper's benchmark, and put its results beside the paper's."""
+
+
+@app.command()
+def table(
+    results: Results,
+    suite: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="`main components levels alpha lambda label-ratio frozen-blocks estimated-k long-tail` or `time`.",
+        ),
+    ] = "main",
+    to: Annotated[To, typer.Option(metavar="markdown|latex", help="What to write.")] = To.markdown,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to; printed if not given.")] = None,
+    inductive: Annotated[
+        bool, typer.Option("--inductive", help="Accuracy on test images instead of the unlabelled training images.")
+    ] = False,
+    match: Annotated[
+        Match, typer.Option(metavar="v2|v1", help="`v1` matches known and novel rows apart, as older tables do.")
+    ] = Match.v2,
+    all_methods: Annotated[
+        bool, typer.Option("--all-methods", help="List the other methods that the paper compares, too.")
+    ] = False,
+    mixed_versions: Mixed = False,
+) -> None:
+    """Make a table of results, the paper's numbers beside ours, mean ± standard deviation over seeds.
+
+    Example: `selex bench table results --suite components --to latex --out components.tex`
+    """
+    from selex.bench.results import read_results
+    from selex.bench.suites import suite as find_suite
+    from selex.bench.tables import Show, make_tables
+    from selex.data.files import check_target, whole
+
+    find_suite(suite)
+    if out:
+        check_target(out, [], _is_table)
+    show = Show("inductive" if inductive else "transductive", match.value, all_methods)
+    text = _text(make_tables(read_results(results, mixed_versions), suite, show), to)
+    if out is None:
+        typer.echo(text)
+        return
+    with whole(out) as partial:
+        partial.write_text(f"{_stamp(to)}\n\n{text}\n", encoding="utf-8")
+    typer.echo(f"wrote {out}")
+
+
+@app.command()
+def plot(
+    results: Results,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the figures go; made if it is not there.")],
+    to: Annotated[Picture, typer.Option(metavar="png|svg|pdf", help="What to write.")] = Picture.png,
+    mixed_versions: Mixed = False,
+) -> None:
+    """Draw the paper's figures from results: radar, accuracy over epochs, and one for each ablation that there is.
+
+    Example: `selex bench plot results --out figures`
+    """
+    from selex.bench.plots import figures
+    from selex.bench.results import read_results
+    from selex.data.files import check_target
+    from selex.errors import InputError
+    from selex.report.plots import is_plot, save
+
+    drawn = figures(read_results(results, mixed_versions))
+    if not drawn:
+        raise InputError(f"{results}: holds nothing that a figure is made of; tables: selex bench table {results}")
+    paths = {out / f"{name}.{to.value}": figure for name, figure in drawn.items()}
+    if not out.absolute().parent.is_dir():
+        raise InputError(f"{out}: the folder {out.parent} does not exist; make it first")
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; give a folder")
+    out.mkdir(exist_ok=True)
+    for path in paths:
+        check_target(path, [], is_plot)
+    for path, figure in paths.items():
+        save(figure, path)
+        typer.echo(f"wrote {path}")
+
+
+def _text(tables: list[Table], to: To) -> str:
+    from selex.bench.render import to_latex, to_markdown
+
+    render = to_latex if to is To.latex else to_markdown
+    return "\n\n".join(map(render, tables))
+
+
+def _stamp(to: To) -> str:
+    return f"% {STAMP}" if to is To.latex else f"<!-- {STAMP} -->"
+
+
+def _is_table(path: Path) -> bool:
+    """Whether a file is one that this command wrote."""
+    with path.open("rb") as file:
+        return STAMP.encode() in file.readline(200)
