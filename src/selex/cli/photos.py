@@ -91,7 +91,7 @@ def discover(
     from selex.models import default_backbone
     from selex.run import Run
 
-    place = _device(device)
+    place = find_device(device)
     config = Config(
         photos=str(photos.absolute()),
         labels=str(labels.absolute()) if labels else None,
@@ -175,7 +175,7 @@ def train(
             published,
         )
         config = replace(opened.config, method=method, training=asked)
-    _discover(config, run, _device(device), store, False, restart, tensorboard)
+    _discover(config, run, find_device(device), store, False, restart, tensorboard)
 
 
 def _discover(
@@ -185,11 +185,11 @@ def _discover(
     from selex.discovery import discover as run_discover
     from selex.fit import Ways
 
-    ways = Ways(restart=restart, tensorboard=tensorboard, progress=_watched())
+    ways = Ways(restart=restart, tensorboard=tensorboard, progress=watched())
     kept = "images, features and whole epochs that are done are kept"
     with resumable(kept):
         run = run_discover(
-            config, out, device=device, store=store, strict=strict, progress=_watched(), ways=ways, tell=typer.echo
+            config, out, device=device, store=store, strict=strict, progress=watched(), ways=ways, tell=typer.echo
         )
     if not _speaks():
         return
@@ -218,7 +218,7 @@ def predict(
 
     check_target(out, [photos], is_predictions_table)
     model = load(run)
-    found = model.predict(photos, device=_device(device), strict=strict, progress=_watched(), store=store)
+    found = model.predict(photos, device=find_device(device), strict=strict, progress=watched(), store=store)
     write_columns(out, found)
     strange = sum(1 for category in found["category"] if category == NOTHING)
     known = sum(found["known"])
@@ -318,7 +318,8 @@ def _new_categories(sure: dict[str, list[float]]) -> None:
 _SHOWN = 15
 
 
-def _device(name: str) -> str:
+def find_device(name: str) -> str:
+    """Where to compute: `auto` takes a GPU if there is one."""
     import torch
 
     if name == "auto":
@@ -335,7 +336,8 @@ def _speaks() -> bool:
     return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
 
-def _watched() -> bool:
+def watched() -> bool:
+    """Whether a person sees standard error."""
     import sys
 
     return sys.stderr.isatty()
