@@ -295,7 +295,7 @@ class _Loop:
             wanted = [(out, gradient) for out, gradient in zip(encoded, gradients, strict=True) if out.requires_grad]
             outputs, weights = zip(*wanted, strict=True)
             torch.autograd.backward(outputs, weights)
-        return losses
+        return {name: value.detach() for name, value in losses.items()}
 
     def end(self, epoch: int, entry: Entry) -> None:
         """After an epoch: tell of it, and keep what is needed to go on from here."""
