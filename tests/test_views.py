@@ -35,3 +35,69 @@ def test_cut_from_any_corner(store):
 
 def test_a_cpu_needs_no_copy(store):
     assert not views.DeviceImages.fit(store, torch.device("cpu"))
+
+
+def drawn(n, flip=True, seed=0):
+    return views.Place.draw(n, flip, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("crop", [32, 24, 1])
+def test_random_crops_are_the_same_on_host_and_device(store, crop):
+    rows = torch.tensor([0, 1, 2, 3, 4, 4, 1, 2])
+    place = drawn(len(rows))
+    assert 0 < place.mirrored.sum() < len(rows)
+    on_host = views.HostImages(store).crops(rows, place, crop)
+    on_device = views.DeviceImages(store, "cpu").crops(rows, place, crop)
+    assert on_host.shape == (8, 3, crop, crop)
+    assert torch.equal(on_host, on_device)
+
+
+def test_a_view_is_what_its_place_says(store):
+    place = views.Place(torch.tensor([[0.0, 0.0], [0.5, 0.25], [0.9999, 0.9999]]), torch.tensor([False, True, False]))
+    rows = torch.tensor([4, 1, 2])
+    found = views.HostImages(store).crops(rows, place, 20).permute(0, 2, 3, 1).numpy()
+    for number, (row, (top, left)) in enumerate(zip(rows.tolist(), place.corners.tolist(), strict=True)):
+        image = store[row]
+        top, left = int(top * (image.shape[0] - 19)), int(left * (image.shape[1] - 19))
+        expected = image[top : top + 20, left : left + 20]
+        if place.mirrored[number]:
+            expected = np.fliplr(expected)
+        assert found[number].tolist() == expected.tolist()
+
+
+def test_corners_are_always_inside(store):
+    """The largest number below 1, and images that leave no room at all."""
+    shapes = torch.tensor([[32, 32], [32, 4000], [1_000_003, 33]])
+    largest = torch.full((3, 2), 1 - 2**-24)
+    for corners in (torch.zeros(3, 2), largest, torch.rand(3, 2, generator=torch.Generator().manual_seed(0))):
+        corner = views.Place(corners, torch.zeros(3, dtype=torch.bool)).corner(shapes, 32)
+        assert (corner >= 0).all()
+        assert (corner + 32 <= shapes).all()
+
+
+def test_every_corner_is_as_likely_as_any(store):
+    corner = drawn(20_000).corner(torch.tensor([[36, 40]]).expand(20_000, 2), 32)
+    for axis, count in ((0, 5), (1, 9)):
+        seen = torch.bincount(corner[:, axis], minlength=count)
+        assert len(seen) == count
+        assert (seen / 20_000 - 1 / count).abs().max() < 0.01
+
+
+def test_half_the_views_are_mirrored_or_none():
+    assert drawn(10_000).mirrored.float().mean().item() == pytest.approx(0.5, abs=0.02)
+    assert not drawn(10_000, flip=False).mirrored.any()
+    assert torch.equal(drawn(50).corners, drawn(50, flip=False).corners)
+
+
+def test_a_part_of_the_places():
+    place = drawn(10)
+    assert torch.equal(place[2:5].corners, place.corners[2:5])
+    assert torch.equal(place[2:5].mirrored, place.mirrored[2:5])
+
+
+def test_a_mirrored_view_mirrored_is_the_view(store):
+    rows, corners = torch.arange(5), drawn(5).corners
+    images = views.DeviceImages(store, "cpu")
+    plain, mirrored = (images.crops(rows, views.Place(corners, torch.full((5,), is_so)), 24) for is_so in (False, True))
+    assert torch.equal(mirrored.flip(3), plain)
+    assert not torch.equal(mirrored, plain)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from selex.data.files import first_line, whole
-from selex.errors import InputError
+from selex.errors import InputError, Note
 
 FORMAT = 1
 KEPT = 2
@@ -28,9 +29,9 @@ class Checkpoints:
         self._writer = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
 
-    def latest(self, device: torch.device) -> dict[str, Any] | None:
-        """The newest checkpoint that can be read, or None if there is none."""
-        found = newest(self.folder, device)
+    def latest(self) -> dict[str, Any] | None:
+        """The newest checkpoint that can be read, in the host's memory, or None if there is none."""
+        found = newest(self.folder)
         if found is None:
             return None
         path, state = found
@@ -88,14 +89,18 @@ def paths(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("checkpoint-*.pt") if _NAME.fullmatch(path.name))
 
 
-def newest(folder: Path, device: torch.device | str = "cpu") -> tuple[Path, dict[str, Any]] | None:
+def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     """The newest checkpoint in a folder that can be read, and where it is; None if there is none."""
     damaged = ""
     for path in reversed(paths(folder)):
         try:
-            return path, torch.load(path, map_location=device, weights_only=True)
+            state = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged file fails in many ways; the one before it is there for that
             damaged = f"{path}: cannot be read ({first_line(error)})"
+            continue
+        if damaged:
+            warnings.warn(f"{damaged}; training goes on from {path.name}", Note, stacklevel=2)
+        return path, state
     if damaged:
         raise InputError(f"{damaged}; give --restart to train anew")
     return None

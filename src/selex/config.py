@@ -80,7 +80,8 @@ class Training:
         for name in ("alpha", "balance", "momentum", "renew", "weight_decay"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
-        _at_least(0, "view_bank", self.view_bank)
+        if self.view_bank < 0 or self.view_bank == 1:
+            raise InputError(f"view_bank must be 0, or at least 2 for the two views of an image; not {self.view_bank}")
 
 
 def _at_least(least: int, name: str, value: int | None) -> None:

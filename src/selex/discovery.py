@@ -89,9 +89,9 @@ def discover(
         if fabric:
             method = make_method(config, backbone, count, images.table.n_known)
             with _Step(run, tell, "train", "images") as step:
+                tell(f"training {method.n_trained / 1e6:.2f} M parameters")
                 epochs = fit(run, config, method, images, close, fabric, ways or Ways(progress=progress))
-                parameters = sum(weights.numel() for weights in method.parameters() if weights.requires_grad)
-                step.done(epochs * len(images), epochs=epochs, parameters=parameters)
+                step.done(epochs * len(images), epochs=epochs, parameters=method.n_trained)
             with _Step(run, tell, "embed", "images") as step:
                 features = embed(backbone, close, run.features, device=device, progress=progress)
                 step.done(len(images))

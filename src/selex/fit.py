@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -99,8 +100,11 @@ def interrupted(run: Run) -> Config:
 
 def identity(config: Config, method: Method, images: ImageStore) -> dict[str, Any]:
     """What makes two trainings the same: a checkpoint of one is no use to another."""
-    wanted = {name: getattr(config, name) for name in ("method", "backbone", "crop", "size", "balanced", "seed")}
-    return {**asdict(method.settings), **wanted, "categories": method.task.n_categories, "images": images.key[:12]}
+    names = ("method", "backbone", "weights", "crop", "size", "balanced", "seed")
+    wanted = {name: getattr(config, name) for name in names}
+    labels = hashlib.sha256(np.asarray(images.table.labels, dtype=np.int64).tobytes()).hexdigest()
+    found = {"categories": method.task.n_categories, "images": images.key[:12], "labels": labels[:12]}
+    return {**asdict(method.settings), **wanted, **found}
 
 
 def predict(config: Config, method: Method, features: Any, labels: Any) -> Hierarchy:

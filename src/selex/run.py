@@ -56,8 +56,8 @@ class Run:
     def create(cls, folder: Path, config: Config, root: str) -> Iterator[Run]:
         """The run of `config` in `folder`, for one who writes: new, or one of the same photos to be done again.
 
-        Refused work (an `InputError` before there are features) leaves no new folder behind. Whatever else stops it
-        leaves what is done, to go on from.
+        Refused work (an `InputError` before there are features or a checkpoint) leaves no new folder behind. Whatever
+        else stops it leaves what is done, to go on from.
         """
         run = cls(folder)
         run._check_place(config)
@@ -73,7 +73,7 @@ class Run:
                 run._start(config, root)
                 yield run
             except InputError:
-                if new and not run.features.exists():
+                if new and not run.features.exists() and not any(run.work.glob("checkpoint-*.pt")):
                     _clear(folder, made)
                 raise
 

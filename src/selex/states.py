@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,8 +76,6 @@ class ViewBank:
     """
 
     def __init__(self, states: States, views: int, renew: float, flip: bool, seed: int) -> None:
-        if views < 2:
-            raise InputError(f"view_bank must be 0 or at least 2, for the two views of an image; not {views}")
         self.states, self.views, self.flip, self.seed = states, views, flip, seed
         self.n_chunks = -(-views * len(states) // states.chunk)
         self.per_epoch = math.ceil(renew * self.n_chunks)
@@ -137,4 +137,13 @@ def room(size: int, device: torch.device, share: float = 0.3) -> bool:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return size < share * free
-    return size < share * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return size < share * _free_memory()
+
+
+def _free_memory() -> int:
+    """Bytes of the host's memory that can be had: what files are cached in counts, the system gives it up."""
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # a system that does not say

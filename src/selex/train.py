@@ -8,12 +8,13 @@ last checkpoint to the same result.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from selex.checkpoint import Checkpoints
+from selex.data.files import first_line
 from selex.data.views import DeviceImages, HostImages, Place
 from selex.errors import InputError
 from selex.methods.base import Batch, Method
@@ -32,8 +34,10 @@ from selex.types import Level
 
 try:
     from lightning_fabric import Fabric
+    from lightning_fabric.plugins import environments
 except ImportError:  # the same library, as a part of the whole `lightning` package
     from lightning.fabric import Fabric  # type: ignore[import-not-found,no-redef]
+    from lightning.fabric.plugins import environments  # type: ignore[import-not-found,no-redef]
 
 LAST_LR = 1e-3  # of the first
 _SAMPLER, _VIEWS, _CLUSTERS, _AUGMENTED = 1, 3, 4, 5  # uses of randomness; 2 is the view bank's
@@ -65,19 +69,36 @@ def start(device: str | torch.device) -> Fabric:
     """Fabric on a device: one process, or one of many where `torchrun` or a cluster started several."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it a GPU's products differ from run to run
     place = torch.device(device)
-    precision: Any = "bf16-mixed" if place.type == "cuda" else "32-true"
-    if "LOCAL_RANK" in os.environ or "SLURM_NTASKS" in os.environ:
-        fabric = Fabric(
-            accelerator="cuda" if place.type == "cuda" else "cpu",
-            devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
-            num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
-            strategy="ddp",
-            precision=precision,
-        )
-        fabric.launch()
-        return fabric
-    devices: Any = [place.index or 0] if place.type == "cuda" else 1
-    return Fabric(accelerator="cuda" if place.type == "cuda" else "cpu", devices=devices, precision=precision)
+    for library in ("lightning_fabric", "lightning.fabric"):
+        logging.getLogger(library).setLevel(logging.WARNING)  # a user sees our own lines only
+    accelerator, precision = ("cuda", "bf16-mixed") if place.type == "cuda" else ("cpu", "32-true")
+    about: dict[str, Any] = {"accelerator": accelerator, "precision": precision}
+    processes, nodes, environment = _launched()
+    if processes * nodes == 1:
+        return Fabric(devices=[place.index or 0] if place.type == "cuda" else 1, plugins=environment(), **about)
+    try:
+        fabric = Fabric(devices=processes, num_nodes=nodes, strategy="ddp", plugins=environment(), **about)
+    except (RuntimeError, ValueError) as error:  # the cluster was asked for processes in a way that does not work
+        raise InputError(f"cannot train with {processes * nodes} processes: {first_line(error)}") from None
+    fabric.launch()
+    return fabric
+
+
+def _launched() -> tuple[int, int, Any]:
+    """Processes of a node, nodes, and who knows their addresses.
+
+    `torchrun` says it in LOCAL_RANK and others. A cluster says it to the processes that `srun` starts; in a shell or
+    script inside an allocation its other variables are there too, but the process is alone.
+    """
+    say, kinds = os.environ.get, cast(Any, environments)
+    if "LOCAL_RANK" in os.environ:
+        here, nodes = int(say("LOCAL_WORLD_SIZE", say("WORLD_SIZE", "1"))), int(say("GROUP_WORLD_SIZE", "1"))
+        elastic = "TORCHELASTIC_RUN_ID" in os.environ
+        return here, nodes, kinds.TorchElasticEnvironment if elastic else kinds.LightningEnvironment
+    tasks, nodes = int(say("SLURM_STEP_NUM_TASKS", "1")), int(say("SLURM_STEP_NUM_NODES", "1"))
+    if tasks > 1:
+        return tasks // nodes, nodes, kinds.SLURMEnvironment
+    return 1, 1, kinds.LightningEnvironment
 
 
 def train(
@@ -91,7 +112,7 @@ def train(
     compile: bool = False,
 ) -> list[Entry]:
     """Train a method's network in place; the metrics of every epoch."""
-    check(method, data)
+    check(method, data, fabric.world_size)
     loop = _Loop(method, data, seed, fabric, checkpoints, watch or Watch(), compile)
     try:
         return loop.run()
@@ -103,13 +124,16 @@ def train(
         ) from None
 
 
-def check(method: Method, data: Data) -> None:
+def check(method: Method, data: Data, processes: int = 1) -> None:
     """Refuse what cannot be trained on, before anything is done."""
     n, settings = len(data.images), method.settings
     if settings.batch > n:
         raise InputError(f"a batch of {settings.batch} is larger than the {n} images: set --batch to at most {n}")
     if settings.batch < 2:
         raise InputError("a batch needs at least 2 images, which are compared with each other: set a larger --batch")
+    if settings.batch % processes:
+        near = max(1, settings.batch // processes) * processes
+        raise InputError(f"a batch of {settings.batch} cannot be shared by {processes} processes: set --batch {near}")
     if (np.asarray(data.labels) >= 0).all():
         raise InputError("every image is labelled, so there is nothing to discover: leave some unlabelled")
 
@@ -218,6 +242,7 @@ class _Loop:
                 totals[name] = totals.get(name, 0) + value.detach()
         assert behind is not None
         bar(epoch, self._checked(epoch, *behind))
+        self._check_weights(epoch)
         return {name: float(total) / (behind[0] + 1) for name, total in totals.items()}
 
     def batches(self, epoch: int) -> Iterator[Batch]:
@@ -270,7 +295,7 @@ class _Loop:
             wanted = [(out, gradient) for out, gradient in zip(encoded, gradients, strict=True) if out.requires_grad]
             outputs, weights = zip(*wanted, strict=True)
             torch.autograd.backward(outputs, weights)
-        return losses
+        return {name: value.detach() for name, value in losses.items()}
 
     def end(self, epoch: int, entry: Entry) -> None:
         """After an epoch: tell of it, and keep what is needed to go on from here."""
@@ -285,15 +310,16 @@ class _Loop:
 
     def resume(self) -> int:
         """Take up the newest checkpoint; the epoch to go on with."""
-        state = self.checkpoints.latest(self.device) if self.checkpoints else None
+        state = self.checkpoints.latest() if self.checkpoints else None
+        if self.fabric.world_size > 1:
+            state = self.fabric.broadcast(state)  # the first process alone has checkpoints
         if state is None:
             return 0
         self.method.load_state_dict(state["method"], strict=False)
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
         self.clusters = state["memory"].pop("clusters")
-        self.clusters = None if self.clusters is None else self.clusters.cpu()
-        self.method.remember(state["memory"])
+        self.method.remember(_to(state["memory"], self.device))
         self.history = state["history"]
         return int(state["epoch"]) + 1
 
@@ -351,7 +377,8 @@ class _Loop:
         if self.clusters is not None:
             seen["changed"] = 1 - float(matched(self.clusters.numpy(), clusters.numpy()).mean())
         self.clusters = clusters
-        return seen | (self.watch.score(clusters.numpy()) if self.watch.score else {})
+        scores = self.watch.score(clusters.numpy()) if self.watch.score else {}
+        return seen | {name: float(score) for name, score in scores.items()}
 
     def _checked(self, epoch: int, step: int, loss: Tensor, rows: Tensor) -> float:
         value = float(loss)
@@ -362,6 +389,11 @@ class _Loop:
                 "smaller --lr"
             )
         return value
+
+    def _check_weights(self, epoch: int) -> None:
+        """The last step's loss can be finite and its gradient not: such weights must not become a checkpoint."""
+        if not all(bool(parameter.isfinite().all()) for parameter in self.trained):
+            raise InputError(f"weights are not finite after epoch {epoch}; {self._last_good()}; try a smaller --lr")
 
     def _last_good(self) -> str:
         if not self.checkpoints:

@@ -78,6 +78,11 @@ class Method(nn.Module):
         return self._aside[0]
 
     @property
+    def n_trained(self) -> int:
+        """How many parameters are trained."""
+        return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
+
+    @property
     def kind(self) -> Kind:
         """How rows are compared."""
         return self.settings.kind or self.own_kind

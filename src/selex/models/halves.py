@@ -119,7 +119,7 @@ def _rest(network: Any, first: int | None) -> nn.Module:
 
 
 def _can_halve(network: Any) -> bool:
-    return isinstance(network, VisionTransformer | EfficientNet)
+    return type(network) in (VisionTransformer, EfficientNet)  # what is derived from them may pool in another way
 
 
 class _WithoutImages(nn.Module):

@@ -1,0 +1,59 @@
+"""Heads against their formulas."""
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from selex.models.heads import Classifier, ProjectionHead
+
+
+def plain(layers, x):
+    """The MLP written out."""
+    for number, layer in enumerate(layers):
+        x = x @ layer.weight.T + layer.bias
+        if number + 1 < len(layers):
+            x = 0.5 * x * (1 + torch.erf(x / 2**0.5))
+    return x
+
+
+def linears(head):
+    return [layer for layer in head.mlp if hasattr(layer, "weight")]
+
+
+@pytest.fixture
+def x():
+    return torch.randn(7, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def test_the_projection_by_its_formula(x):
+    head = ProjectionHead(12, 40, 16, 8).double()
+    inner = plain(linears(head), x)
+    inner = inner / inner.norm(dim=1, keepdim=True)
+    directions = head.directions / head.directions.norm(dim=1, keepdim=True)
+    out = inner @ directions.T
+    assert torch.allclose(head(x), out / out.norm(dim=1, keepdim=True), rtol=1e-10)
+    assert [tuple(layer.weight.shape) for layer in linears(head)] == [(16, 12), (16, 16), (8, 16)]
+
+
+def test_the_length_of_a_direction_has_no_effect(x):
+    head = ProjectionHead(12, 40, 16, 8).double()
+    before = head(x)
+    with torch.no_grad():
+        head.directions.mul_(torch.rand(40, 1).double() + 0.5)
+    assert torch.allclose(head(x), before, rtol=1e-10)
+
+
+def test_parameters_of_the_papers_head():
+    with torch.device("meta"):
+        head = ProjectionHead(768, 65_536)
+    layers = (768 + 1) * 2048 + (2048 + 1) * 2048 + (2048 + 1) * 256
+    assert sum(parameter.numel() for parameter in head.parameters()) == layers + 65_536 * 256
+
+
+def test_the_classifier_by_its_formula(x):
+    head = Classifier(12, 5, 16, 8).double()
+    projection, logits = head(x)
+    assert torch.allclose(projection, normalize(plain(linears(head), x), dim=1), rtol=1e-10)
+    cosines = torch.nn.functional.cosine_similarity(x[:, None], head.directions[None], dim=2)
+    assert torch.allclose(logits, cosines, rtol=1e-10)
+    assert torch.allclose(head.prototypes.norm(dim=1), torch.ones(5).double())
