@@ -6,14 +6,14 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import expit
 
-from selex.report.facts import Facts, Floats, Ints
+from selex.report.facts import Facts, Ints
 
 DOUBTFUL = 0.5
 """An image below this confidence is as likely to be something else."""
 
 MOST_TYPICAL, MOST_BORDERLINE = 8, 4
-_BLOCK = 8192  # rows whose features are looked at together
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,13 @@ def find_label_errors(facts: Facts) -> list[LabelError]:
     A wrong label draws its category's centre towards the image, so each image is judged as if it had not helped to
     make that centre. An image alone in its category says all that is known about it and is never listed.
     """
-    rows = np.flatnonzero(facts.labelled & (facts.runner_up >= 0) & ~facts.alone)
-    gap = (facts.apart[rows] - _squared_to(facts, rows, facts.runner_up[rows])) / facts.model.assigner.temperature
-    found = np.flatnonzero(gap > 0)
-    found = found[np.argsort(-gap[found], kind="stable")]
-    odds = 1 / (1 + np.exp(-gap[found]))
+    judged = facts.labelled & (facts.runner_up >= 0) & np.isfinite(facts.handicap)
+    rows = np.flatnonzero(judged & (facts.handicap > facts.ahead))
+    behind = facts.handicap[rows] - facts.ahead[rows]
+    order = np.argsort(-behind, kind="stable")
     return [
-        LabelError(row, int(facts.clusters[row]), int(facts.runner_up[row]), probability)
-        for row, probability in zip(rows[found].tolist(), odds.tolist(), strict=True)
+        LabelError(row, int(facts.clusters[row]), int(facts.runner_up[row]), float(odds))
+        for row, odds in zip(rows[order].tolist(), expit(behind[order]), strict=True)
     ]
 
 
@@ -128,13 +127,3 @@ def _examples(facts: Facts, rows: Ints) -> tuple[list[int], list[int]]:
     free = rest[~facts.labelled[rest]]  # a labelled image that is far away is a matter of its label
     borderline = free[np.argsort(facts.confidence[free], kind="stable")][:MOST_BORDERLINE]
     return typical.tolist(), borderline.tolist()
-
-
-def _squared_to(facts: Facts, rows: Ints, clusters: Ints) -> Floats:
-    """Squared distance of each row to the centre of a cluster, one for each."""
-    squared = np.empty(len(rows))
-    for start in range(0, len(rows), _BLOCK):
-        part = slice(start, start + _BLOCK)
-        away = facts.features[rows[part]].astype(np.float64) - facts.model.assigner.centers[clusters[part]]
-        squared[part] = np.einsum("nd,nd->n", away, away)
-    return squared

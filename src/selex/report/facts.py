@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from scipy.special import expit, logit
 
 from selex.data.files import first_line, read_csv
 from selex.data.table import real_path
@@ -21,7 +22,7 @@ from selex.run import Run
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _COLUMNS = ("file", "cluster", "labelled", "confidence", "runner_up", "distance")
-_SURE = 1e-7  # what is left to the other categories at least: confidence is stored with about seven digits
+_BLOCK = 8192  # rows whose features are looked at together
 
 
 @dataclass(frozen=True)
@@ -80,28 +81,34 @@ class Facts:
         return np.split(order, np.cumsum(self.sizes)[:-1])
 
     @cached_property
-    def alone(self) -> NDArray[np.bool_]:
-        """Whether a row is the only one of its category: then nothing is known of how far rows may be."""
-        alone: NDArray[np.bool_] = self.sizes[self.clusters] == 1
-        return alone
+    def handicap(self) -> Floats:
+        """What each row's category loses, as a logarithm of odds, if the row had not helped to make its centre.
+
+        Without one of its n rows a centre is n / (n - 1) times as far from that row. A row alone knows nothing: inf.
+        """
+        sizes = self.sizes[self.clusters]
+        farther = (sizes / np.maximum(sizes - 1, 1)) ** 2 - 1
+        lost: Floats = self.distances**2 * farther / self.model.assigner.temperature
+        return np.where(sizes == 1, np.inf, lost)
 
     @cached_property
-    def apart(self) -> Floats:
-        """Squared distance of each row to its centre as if the row had not helped to make it; see `cluster/assign.py`."""
-        sizes = self.sizes[self.clusters]
-        squared: Floats = (self.distances * sizes / np.maximum(sizes - 1, 1)) ** 2
-        return squared
+    def ahead(self) -> Floats:
+        """By how much each row's category is likelier than the next best one, as a logarithm of odds."""
+        ahead: Floats = np.full(len(self.files), np.inf)  # where there is no other category
+        rows = np.flatnonzero(self.runner_up >= 0)
+        other = _squared_to(self, rows, self.runner_up[rows])
+        ahead[rows] = (other - self.distances[rows] ** 2) / self.model.assigner.temperature
+        return ahead
 
     @cached_property
     def sureness(self) -> Floats:
-        """Confidence of each row as if it had not helped to make its centre; 0 for a row alone.
+        """Confidence of each row as if it had not helped to make its centre.
 
-        Confidence is w / (w + rest) with w = exp(-distance² / temperature). A centre that is farther away multiplies w
-        by a number that we know, and leaves the rest as it is.
+        The odds are those of the confidence. Where it was rounded to 1 they are not more than against the next best.
         """
-        own = np.minimum(self.confidence, 1 - _SURE)
-        less = np.exp((self.distances**2 - self.apart) / self.model.assigner.temperature)
-        sure: Floats = np.where(self.alone, 0, own * less / (1 - own + own * less))
+        odds = np.minimum(logit(self.confidence), self.ahead)
+        alone = np.isinf(self.handicap)
+        sure: Floats = np.where(alone, 0, expit(odds - np.where(alone, 0, self.handicap)))
         return sure
 
 
@@ -125,6 +132,16 @@ def read_facts(run: Run) -> Facts:
         metrics=run.metrics,
         skipped=[line for _, line in read_csv(run.folder / "skipped.csv")[1:]],
     )
+
+
+def _squared_to(facts: Facts, rows: Ints, clusters: Ints) -> Floats:
+    """Squared distance of each row to the centre of a cluster, one for each."""
+    squared = np.empty(len(rows))
+    for start in range(0, len(rows), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        away = facts.features[rows[part]].astype(np.float64) - facts.model.assigner.centers[clusters[part]]
+        squared[part] = np.einsum("nd,nd->n", away, away)
+    return squared
 
 
 def _columns(run: Run) -> dict[str, list[Any]]:

@@ -103,6 +103,6 @@ def _percent(value: float) -> str:
     return "–" if value != value else f"{100 * value:.0f} %"
 
 
-def _score(value: float, digits: int = 2) -> str:
-    """A number between 0 and 1; never rounded up to 1, which would say more than we know."""
-    return f"{min(value, 1 - 10**-digits) if value < 1 else value:.{digits}f}"
+def _score(value: float) -> str:
+    """A probability; never rounded up to 1, which would say more than we know."""
+    return f"{min(value, 0.99):.2f}"

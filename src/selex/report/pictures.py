@@ -23,7 +23,7 @@ MOST_ERRORS = 24
 ICON_SIDE = 40
 _ICON_QUALITY = 60
 _SAMPLE = 24  # images whose encoded size stands for all
-_WORDS, _MORE_WORDS = 260, 2800  # bytes of text about an image, and about a category
+_WORDS, _MORE_WORDS = 200, 2800  # bytes of text about an image beside its name, and about a category
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,11 @@ def choose_format(facts: Facts, categories: Sequence[Category], errors: Sequence
     """The best format whose images leave the page small, judged by some of them."""
     rows = [row for category in categories for row in (*category.typical, *category.borderline)]
     sample = rows[:: -(-len(rows) // _SAMPLE)]
+    words = _WORDS + 2 * sum(len(facts.files[row].encode(errors="replace")) for row in sample) / len(sample)
     for form in FORMATS:
         count = len(wanted(categories, errors, form))
         each = sum(len(_data(facts.paths[row], form.side, form.quality)) for row in sample) / len(sample)
-        if count * (each + _WORDS) + len(categories) * _MORE_WORDS <= form.most:
+        if count * (each + words) + len(categories) * _MORE_WORDS <= form.most:
             return form
     return FORMATS[-1]
 

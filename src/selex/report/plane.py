@@ -123,9 +123,8 @@ def _pushed_apart(places: Floats, letters: list[int]) -> Floats:
 def _sample(facts: Facts) -> Ints:
     """Rows to draw: all, or evenly from each category its share, at least one."""
     part = min(1.0, MOST_DOTS / len(facts.files))
-    if part == 1:
-        return np.arange(len(facts.files))
-    chosen = [rows[:: -(-len(rows) // max(1, int(part * len(rows))))] for rows in facts.members if len(rows)]
+    counts = np.maximum(1, (part * facts.sizes).astype(int))
+    chosen = [rows[np.arange(n) * len(rows) // n] for rows, n in zip(facts.members, counts, strict=True) if len(rows)]
     return np.sort(np.concatenate(chosen))
 
 
