@@ -21,7 +21,7 @@ from selex.report.categories import find_categories, find_label_errors, ranked
 from selex.report.curves import training_charts
 from selex.report.facts import read_facts
 from selex.report.html import write_report
-from selex.report.plane import HEIGHT, ICONS, LETTERS, WIDTH, draw_map
+from selex.report.plane import HEIGHT, ICONS, LETTERS, WIDTH, draw_map, pushed_apart
 from selex.report.tree import build_tree
 
 CSS = (Path(__file__).parent.parent / "src/selex/report/templates/report.css").read_text()
@@ -257,7 +257,8 @@ def test_epochs_that_were_done_again_count_once_and_odd_values_are_left_out():
     assert len(heights) == 3, "epochs 0, 1 and 3"
     assert heights == sorted(heights), "9, 4, 2: lower and lower, so farther down"
     assert line.last == 2.0
-    assert training_charts([entry(0, 9.0), entry(1, 8.0), entry(0, 3.0)])[0].lines[0].last == 3.0
+    (again,) = training_charts([entry(0, 9.0), entry(1, 8.0), entry(0, 3.0)])[0].lines
+    assert (again.last, len(again.points.split())) == (3.0, 1), "done again from the start: what was before is gone"
     assert training_charts([{"step": "embed", "seconds": 3.0}]) == []
 
 
@@ -285,6 +286,19 @@ def test_the_map_keeps_pictures_and_names_apart_and_images_inside(run):
     assert len(dots) == 60
     assert all(0 < x < WIDTH and 0 < y < HEIGHT for x, y in dots)
     assert draw_map(facts) == found
+
+
+@pytest.mark.parametrize("letters", [1, 10])
+def test_pictures_and_names_that_lie_on_each_other_are_pushed_apart(letters):
+    rng, wide = np.random.default_rng(0), max(44, 6.8 * letters)
+    for crowded in (rng.uniform([50, 50], [950, 570], (25, 2)), np.full((6, 2), 600.0)):
+        places = pushed_apart(crowded, [letters] * len(crowded))
+        x, y = np.abs(places[:, None] - places[None])[~np.eye(len(places), dtype=bool)].T
+        assert ((x > wide - 3) | (y > 53)).all()
+        assert (places >= [wide / 2, 20]).all()
+        assert (places <= [WIDTH - wide / 2, HEIGHT - 36]).all()
+    apart = np.array([[100.0, 100.0], [800.0, 500.0]])
+    assert (pushed_apart(apart, [letters, letters]) == apart).all()
 
 
 def test_of_many_images_the_map_draws_some_and_says_so(run, monkeypatch):

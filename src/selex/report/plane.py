@@ -18,7 +18,8 @@ _FEW = 5  # categories; fewer have no neighbourhoods to keep, and are drawn alon
 _LARGE = 400  # categories; of more, neighbours far away are taken together, which is faster
 _CLOUD = 0.5  # radius of a category's images, as a part of the distance to the next category
 _SMALLEST, _LARGEST = 4, 60  # that radius, in the units of the picture
-_ICON, _LETTER, _HIGH = 44, 6.8, 56  # width of an image, of a letter of its name, height of both
+_ICON, _LETTER = 44, 6.8  # width of an image and of a letter of its name
+_ABOVE, _BELOW = 20, 36  # how far an image reaches up from its place, and its name down
 LETTERS = 18
 """Letters of a name that the map shows."""
 
@@ -56,7 +57,7 @@ def draw_map(facts: Facts) -> Map | None:
     places = np.zeros((len(facts.names), 2))
     placed = _framed(_plane(facts.model.assigner.centers[filled].astype(np.float64)))
     letters = [min(len(facts.names[number]), LETTERS) for number in filled.tolist()]
-    places[filled] = _pushed_apart(placed, letters) if len(filled) <= ICONS else placed
+    places[filled] = pushed_apart(placed, letters) if len(filled) <= ICONS else placed
     rows = _sample(facts)
     dots = _dots(facts, rows, places, _radius(places[filled]))
     owners = facts.clusters[rows]
@@ -100,13 +101,14 @@ def _framed(places: Floats) -> Floats:
     return framed
 
 
-def _pushed_apart(places: Floats, letters: list[int]) -> Floats:
+def pushed_apart(places: Floats, letters: list[int]) -> Floats:
     """Moved where images or names would cover each other: a pair along the axis that needs the smaller move."""
     places, order = places.copy(), np.arange(len(places))
     widths = np.maximum(_ICON, _LETTER * np.array(letters))
-    room = np.stack(np.broadcast_arrays((widths[:, None] + widths[None]) / 2, float(_HIGH)), axis=2)
+    room = np.stack(np.broadcast_arrays((widths[:, None] + widths[None]) / 2, float(_ABOVE + _BELOW)), axis=2)
     room[order, order] = 0
-    edge = np.stack([widths / 2, np.full(len(places), _HIGH / 2)], axis=1)
+    low = np.stack([widths / 2, np.full(len(places), _ABOVE)], axis=1)
+    high = np.stack([WIDTH - widths / 2, np.full(len(places), HEIGHT - _BELOW)], axis=1)
     for _ in range(_TURNS):
         gap = places[:, None] - places[None]
         lacking = np.maximum(room - np.abs(gap), 0)
@@ -116,7 +118,7 @@ def _pushed_apart(places: Floats, letters: list[int]) -> Floats:
         side = np.where(gap == 0, np.sign(order[:, None] - order[None])[..., None], np.sign(gap))
         smaller = lacking == lacking.min(2, keepdims=True)
         places += 0.3 * (lacking * side * smaller).sum(1)
-        places = places.clip(edge, [WIDTH, HEIGHT] - edge)
+        places = places.clip(low, high)
     return places
 
 
