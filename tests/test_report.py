@@ -388,17 +388,16 @@ def test_the_page_asks_nothing_of_the_network(page):
 
 def test_paths_of_the_machine_are_not_on_the_page(tmp_path):
     truth = digit_photos(tmp_path / "photos")
-    paths = [str(tmp_path / "photos" / file) for file in truth]
-    made = discover(
-        Config("", categories=5, backbone="pixels"),
-        tmp_path / "run",
-        photos=paths,
-        labels=[f"digit {truth[file]}" if "unlabelled" not in file else None for file in truth],
-        store=tmp_path / "store",
-    )
+    (tmp_path / "photos/unlabelled/bad.png").write_bytes(b"no image")
+    labels = [(file, f"digit {digit}" if "unlabelled" not in file else "") for file, digit in truth.items()]
+    rows = [(tmp_path / "photos" / file, label) for file, label in [*labels, ("unlabelled/bad.png", "")]]
+    with (tmp_path / "table.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("file_name", "label"), *rows])
+    config = Config(str(tmp_path / "table.csv"), categories=5, backbone="pixels")
+    made = discover(config, tmp_path / "run", store=tmp_path / "store")
     out = write_report(made, tmp_path / "page.html").read_text()
     assert str(tmp_path) not in out
-    assert "unlabelled/" in out
+    assert {"unlabelled/", "table.csv", "bad.png"} <= set(re.findall(r"unlabelled/|table\.csv|bad\.png", out))
 
 
 def test_two_hundred_categories_stay_below_ten_megabytes(tmp_path, monkeypatch):
@@ -449,6 +448,8 @@ def test_bad_input_is_one_line_and_nothing_is_written(home):
         ("embeddings.npy", b"no", "embeddings.npy: cannot be read"),
         ("model/model.json", b"{}", "model: cannot be read"),
         ("hierarchy.json", b"[]", "hierarchy.json: cannot be read"),
+        ("hierarchy.json", b"{}", "hierarchy.json: does not belong to the model"),
+        ("hierarchy.json", b'{"levels": [{"sizes": [60], "parents": null}]}', "hierarchy.json: does not belong"),
     ],
 )
 def test_a_damaged_run_is_refused(home, name, data, message):

@@ -128,9 +128,9 @@ def read_facts(run: Run) -> Facts:
         distances=np.array(table["distance"], dtype=np.float64),
         features=_features(run, len(paths)),
         model=model,
-        tree=run.hierarchy,
-        metrics=run.metrics,
-        skipped=[line for _, line in read_csv(run.folder / "skipped.csv")[1:]],
+        tree=_tree(run, len(model.names)),
+        metrics=[entry for entry in run.metrics if isinstance(entry, dict)],
+        skipped=_skipped(run),
     )
 
 
@@ -166,6 +166,29 @@ def _features(run: Run, n: int) -> NDArray[Any]:
     if features.shape[:1] != (n,) or features.ndim != 2:
         raise InputError(f"{run.folder / 'embeddings.npy'}: has shape {features.shape}, the clusters table {n} rows")
     return features
+
+
+def _tree(run: Run, k: int) -> dict[str, Any]:
+    """`hierarchy.json`, whose first level must be the categories, each of its levels the parents of the one below."""
+    tree = run.hierarchy
+    try:
+        sizes = [len(level["sizes"]) for level in tree["levels"]]
+        parents = [level["parents"] for level in tree["levels"][:-1]]
+        fitting = sizes[0] == k and all(
+            len(own) == here and min(own) >= 0 and max(own) < above
+            for own, here, above in zip(parents, sizes, sizes[1:], strict=False)
+        )
+    except (KeyError, IndexError, TypeError, ValueError):
+        fitting = False
+    if not fitting:
+        raise InputError(f"{run.folder / 'hierarchy.json'}: does not belong to the model of this run")
+    return tree
+
+
+def _skipped(run: Run) -> list[list[str]]:
+    """Images that could not be read, and why; of a whole path only the name, as the page may be sent around."""
+    lines = [line for _, line in read_csv(run.folder / "skipped.csv")[1:]]
+    return [[os.path.basename(file) if os.path.isabs(file) else file, reason] for file, reason in lines]
 
 
 def _within(run: Run, clusters: list[int], k: int) -> Ints:

@@ -38,7 +38,7 @@ def write_report(run: Run, out: Path, truth: Path | None = None, progress: Progr
     Returns:
         The file.
     """
-    out = Path(out)
+    out, truth = Path(out), Path(truth) if truth else None
     check_target(out, [truth] if truth else [], is_report)
     summary = summarise(run, truth)
     shown = [*summary.new[:MOST_CARDS], *summary.known[:MOST_CARDS]]

@@ -90,12 +90,17 @@ def _about(config: Config, facts: Facts) -> dict[str, str]:
     times = [entry["time"] for entry in facts.metrics if isinstance(entry.get("time"), (int, float))]
     finished = {"Finished": datetime.fromtimestamp(times[-1], UTC).strftime("%Y-%m-%d %H:%M UTC")} if times else {}
     return {
-        "Photos": os.path.basename(config.photos) or "a list of images",
+        "Photos": _name(config.photos) or "a list of images",
         "Categories": f"{asked}; levels of {levels}",
-        "Backbone": os.path.basename(config.backbone),
+        "Backbone": _name(config.backbone),
         "Method": config.method,
         "Clustering": f"{'balanced' if config.balanced else 'not balanced'}, best of {config.restarts}",
         "Seed": str(config.seed),
         **finished,
         "Written by": f"selex {__version__}",
     }
+
+
+def _name(setting: str) -> str:
+    """A setting without the folder, where it is a path."""
+    return os.path.basename(setting) if os.path.isabs(setting.removeprefix("file:")) else setting
