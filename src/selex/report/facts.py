@@ -118,7 +118,7 @@ def read_facts(run: Run) -> Facts:
     root, number = str(run.root), {name: cluster for cluster, name in enumerate(model.names)}
     paths = [real_path(root, file) for file in table["file"]]
     return Facts(
-        title=Path(run.config.photos).stem or "images",
+        title=Path(run.config.photos).name.removesuffix(".csv").removesuffix(".parquet") or "images",
         files=_shown(table["file"], paths),
         paths=paths,
         clusters=_within(run, table["cluster"], len(model.names)),
