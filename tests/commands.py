@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 Done = namedtuple("Done", "returncode stdout stderr")
 
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["selex.discovery", "selex.cli", "selex.models", "commands"])
+SERVER.set_forkserver_preload(["selex.discovery", "selex.cli", "selex.models", "selex.report.html", "commands"])
 
 
 def selex(*arguments, cwd, kill=None, interrupt=None, file_limit=None, timeout=120):
