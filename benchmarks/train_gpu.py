@@ -67,7 +67,7 @@ def measure(
     whole = statistics.median(entry["seconds"] for entry in counted)
     ready = statistics.median(entry["prepared"] for entry in counted)
     trained = sum(parameter.numel() for parameter in made.trained) / 1e6
-    return {
+    result: dict[str, object] = {
         "what": name,
         "epoch_s": round(whole, 3),
         "fastest_s": round(min(entry["seconds"] for entry in counted), 3),
@@ -79,6 +79,8 @@ def measure(
         "losses_share_of_step": round(share(made), 3),
         "epochs": len(counted),
     }
+    print(result, flush=True)
+    return result
 
 
 def share(made: _Loop) -> float:
@@ -95,18 +97,19 @@ def share(made: _Loop) -> float:
     return 1 - statistics.median(times["trivial"]) / statistics.median(times["real"])
 
 
-def main(out: Path | None, epochs: int) -> None:
+def main(out: Path | None, epochs: int, cases: list[str]) -> None:
     images = DeviceImages(Patterns(), "cuda")
     truth = np.arange(N) % K
     labels = np.where((truth < KNOWN) & (np.arange(N) // K % 2 == 0), truth, -1)
     plain = Training(epochs=epochs)
     bank = Training(epochs=epochs, view_bank=4)
-    results = [
-        measure("plain", images, labels, plain, False),
-        measure("compiled", images, labels, plain, True),
-        measure("view bank of 4", images, labels, bank, False),
-        measure("view bank of 4, compiled", images, labels, bank, True),
-    ]
+    ways = {
+        "plain": (plain, False),
+        "view bank of 4": (bank, False),
+        "compiled": (plain, True),
+        "view bank of 4, compiled": (bank, True),
+    }
+    results = [measure(name, images, labels, *ways[name]) for name in cases or ways]
     save("train_gpu", results, out)
 
 
@@ -114,5 +117,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--epochs", type=int, default=9)
+    parser.add_argument("--case", action="append", default=[], help="one of the four; all if not given")
     arguments = parser.parse_args()
-    main(arguments.out, arguments.epochs)
+    main(arguments.out, arguments.epochs, arguments.case)
