@@ -22,6 +22,7 @@ LAYERS = [
     "model",
     "discovery",
     "report",
+    "review",
     "demo",
     "cli",
     "__main__",

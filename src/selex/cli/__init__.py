@@ -1,9 +1,9 @@
 """The command line: a command is a plain function that reads, calls the library and writes."""
 
-from selex.cli import data, features, photos, weights
+from selex.cli import data, features, photos, review, weights
 from selex.cli.app import app, main
 
 app.add_typer(weights.app, name="weights")
 app.add_typer(data.app, name="data")
 
-__all__ = ["app", "features", "main", "photos"]
+__all__ = ["app", "features", "main", "photos", "review"]

@@ -26,6 +26,7 @@ Store = Annotated[
 
 @app.command()
 def discover(
+    context: typer.Context,
     photos: Annotated[
         Path,
         typer.Argument(
@@ -57,6 +58,12 @@ def discover(
     store: Store = None,
     strict: Strict = False,
     unbalanced: Unbalanced = False,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--continue", help="PHOTOS is a run: cluster it again, what was decided in `selex review` as labels."
+        ),
+    ] = False,
 ) -> None:
     """Sort photos, some of them labelled, into known categories and new ones, and write a run folder.
 
@@ -67,6 +74,10 @@ def discover(
     from selex.models import default_backbone
 
     place = _device(device)
+    if again:
+        from selex.cli.review import continue_run
+
+        return continue_run(context, photos, _summary, device=place, store=store, strict=strict, progress=_watched())
     config = Config(
         photos=str(photos.absolute()),
         labels=str(labels.absolute()) if labels else None,
@@ -132,16 +143,21 @@ def export(
     copy: Annotated[
         bool, typer.Option("--copy", help="Copy images, rather than hard-linking them where the disk allows that.")
     ] = False,
+    as_found: Annotated[
+        bool, typer.Option("--as-found", help="As the run found them, without what was decided in `selex review`.")
+    ] = False,
 ) -> None:
     """Write the categories of a run for other programs; photos are never moved or changed.
 
     Example: `selex export birds --to folders --out sorted`
     """
+    from selex.cli.review import decided
     from selex.report.export import export as run_export
     from selex.run import Run
 
+    opened = Run.open(run)
     with progress_bar("images") as show:
-        done = run_export(Run.open(run), to, out, copy, show)
+        done = run_export(opened, to, out, copy, show, None if as_found else decided(opened))
     placed = [f"{count} {way}" for count, way in ((done.linked, "hard links"), (done.copied, "copies")) if count]
     typer.echo(f"{done.images} images in {done.categories} categories" + (f": {', '.join(placed)}" if placed else ""))
     typer.echo(f"wrote {out}")

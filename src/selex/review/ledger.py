@@ -53,12 +53,17 @@ class Ledger:
     def round(self, results: Results) -> int:
         """The round of these results: the one there is, or a new one."""
         with self.writing():
-            found = self._db.execute("SELECT max(number) FROM rounds WHERE digest = ?", (results.digest,)).fetchone()[0]
-            if found is not None:
-                return int(found)
+            if (found := self.find(results)) is not None:
+                return found
             values = (results.digest, results.pack(), time.time())
             done = self._db.execute("INSERT INTO rounds (digest, results, started) VALUES (?, ?, ?)", values)
             return int(done.lastrowid or 0)
+
+    def find(self, results: Results) -> int | None:
+        """The round of these results, if there is one."""
+        with self._told():
+            found = self._db.execute("SELECT max(number) FROM rounds WHERE digest = ?", (results.digest,)).fetchone()[0]
+        return None if found is None else int(found)
 
     def rounds(self) -> list[int]:
         """The numbers of all rounds, in order."""
@@ -110,23 +115,31 @@ class Ledger:
 
     def _check(self) -> None:
         """Lay out a new file; refuse one that is not ours or of another version."""
-        self._db.execute("BEGIN IMMEDIATE")
         try:
-            ours, version = (self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
-            if (ours, version) == (0, 0) and not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                for statement in filter(str.strip, _TABLES.split(";")):
-                    self._db.execute(statement)
-                self._db.execute(f"PRAGMA application_id = {_OURS}")
-                self._db.execute(f"PRAGMA user_version = {FORMAT}")
-            elif ours != _OURS:
+            if self._signature() == (0, 0, 0):
+                with self.writing():
+                    if self._signature() == (0, 0, 0):  # who had the lock may have done it
+                        self._lay_out()
+            ours, version, _ = self._signature()
+            if ours != _OURS:
                 raise InputError(f"{self.path}: is not a file of `selex review`; move it elsewhere")
-            elif version != FORMAT:
-                raise InputError(f"{self.path}: was written by another version of selex (format {version}, not {FORMAT})")
-            self._db.execute("COMMIT")
+            if version != FORMAT:
+                raise InputError(f"{self.path}: is of another version of selex (format {version}, not {FORMAT})")
         except BaseException:
-            self._db.execute("ROLLBACK")
             self._db.close()
             raise
+
+    def _signature(self) -> tuple[int, int, int]:
+        """Whose file it is, of which version, and how much is in it."""
+        queries = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+        ours, version, count = (self._db.execute(query).fetchone()[0] for query in queries)
+        return ours, version, count
+
+    def _lay_out(self) -> None:
+        for statement in filter(str.strip, _TABLES.split(";")):
+            self._db.execute(statement)
+        self._db.execute(f"PRAGMA application_id = {_OURS}")
+        self._db.execute(f"PRAGMA user_version = {FORMAT}")
 
     @contextmanager
     def _told(self) -> Iterator[None]:

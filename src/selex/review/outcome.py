@@ -82,10 +82,11 @@ def reviewed(run: Run) -> tuple[Columns, int] | None:
     if ledger is None:
         return None
     try:
-        timeline = ledger.replay(ledger.round(Results.read(run)))
+        number = ledger.find(Results.read(run))
+        timeline = ledger.replay(number) if number is not None else None
     finally:
         ledger.close()
-    return (corrected(run, timeline.state), timeline.n_decisions) if timeline.n_decisions else None
+    return (corrected(run, timeline.state), timeline.n_decisions) if timeline and timeline.n_decisions else None
 
 
 def corrected(run: Run, state: State) -> Columns:

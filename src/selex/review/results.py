@@ -74,9 +74,7 @@ class Results:
         table = parquet.read_table(io.BytesIO(data))
         about = table.schema.metadata
         numbers = [table[name].to_numpy() for name in ("category", "labelled", "confidence", "runner_up")]
-        return cls(
-            digest, table["file"].to_pylist(), json.loads(about[b"names"]), int(about[b"n_known"]), *numbers
-        )
+        return cls(digest, table["file"].to_pylist(), json.loads(about[b"names"]), int(about[b"n_known"]), *numbers)
 
     @classmethod
     def _of(cls, digest: str, table: pa.Table, names: list[str], n_known: int) -> Results:

@@ -6,7 +6,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-
 Sort = Literal["size", "confidence", "name"]
 CategoryFilter = Literal["all", "known", "novel", "unsure", "changed"]
 ImageFilter = Literal["all", "open", "held", "unsure", "changed", "junk"]
@@ -29,6 +28,7 @@ class Standing(BaseModel):
     undo: str | None = Field(description="What undoing would take back.")
     redo: bool
     news: str | None = Field(description="What the last clustering changed.")
+    note: str | None = Field(description="What a person should know, such as that photos are gone.")
 
 
 class Category(BaseModel):
@@ -74,6 +74,7 @@ class Node(BaseModel):
     level: int
     cluster: int
     title: str
+    known: bool = Field(description="Whether it has grown around known categories.")
     categories: int
     images: int
     open: bool = Field(description="Whether the list is of this node, or of one below it.")
@@ -231,5 +232,3 @@ class ContinueOut(BaseModel):
 
     state: Literal["idle", "running", "done", "failed"]
     lines: list[str] = Field(description="What it said so far.")
-
-

@@ -127,7 +127,7 @@ class State:
 
     def _new_names(self, count: int) -> list[str]:
         """Names for categories that nobody has named yet."""
-        taken, names, number = set(self.names), list[str](), 0
+        taken, names, number = {*self.names, *self.results.names}, list[str](), 0
         while len(names) < count:
             number += 1
             if f"novel-{number}" not in taken:

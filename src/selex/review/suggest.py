@@ -23,7 +23,9 @@ class Idea:
 
 def ideas(review: Review, overview: Overview, count: int) -> list[Idea]:
     """The `count` decisions that promise to settle most images, at most one for each category."""
-    found = sorted([*_whole(review, overview), *_pairs(review, overview)], key=lambda idea: (-idea.images, idea.categories))
+    found = sorted(
+        [*_whole(review, overview), *_pairs(review, overview)], key=lambda idea: (-idea.images, idea.categories)
+    )
     seen, chosen = set[int](), list[Idea]()
     for idea in found:
         if not seen & set(idea.categories) and idea.images:

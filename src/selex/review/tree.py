@@ -19,6 +19,7 @@ class Tree:
     def __init__(self, hierarchy: dict[str, Any]) -> None:
         self.names: list[str] = hierarchy["names"]
         levels = hierarchy["levels"]
+        self._n_known = [level["n_known"] for level in levels]
         self._above = [np.arange(len(self.names))]  # of each category of the run: its cluster at each level
         for level in levels[:-1]:
             self._above.append(np.array(level["parents"])[self._above[-1]])
@@ -53,6 +54,7 @@ class Tree:
             node = Node(
                 level=level,
                 cluster=cluster,
+                known=cluster < self._n_known[level - 1],
                 title=self._title(origin[inside], sizes[inside]),
                 categories=int(inside.sum()),
                 images=int(sizes[inside].sum()),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from selex.data.table import real_path
 from selex.review import schema
 from selex.review.decisions import Refused
 from selex.review.overview import DOUBTFUL, Overview
@@ -176,6 +179,7 @@ class Views:
         self._by_confidence = np.argsort(-review.results.confidence, kind="stable")
         self._lower = [file.casefold() for file in review.results.files]
         self._space, self._tree = Space(review), Tree(review.run.hierarchy)
+        self.note = _gone_photos(str(review.run.root), review.results.files)
 
     @property
     def _names(self) -> list[str]:
@@ -200,6 +204,7 @@ class Views:
             undo=review.timeline.can_undo,
             redo=review.timeline.can_redo,
             news=str(review.changes) if review.changes is not None else None,
+            note=self.note,
         )
 
     def _keep(self, chosen: schema.CategoryFilter, overview: Overview) -> Array:
@@ -296,6 +301,16 @@ class Gone(Refused):
     """There is no such category or image."""
 
 
+def _gone_photos(root: str, files: list[str]) -> str | None:
+    """What to say if photos are not where they were; a sample is looked for."""
+    sample = files[:: max(1, len(files) // 200)]
+    gone = sum(not os.path.exists(real_path(root, file)) for file in sample)
+    if not gone:
+        return None
+    part = "The photos are" if gone == len(sample) else "Some photos are"
+    return f"{part} not where they were when the run was made ({root}): grey squares stand for them."
+
+
 def _page(items: Array, page: int, size: int) -> tuple[int, int, Array]:
     """The page's number within bounds, how many there are, and what is on it."""
     pages = max(1, -(-len(items) // size))
@@ -305,6 +320,4 @@ def _page(items: Array, page: int, size: int) -> tuple[int, int, Array]:
 
 def _natural(name: str) -> Sequence[Any]:
     """Sorts novel-2 before novel-10."""
-    import re
-
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name.casefold())]

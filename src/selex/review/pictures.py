@@ -1,0 +1,71 @@
+"""Pictures of the run's images, by row: no path of a request ever reaches the disk."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+
+from fastapi import FastAPI
+from starlette.responses import Response
+
+from selex.data.table import real_path
+from selex.data.thumbnails import picture, thumbnail
+from selex.review.session import Review
+
+SIDE, SHORTER = 144, 768
+KEPT = 8192
+"""Thumbnails in memory: at some 3 kB each about 25 MB."""
+
+
+class Pictures:
+    """Small ones, kept once made, and large ones."""
+
+    def __init__(self, review: Review) -> None:
+        self._review = review
+        self._root, self._files, self._round = "", list[str](), 0
+        self._small: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add_to(self, app: FastAPI) -> None:
+        """Their two routes."""
+
+        @app.get("/thumb/{row}", include_in_schema=False)
+        def small(row: int) -> Response:
+            return self._answer(row, self._thumbnail)
+
+        @app.get("/picture/{row}", include_in_schema=False)
+        def large(row: int) -> Response:
+            return self._answer(row, lambda path: picture(path, SHORTER))
+
+    def _answer(self, row: int, make: Callable[[str], bytes]) -> Response:
+        path = self._path(row)
+        if path is None:
+            return Response("no such image\n", 404, media_type="text/plain")
+        # addresses have the round in them: rows are other images in another round
+        keep = {"cache-control": "private, max-age=86400"} if os.path.exists(path) else {}
+        return Response(make(path), media_type="image/jpeg", headers=keep)
+
+    def _path(self, row: int) -> str | None:
+        review = self._review
+        if review.round != self._round:
+            with review.steady():
+                self._root, self._files, self._round = str(review.run.root), review.results.files, review.round
+        return real_path(self._root, self._files[row]) if 0 <= row < len(self._files) else None
+
+    def _thumbnail(self, path: str) -> bytes:
+        try:
+            key = path, os.stat(path).st_mtime_ns
+        except OSError:
+            return thumbnail(path, SIDE)
+        with self._lock:
+            if key in self._small:
+                self._small.move_to_end(key)
+                return self._small[key]
+        made = thumbnail(path, SIDE)
+        with self._lock:
+            self._small[key] = made
+            if len(self._small) > KEPT:
+                self._small.popitem(last=False)
+        return made
