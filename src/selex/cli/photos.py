@@ -77,7 +77,8 @@ def discover(
     if again:
         from selex.cli.review import continue_run
 
-        return continue_run(context, photos, _summary, device=place, store=store, strict=strict, progress=_watched())
+        continue_run(context, photos, _summary, device=place, store=store, strict=strict, progress=_watched())
+        return
     config = Config(
         photos=str(photos.absolute()),
         labels=str(labels.absolute()) if labels else None,

@@ -29,7 +29,7 @@ def review(
         str,
         typer.Option(
             metavar="HOST",
-            help="Listen elsewhere than on this machine alone, such as `0.0.0.0`; the address printed then has a token.",
+            help="Listen elsewhere than on this machine alone, as on `0.0.0.0`; the address printed then has a token.",
         ),
     ] = "127.0.0.1",
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open the browser.")] = False,

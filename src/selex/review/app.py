@@ -28,8 +28,8 @@ Words = Annotated[str, Query(max_length=200)]
 ABOUT = """What each page of `selex review` shows, as JSON, and how to decide.
 
 Every answer has a `standing` with the `version` of the state. A decision names the version that it was made on. If
-something about the same categories was decided since, the answer is 409 and nothing is done; if it was about others, the
-decision is made and the answer says what was missed. A decision is on the disk before the answer is sent.
+something about the same categories was decided since, the answer is 409 and nothing is done; if it was about others,
+the decision is made and the answer says what was missed. A decision is on the disk before the answer is sent.
 """
 MISSED: dict[int | str, dict[str, Any]] = {409: {"model": schema.Missed, "description": "Decided past each other."}}
 

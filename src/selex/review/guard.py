@@ -1,4 +1,4 @@
-"""Who may talk to the server: this machine's own page, or whoever has the token; nobody's web site behind their back."""
+"""Who may talk to the server: this machine's own page, or whoever has the token; no web site behind their back."""
 
 from __future__ import annotations
 

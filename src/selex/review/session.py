@@ -19,7 +19,7 @@ from selex.review.ledger import Ledger
 from selex.review.outcome import Changes, compare
 from selex.review.results import Results
 from selex.review.state import State
-from selex.review.timeline import DECIDE, Event, Played
+from selex.review.timeline import DECIDE, Event, Played, Timeline
 from selex.run import Run
 
 Array = np.ndarray[Any, Any]
@@ -58,6 +58,7 @@ class Review:
         results = Results.read(self.run)  # before there is a ledger: nothing is made in a folder that is no run
         self.ledger = Ledger(folder)
         self.changes: Changes | None = None
+        self.timeline = Timeline(results)
         self._load(results)
 
     @property

@@ -57,7 +57,8 @@ class Space:
         total = np.zeros(self.features.shape[1])
         for start in range(0, len(rows), _BLOCK):
             total += self.features[np.sort(rows[start : start + _BLOCK])].sum(axis=0, dtype=np.float64)
-        return self._unit(total[None])[0]
+        mean: Array = self._unit(total[None])[0]
+        return mean
 
     def _cosines(self, start: int, target: Array) -> Array:
         return self._unit(self.features[start : start + _BLOCK]) @ target

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -154,7 +154,7 @@ class Views:
             events = [
                 schema.Happened(
                     number=number + 1,
-                    kind=played[number].event.kind,  # type: ignore[arg-type]
+                    kind=played[number].event.kind,
                     summary=played[number].summary,
                     time=played[number].event.time,
                 )
@@ -318,6 +318,6 @@ def _page(items: Array, page: int, size: int) -> tuple[int, int, Array]:
     return page, pages, items[(page - 1) * size : page * size]
 
 
-def _natural(name: str) -> Sequence[Any]:
+def _natural(name: str) -> list[tuple[int, int, str]]:
     """Sorts novel-2 before novel-10."""
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name.casefold())]
