@@ -17,10 +17,9 @@ class Tree:
     """The levels of a run. Level 1 is the categories themselves, the highest one has fewest clusters."""
 
     def __init__(self, hierarchy: dict[str, Any]) -> None:
-        self.names: list[str] = hierarchy["names"]
         levels = hierarchy["levels"]
         self._n_known = [level["n_known"] for level in levels]
-        self._above = [np.arange(len(self.names))]  # of each category of the run: its cluster at each level
+        self._above = [np.arange(len(hierarchy["names"]))]  # of each category of the run: its cluster at each level
         for level in levels[:-1]:
             self._above.append(np.array(level["parents"])[self._above[-1]])
 
@@ -36,16 +35,23 @@ class Tree:
         found: Array = self._above[level - 1][origin] == cluster
         return found
 
-    def nodes(self, origin: Array, sizes: Array, level: int | None, cluster: int | None) -> list[Node]:
-        """The highest level, and below each node that leads to the chosen one the next level."""
+    def nodes(
+        self, names: list[str], origin: Array, sizes: Array, level: int | None, cluster: int | None
+    ) -> list[Node]:
+        """The highest level, and below each node that leads to the chosen one the next level.
+
+        `names`, `origin` and `sizes` are of the categories as they stand.
+        """
         path = {}
         if level is not None and cluster is not None and 1 <= level <= self.top:
             members = np.flatnonzero(self._above[level - 1] == cluster)
             path = {at: int(self._above[at - 1][members[0]]) for at in range(level, self.top + 1) if len(members)}
         everything = np.ones(len(origin), dtype=bool)
-        return self._level(self.top, everything, origin, sizes, path) if self.top > 1 else []
+        return self._level(self.top, everything, names, origin, sizes, path) if self.top > 1 else []
 
-    def _level(self, level: int, within: Array, origin: Array, sizes: Array, path: dict[int, int]) -> list[Node]:
+    def _level(
+        self, level: int, within: Array, names: list[str], origin: Array, sizes: Array, path: dict[int, int]
+    ) -> list[Node]:
         clusters = self._above[level - 1][origin]
         nodes = []
         for cluster in np.unique(clusters[within]).tolist():
@@ -55,17 +61,18 @@ class Tree:
                 level=level,
                 cluster=cluster,
                 known=cluster < self._n_known[level - 1],
-                title=self._title(origin[inside], sizes[inside]),
+                title=_title(names, np.flatnonzero(inside), sizes),
                 categories=int(inside.sum()),
                 images=int(sizes[inside].sum()),
                 open=chosen,
-                children=self._level(level - 1, inside, origin, sizes, path) if chosen and level > 2 else [],
+                children=self._level(level - 1, inside, names, origin, sizes, path) if chosen and level > 2 else [],
             )
             nodes.append(node)
         return sorted(nodes, key=lambda node: -node.images)[:_SHOWN]
 
-    def _title(self, origin: Array, sizes: Array) -> str:
-        """The names of its largest categories."""
-        largest = list(dict.fromkeys(origin[np.argsort(-sizes, kind="stable")].tolist()))
-        more = "" if len(largest) <= 2 else f" +{len(largest) - 2}"
-        return ", ".join(self.names[number] for number in largest[:2]) + more
+
+def _title(names: list[str], members: Array, sizes: Array) -> str:
+    """The names of the largest members."""
+    largest = members[np.argsort(-sizes[members], kind="stable")[:2]]
+    more = "" if len(members) <= 2 else f" +{len(members) - 2}"
+    return ", ".join(names[number] for number in largest) + more

@@ -71,7 +71,7 @@ class Views:
                 q=q,
                 level=level,
                 cluster=cluster,
-                tree=self._tree.nodes(self._origin()[live], overview.sizes[live], level, cluster),
+                tree=self._nodes(overview, level, cluster),
                 categories=[self._category(number, overview) for number in part.tolist()],
                 files=len(self._search(q)) if q else 0,
             )
@@ -187,6 +187,11 @@ class Views:
 
     def _origin(self) -> Array:
         return np.array(self.review.state.origin)
+
+    def _nodes(self, overview: Overview, level: int | None, cluster: int | None) -> list[schema.Node]:
+        live = overview.live
+        names = [self._names[number] for number in live]
+        return self._tree.nodes(names, self._origin()[live], overview.sizes[live], level, cluster)
 
     def _standing(self, overview: Overview) -> schema.Standing:
         review, marks = self.review, overview.marks
