@@ -96,6 +96,7 @@ def discover(
     _summary(run)
     typer.echo(f"\ntable:  {out / 'clusters.csv'}")
     typer.echo(f"next:   selex export {out} --to folders --out sorted      look at the categories in folders")
+    typer.echo(f"        selex review {out}                                look at them in the browser, name, correct")
     typer.echo(f"        selex predict {out} NEW_PHOTOS                    sort new photos")
 
 

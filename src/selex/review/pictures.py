@@ -24,7 +24,7 @@ class Pictures:
 
     def __init__(self, review: Review) -> None:
         self._review = review
-        self._root, self._files, self._round = "", list[str](), 0
+        self._known: tuple[int, str, list[str]] = (0, "", [])  # round, root and files, changed as one
         self._small: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -32,27 +32,28 @@ class Pictures:
         """Their two routes."""
 
         @app.get("/thumb/{row}", include_in_schema=False)
-        def small(row: int) -> Response:
-            return self._answer(row, self._thumbnail)
+        def small(row: int, r: int | None = None) -> Response:
+            return self._answer(row, r, self._thumbnail)
 
         @app.get("/picture/{row}", include_in_schema=False)
-        def large(row: int) -> Response:
-            return self._answer(row, lambda path: picture(path, SHORTER))
+        def large(row: int, r: int | None = None) -> Response:
+            return self._answer(row, r, lambda path: picture(path, SHORTER))
 
-    def _answer(self, row: int, make: Callable[[str], bytes]) -> Response:
-        path = self._path(row)
+    def _answer(self, row: int, of_round: int | None, make: Callable[[str], bytes]) -> Response:
+        path = self._path(row, of_round)
         if path is None:
             return Response("no such image\n", 404, media_type="text/plain")
-        # addresses have the round in them: rows are other images in another round
         keep = {"cache-control": "private, max-age=86400"} if os.path.exists(path) else {}
         return Response(make(path), media_type="image/jpeg", headers=keep)
 
-    def _path(self, row: int) -> str | None:
-        review = self._review
-        if review.round != self._round:
-            with review.steady():
-                self._root, self._files, self._round = str(review.run.root), review.results.files, review.round
-        return real_path(self._root, self._files[row]) if 0 <= row < len(self._files) else None
+    def _path(self, row: int, of_round: int | None) -> str | None:
+        """Where an image is; None if there is none, or if it is asked for by a page of another round."""
+        if self._review.round != self._known[0]:
+            with self._review.steady():
+                self._known = self._review.round, str(self._review.run.root), self._review.results.files
+        number, root, files = self._known
+        there = 0 <= row < len(files) and of_round in (None, number)
+        return real_path(root, files[row]) if there else None
 
     def _thumbnail(self, path: str) -> bytes:
         try:

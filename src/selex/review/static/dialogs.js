@@ -33,8 +33,9 @@ function thumb(row) {
 }
 
 // Ask for a category: {id, name} of one there is, {name} of a new one, null if the person thought better of it.
-// `create` is "new" where a new category may be made, "rename" where a name is asked for.
-export async function choose({ title, go, text = "", create = "", without = [] }) {
+// `create` is "new" where a new category may be made, "rename" where a name is asked for. Before anything is typed the
+// neighbours of `near` are offered.
+export async function choose({ title, go, text = "", create = "", without = [], near }) {
   const field = by("ask-text"), list = by("ask-list"), form = by("ask").querySelector("form");
   let options = [], at = 0, asked = 0, answer = null;
   by("ask-title").textContent = title;
@@ -57,9 +58,9 @@ export async function choose({ title, go, text = "", create = "", without = [] }
   const show = async () => {
     const words = field.value.trim(), turn = ++asked;
     const query = create === "rename" && words === text ? "" : words;
-    const found = query || create !== "rename" ? await ask(`/api/categories?${new URLSearchParams({ q: query })}`) : { categories: [] };
-    if (turn !== asked || !found) return;
-    const there = found.categories.filter((category) => !without.includes(category.id)).slice(0, 12);
+    const found = await offers(query, create === "rename", near);
+    if (turn !== asked) return;
+    const there = found.filter((category) => !without.includes(category.id)).slice(0, 12);
     const same = there.findIndex((category) => category.name === words);
     const fresh = create && words && same < 0 ? [{ name: words }] : [];
     options = create === "rename" ? [...fresh, ...there.filter((category) => category.name === words)] : [...there, ...fresh];
@@ -103,6 +104,12 @@ export async function choose({ title, go, text = "", create = "", without = [] }
   field.removeEventListener("keydown", keys);
   form.removeEventListener("submit", submit);
   return answer;
+}
+
+async function offers(query, renaming, near) {
+  if (!query && renaming) return [];
+  if (!query && near !== undefined) return (await ask(`/api/categories/${near}`))?.neighbours ?? [];
+  return (await ask(`/api/categories?${new URLSearchParams({ q: query })}`))?.categories ?? [];
 }
 
 // Show the parts that a category falls into, and let the person split it so.

@@ -94,6 +94,9 @@ function target() {
   return whole ? { category: Number(whole.dataset.id), name: whole.dataset.name } : {};
 }
 
+// The category that is looked at, if it is one: its neighbours are what images are most often moved to.
+const here = () => document.querySelector("#category, #image")?.dataset.id;
+
 const marking = (kind) => async () => {
   const { rows } = target();
   if (rows) await decide({ kind, rows });
@@ -127,14 +130,14 @@ export const actions = {
     const { rows } = target();
     if (!rows) return;
     const title = rows.length === 1 ? "Move this image" : `Move ${rows.length} images`;
-    const to = await dialogs.choose({ title, go: "Move", create: "new" });
+    const to = await dialogs.choose({ title, go: "Move", create: "new", near: here() });
     if (to) await decide(to.id === undefined ? { kind: "move", rows, name: to.name } : { kind: "move", rows, category: to.id });
   },
   async merge() {
     const many = chosenCategories(), { category, name } = target();
     if (many.length > 1) return merge(many.map((card) => Number(card.dataset.id)));
     if (category === undefined) return toast("Select two or more categories (x), or open one.");
-    const into = await dialogs.choose({ title: `Merge ${name} into`, go: "Merge", without: [category] });
+    const into = await dialogs.choose({ title: `Merge ${name} into`, go: "Merge", without: [category], near: category });
     if (into) await merge([into.id, category]);
   },
   async split() {
@@ -157,7 +160,7 @@ document.addEventListener("click", (event) => {
 // Other tabs say when they have decided; other browsers are asked about now and then.
 const tabs = new BroadcastChannel("selex-review");
 async function look() {
-  if (document.hidden || document.querySelector("dialog[open]")) return;
+  if (document.hidden || document.querySelector("dialog[open], input[type=search]:focus")) return;
   let standing;
   try {
     standing = await (await fetch("/api/standing")).json();
