@@ -134,10 +134,11 @@ def test_name_merge_split_move_undo_export(served):
     assert served.sizes()["wren"] == 3
 
     page.goto(served.address)
-    page.check("[aria-label='Select wren']")
     page.check("[aria-label='Select novel-4']")
+    page.check("[aria-label='Select wren']")
+    sync_api.expect(page.locator("#chosen strong")).to_have_text("novel-4 → wren")  # what has a name keeps it
     page.click("#chosen >> text=Merge")
-    said(page, "Merged")
+    said(page, "Merged novel-4 into wren")
     page.click("#undo")
     said(page, "Undone: merged")
     page.click("#redo")
@@ -248,6 +249,21 @@ def test_nothing_confirmed_is_lost_by_kill_9(served):
     said(page, "Undone: marked 1 image as junk")
 
 
+def test_next_is_decided_where_it_is_shown(served):
+    page = served.page("next")
+    page.keyboard.press("ArrowRight")
+    first = page.locator(".idea .what").first.text_content()
+    while not first.startswith("Name "):
+        page.keyboard.press("ArrowRight")
+        first = page.evaluate("document.activeElement.querySelector('.what').textContent")
+    page.keyboard.press("n")
+    answer(page, "robin")
+    said(page, f"Named {first.removeprefix('Name ')} “robin”")
+    page.locator(".idea", has_text="Confirm robin").locator("button").click()
+    said(page, "Confirmed robin")
+    sync_api.expect(page.locator(".idea", has_text="robin")).to_have_count(0)
+
+
 def test_two_tabs(served):
     path = "category/3"
     one, two = served.page(path), served.page(path)
@@ -326,7 +342,9 @@ def test_axe_finds_no_serious_fault(served, scheme):
         if key:
             page.keyboard.press(key)
             page.wait_for_selector({"s": "#split-go", "a": "#chosen", "v": "#ask-list li", "?": "#help-dialog"}[key])
-        found = axe.run(page).response["violations"]
+        response = axe.run(page).response
+        assert any(rule["id"] == "color-contrast" for rule in response["passes"]), "it has looked"
+        found = response["violations"]
         serious = [
             (fault["id"], fault["nodes"][0]["html"]) for fault in found if fault["impact"] in ("serious", "critical")
         ]

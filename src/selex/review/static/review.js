@@ -58,7 +58,7 @@ export async function refresh() {
 }
 
 function focusKey() {
-  const at = document.activeElement, home = at && at.closest(".tile, .card");
+  const at = document.activeElement, home = at && at.closest(".tile, .card, .idea");
   if (home) return `[data-${home.dataset.row ? "row" : "id"}="${home.dataset.row ?? home.dataset.id}"] .${at.classList[0] || "face"}`;
   return at && at.id && at.id !== "main" ? `#${at.id}` : null;
 }
@@ -87,7 +87,7 @@ async function settle(done, elsewhere) {
 // What a person wants to do to what they look at: chosen images, else the image, the category or the focused card.
 function target() {
   const rows = chosenRows(), one = document.getElementById("image"), whole = document.getElementById("category");
-  const card = document.activeElement.closest(".card");
+  const card = document.activeElement.closest(".card, .idea");
   if (rows.length) return { rows };
   if (one) return { rows: [Number(one.dataset.row)] };
   if (card && !document.activeElement.closest(".row")) return { category: Number(card.dataset.id), name: card.dataset.name };
@@ -135,7 +135,9 @@ export const actions = {
   },
   async merge() {
     const many = chosenCategories(), { category, name } = target();
+    const pair = document.activeElement.closest(".idea")?.dataset.ids.split(",").map(Number) ?? [];
     if (many.length > 1) return merge(many.map((card) => Number(card.dataset.id)));
+    if (pair.length > 1) return merge(pair);
     if (category === undefined) return toast("Select two or more categories (x), or open one.");
     const into = await dialogs.choose({ title: `Merge ${name} into`, go: "Merge", without: [category], near: category });
     if (into) await merge([into.id, category]);
@@ -154,7 +156,9 @@ async function merge(categories) {
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-act]");
-  if (button && !button.disabled) actions[button.dataset.act]();
+  if (!button || button.disabled) return;
+  button.focus({ preventScroll: true }); // not every browser does, and what has the focus is what is meant
+  actions[button.dataset.act]();
 });
 
 // Other tabs say when they have decided; other browsers are asked about now and then.

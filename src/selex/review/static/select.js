@@ -7,7 +7,11 @@ const isOn = (tile) => shot(tile).getAttribute("aria-pressed") === "true";
 const set = (tile, on) => shot(tile).setAttribute("aria-pressed", String(on));
 
 export const chosenRows = () => tiles().filter(isOn).map((tile) => Number(tile.dataset.row));
-export const chosenCategories = () => [...document.querySelectorAll(".card .pick:checked")].map((box) => box.closest(".card"));
+
+// Chosen categories; the first is the one that others would be merged into: known before named before new, then by size.
+export const chosenCategories = () =>
+  [...document.querySelectorAll(".card .pick:checked")].map((box) => box.closest(".card"))
+    .sort((a, b) => b.dataset.rank - a.dataset.rank || b.dataset.size - a.dataset.size);
 
 export function choose(rows) {
   const wanted = new Set(rows);
@@ -44,7 +48,8 @@ export function showChosen() {
   bar.replaceChildren();
   if (!count) return;
   const text = document.createElement("strong");
-  text.textContent = kind === "rows" ? `${count} selected` : cards.map((card) => card.dataset.name).join(" + ");
+  const [first, ...others] = cards.map((card) => card.dataset.name);
+  text.textContent = kind === "rows" ? `${count} selected` : others.length ? `${others.join(", ")} → ${first}` : first;
   bar.append(text);
   for (const [act, words, key] of BUTTONS[kind]) {
     const button = document.createElement("button"), hint = document.createElement("kbd");
