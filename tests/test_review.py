@@ -107,9 +107,9 @@ def test_live_names_stay_unique_and_every_row_has_a_category(results, steps):
 def test_naming_holds_the_surer_half(results):
     state = State(results)
     rows = np.flatnonzero(state.category == 3)
-    patch = state.apply(Decision("name", category=3, name=" robin "))
-    assert state.names[3] == "robin"
-    assert patch.summary == "named novel-2 “robin”"
+    patch = state.apply(Decision("name", category=3, name=" robin\n 👩‍🔬 "))
+    assert state.names[3] == "robin 👩‍🔬"
+    assert patch.summary == "named novel-2 “robin 👩‍🔬”"
     held = rows[state.mark[rows] == HELD]
     assert len(held) == -(-len(rows) // 2)
     assert results.confidence[held].min() > results.confidence[np.setdiff1d(rows, held)].max()
@@ -149,6 +149,7 @@ def test_marks_and_what_confirming_leaves_alone(results):
         (Decision("name", category=2, name="  "), "needs a name"),
         (Decision("name", category=2, name="x" * 201), "200 characters"),
         (Decision("name", category=2, name="\ud800"), "must be text"),
+        (Decision("name", category=2, name="a\x1b[2Jb"), "must be text"),
         (Decision("name", category=77, name="x"), "not there"),
         (Decision("merge", categories=(2, 2)), "two or more"),
         (Decision("move", rows=(99,), category=0), "there are images 0 to 39"),
@@ -326,6 +327,7 @@ def test_changes_are_told_by_common_images(results):
     after = Results("x", results.files, names, 3, category, results.labelled, results.confidence, results.runner_up)
     changes = compare(before, after)
     assert np.flatnonzero(changes.rows).tolist() == [moved]
+    assert changes.was(moved) == "novel-3"
     assert (changes.came, changes.went, changes.now_known) == ([], [], ["robin"])
     assert str(changes) == "1 image in another category; now known: robin"
 

@@ -19,6 +19,7 @@ from selex.review.decisions import Decision
 from selex.review.ledger import FILE
 from selex.review.outcome import labels_of
 from selex.review.session import Review
+from selex.review.views import Views
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,10 @@ def test_a_second_round_keeps_the_first(made, folder):
     done = again(folder, store=made / "store")
     assert first.results.files[0] not in done.run.clusters["file"].to_pylist()
     assert {"THREE", "other"} <= set(done.run.hierarchy["names"][: done.run.hierarchy["levels"][0]["n_known"]])
-    assert Review(folder).round == 3
+    third = Review(folder)
+    assert third.round == 3
+    history = [event.summary for event in Views(third).history(number=1).events]
+    assert history == ["marked 1 image as junk", "named novel-1 “three”"]
 
 
 def test_the_count_of_categories_follows_merging_and_splitting(made, folder):

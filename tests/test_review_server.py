@@ -128,6 +128,13 @@ def test_the_whole_round_of_decisions(client):
     assert [event["kind"] for event in events] == ["redo", "undo", "undo", "undo", "decide", "decide", "decide"]
 
 
+def test_a_moved_image_says_where_it_was(client):
+    decide(client, "move", rows=[3], category=0)
+    (image,) = client.get("/api/images?filter=changed").json()["images"]
+    assert (image["row"], image["category_name"], image["was"]) == (3, "known-0", "novel-2")
+    assert "was novel-2" in client.get("/images?filter=changed").text
+
+
 def test_two_tabs_never_disagree_silently(client):
     assert decide(client, "name", category=3, name="robin", version="1.0").status_code == 200
     other = decide(client, "name", category=4, name="wren", version="1.0")

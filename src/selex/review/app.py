@@ -112,9 +112,9 @@ def _reading(app: FastAPI, views: Views) -> None:
         return views.suggestions()
 
     @app.get("/api/history", tags=["read"])
-    def history(page: Page = 1) -> schema.History:
-        """What was decided in this round."""
-        return views.history(page)
+    def history(page: Page = 1, round: int | None = None) -> schema.History:
+        """What was decided in this round, or in an earlier one."""
+        return views.history(page, round)
 
 
 def _deciding(app: FastAPI, views: Views, job: Job) -> None:

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -78,12 +79,14 @@ class Decision:
 
 
 def clean_name(name: str) -> str:
-    """A name as it is kept: no spaces around it; refuses what no category may be called."""
-    name = name.strip()
+    """A name as it is kept: one line, no spaces around it; refuses what no category may be called."""
+    name = " ".join(name.split())
     if not name or name == "-1":  # in label files both mean that there is no label
         raise Refused("a category needs a name")
     if len(name) > LONGEST_NAME:
         raise Refused(f"a name may have {LONGEST_NAME} characters, this one has {len(name)}")
-    if "\0" in name or any(0xD800 <= ord(character) <= 0xDFFF for character in name):
+    if any(
+        unicodedata.category(character) in ("Cc", "Cs") for character in name
+    ):  # control characters, half characters
         raise Refused("a name must be text")
     return name

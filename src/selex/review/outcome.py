@@ -40,6 +40,12 @@ class Changes:
     came: list[str]
     went: list[str]
     now_known: list[str]
+    before: Array
+    old_names: list[str]
+
+    def was(self, row: int) -> str | None:
+        """The category that a row was in, None for an image that was not there."""
+        return self.old_names[self.before[row]] if self.before[row] >= 0 else None
 
     def __str__(self) -> str:
         parts = [f"{self.images:,} {'image' if self.images == 1 else 'images'} in another category"]
@@ -116,6 +122,8 @@ def compare(before: State, results: Results) -> Changes:
     expected = np.array([partner.get(category, -1) for category in range(len(before.names))])[before.category[old]]
     changed = np.zeros(len(results), dtype=bool)
     changed[new] = expected != results.category[new]
+    earlier = np.full(len(results), -1)
+    earlier[new] = before.category[old]
     lived = set(np.unique(before.category[old]).tolist())
     known_before = {before.names[c] for c in lived if before.known(c)}
     return Changes(
@@ -124,6 +132,8 @@ def compare(before: State, results: Results) -> Changes:
         [results.names[c] for c in sorted(set(results.category.tolist()) - {partner.get(c) for c in lived})],
         [before.names[c] for c in sorted(lived) if c not in partner],
         [name for name in results.names[: results.n_known] if name not in known_before],
+        earlier,
+        before.names,
     )
 
 

@@ -72,8 +72,8 @@ def add_pages(app: FastAPI, views: Views) -> None:
         return render("next.html", views.suggestions(), request, "/api/suggestions")
 
     @app.get("/history", include_in_schema=False)
-    def history(request: Request, page: Page = 1) -> Response:
-        return render("history.html", views.history(page), request, "/api/history")
+    def history(request: Request, page: Page = 1, round: int | None = None) -> Response:
+        return render("history.html", views.history(page, round), request, "/api/history")
 
     @app.get("/static/{name}", include_in_schema=False)
     def load(name: str) -> Response:

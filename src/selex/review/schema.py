@@ -65,6 +65,7 @@ class ImageCard(BaseModel):
     mark: Literal["free", "held", "unsure", "junk"]
     labelled: bool = Field(description="Labelled before the run.")
     changed: bool
+    was: str | None = Field(description="Where a changed image was before.")
     similarity: float | None = None
 
 
@@ -162,7 +163,7 @@ class Parts(BaseModel):
 
 
 class Happened(BaseModel):
-    """An event of this round."""
+    """An event of a round."""
 
     number: int
     kind: Literal["decide", "undo", "redo"]
@@ -171,8 +172,10 @@ class Happened(BaseModel):
 
 
 class History(Paged):
-    """Events of this round, the latest first."""
+    """Events of a round, the latest first."""
 
+    round: int
+    rounds: list[int] = Field(description="All rounds there have been.")
     events: list[Happened]
 
 

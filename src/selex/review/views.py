@@ -146,22 +146,29 @@ class Views:
             standing=standing, category=category, parts=[schema.Part(size=len(part), rows=part) for part in parts]
         )
 
-    def history(self, page: int = 1) -> schema.History:
-        """What was decided in this round, the latest first."""
+    def history(self, page: int = 1, number: int | None = None) -> schema.History:
+        """What was decided in a round, this one if none is given, the latest first."""
         with self._now() as overview:
-            played = self.review.timeline.played
+            rounds = self.review.ledger.rounds()
+            number = self.review.round if number is None else number
+            if number not in rounds:
+                raise Gone(f"there is no round {number}")
+            now = number == self.review.round
+            played = (self.review.timeline if now else self.review.ledger.replay(number)).played
             page, pages, part = _page(np.arange(len(played))[::-1], page, EVENTS_A_PAGE)
             events = [
                 schema.Happened(
-                    number=number + 1,
-                    kind=played[number].event.kind,
-                    summary=played[number].summary,
-                    time=played[number].event.time,
+                    number=place + 1,
+                    kind=played[place].event.kind,
+                    summary=played[place].summary,
+                    time=played[place].event.time,
                 )
-                for number in part.tolist()
+                for place in part.tolist()
             ]
             standing = self._standing(overview)
-        return schema.History(standing=standing, total=len(played), page=page, pages=pages, events=events)
+        return schema.History(
+            standing=standing, total=len(played), page=page, pages=pages, round=number, rounds=rounds, events=events
+        )
 
     @contextmanager
     def _now(self) -> Iterator[Overview]:
@@ -286,8 +293,16 @@ class Views:
             mark=MARKS[state.mark[row]],  # type: ignore[arg-type]
             labelled=bool(results.labelled[row]),
             changed=bool(overview.changed_rows[row]),
+            was=self._was(row) if overview.changed_rows[row] else None,
             similarity=None if cosine is None else round(cosine, 4),
         )
+
+    def _was(self, row: int) -> str | None:
+        """Where a changed image was: as the run had it, or the round before."""
+        review, found = self.review, int(self.review.results.category[row])
+        if review.state.category[row] != found or review.changes is None:
+            return review.results.names[found]
+        return review.changes.was(row)
 
     def _search(self, q: str) -> Array:
         words = q.casefold()
