@@ -9,6 +9,8 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from commands import refused, selex
@@ -32,6 +34,12 @@ def review(folder):
     review = Review(folder)
     yield review
     review.ledger.close()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A client of a run that many examples share."""
+    return client_of(Review(small_run(tmp_path_factory.mktemp("shared")).folder))
 
 
 def client_of(review, door=None):
@@ -154,7 +162,9 @@ def test_two_tabs_never_disagree_silently(client):
         ({"kind": "junk", "rows": [0], "path": "/etc/passwd"}, "path"),
         ({"kind": "junk", "rows": ["../../etc/passwd"]}, "rows"),
         ({"kind": "move", "rows": [4000], "category": 0}, "there are images 0 to 39"),
-        ({"kind": "move", "rows": [-1], "category": 0}, "there are images 0 to 39"),
+        ({"kind": "move", "rows": [-1], "category": 0}, "greater than or equal to 0"),
+        ({"kind": "junk", "rows": [10**30]}, "less than 2147483648"),
+        ({"kind": "junk", "rows": [2**31 - 1]}, "there are images 0 to 39"),
     ],
 )
 def test_wrong_decisions_are_refused_with_a_reason(client, body, word):
@@ -164,6 +174,19 @@ def test_wrong_decisions_are_refused_with_a_reason(client, body, word):
     assert client.get("/api/standing").json()["version"] == "1.0"
 
 
+NUMBERS = st.one_of(st.integers(-3, 45), st.integers(), st.floats(), st.none(), st.text(max_size=3))
+VALUES = st.one_of(NUMBERS, st.lists(NUMBERS, max_size=3), st.lists(st.lists(NUMBERS, max_size=2), max_size=2))
+FIELD_NAMES = st.sampled_from(["category", "categories", "rows", "parts", "name", "kind", "version", "more"])
+
+
+@given(st.dictionaries(FIELD_NAMES, VALUES), st.sampled_from(["name", "merge", "split", "move", "confirm", "junk"]))
+def test_whatever_is_sent_is_answered(shared, body, kind):
+    content = json.dumps({"version": "1.0", "kind": kind, **body})
+    answer = shared.post("/api/decisions", content=content, headers={"content-type": "application/json"})
+    assert answer.status_code in (200, 400, 409, 422), answer.text
+    assert shared.get("/").status_code == 200
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -171,6 +194,7 @@ def test_wrong_decisions_are_refused_with_a_reason(client, body, word):
         "/thumb/..%2f..%2fetc%2fpasswd",
         "/picture/%2Fetc%2Fpasswd",
         "/static/..%2f..%2fetc%2fpasswd",
+        "/static/x/..%2f..%2fetc%2fpasswd",
         "/static/../app.py",
         "/image/..%2f..%2fetc%2fpasswd",
         "/../../etc/passwd",
@@ -224,7 +248,9 @@ def test_what_other_sites_can_send_unasked_is_refused(client):
 
 
 def test_every_answer_keeps_other_sites_out(client):
-    for path in ("/", "/api/standing", "/thumb/0", "/static/review.js", "/none"):
+    script = re.search(r'<script type="module" src="([^"]+)"', client.get("/").text)[1]
+    assert "immutable" in client.get(script).headers["cache-control"]
+    for path in ("/", "/api/standing", "/thumb/0", script, "/none"):
         headers = client.get(path).headers
         assert "default-src 'none'" in headers["content-security-policy"]
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
@@ -324,7 +350,7 @@ def test_photos_that_are_gone_are_grey_and_noted(tmp_path):
     assert "grey squares stand for them" in client.get("/").text
     answer = client.get("/thumb/0")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg")
-    assert "max-age" not in answer.headers["cache-control"], "they may come back"
+    assert "max-age=60" in answer.headers["cache-control"], "they may come back"
     assert client.get("/picture/0").status_code == 200
 
 

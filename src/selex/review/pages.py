@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 from importlib.resources import files
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -25,8 +26,10 @@ STATIC |= {"keys.js": "text/javascript", "select.js": "text/javascript", "icon.s
 
 def add_pages(app: FastAPI, views: Views) -> None:
     """The routes of the pages and of what they load."""
-    render = _Templates(views)
     static = {name: files("selex.review").joinpath("static", name).read_bytes() for name in STATIC}
+    # the digest is in the address, so that browsers may keep what they have loaded, and never one that is out of date
+    digest = hashlib.sha256(b"".join(static.values())).hexdigest()[:12]
+    render = _Templates(views, f"/static/{digest}")
 
     @app.get("/", include_in_schema=False)
     def home(
@@ -75,11 +78,12 @@ def add_pages(app: FastAPI, views: Views) -> None:
     def history(request: Request, page: Page = 1, round: int | None = None) -> Response:
         return render("history.html", views.history(page, round), request, "/api/history")
 
-    @app.get("/static/{name}", include_in_schema=False)
-    def load(name: str) -> Response:
-        if name not in static:
+    @app.get("/static/{version}/{name}", include_in_schema=False)
+    async def load(version: str, name: str) -> Response:
+        if name not in static or version != digest:
             raise HTTPException(404)
-        return Response(static[name], media_type=STATIC[name], headers={"cache-control": "no-cache"})
+        keep = {"cache-control": "private, max-age=31536000, immutable"}
+        return Response(static[name], media_type=STATIC[name], headers=keep)
 
     @app.exception_handler(Gone)
     def gone(request: Request, error: Gone) -> Response:
@@ -93,7 +97,7 @@ def add_pages(app: FastAPI, views: Views) -> None:
 class _Templates:
     """Templates with what all of them need."""
 
-    def __init__(self, views: Views) -> None:
+    def __init__(self, views: Views, static: str) -> None:
         self._views = views
         self._environment = Environment(
             loader=PackageLoader("selex.review"),
@@ -102,6 +106,7 @@ class _Templates:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        self._environment.globals["static"] = static
         self._environment.filters |= {"percent": _percent, "count": _count, "moment": _moment, "base": _base}
 
     def __call__(self, name: str, data: BaseModel, request: Request, twin: str, **more: Any) -> Response:

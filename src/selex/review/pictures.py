@@ -43,7 +43,8 @@ class Pictures:
         path = self._path(row, of_round)
         if path is None:
             return Response("no such image\n", 404, media_type="text/plain")
-        keep = {"cache-control": "private, max-age=86400"} if os.path.exists(path) else {}
+        seconds = 86400 if os.path.exists(path) else 60  # what is gone may come back
+        keep = {"cache-control": f"private, max-age={seconds}"}
         return Response(make(path), media_type="image/jpeg", headers=keep)
 
     def _path(self, row: int, of_round: int | None) -> str | None:
@@ -59,7 +60,7 @@ class Pictures:
         try:
             key = path, os.stat(path).st_mtime_ns
         except OSError:
-            return thumbnail(path, SIDE)
+            key = path, 0
         with self._lock:
             if key in self._small:
                 self._small.move_to_end(key)

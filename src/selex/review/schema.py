@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+Number = Annotated[int, Field(ge=0, lt=2**31)]
 Sort = Literal["size", "confidence", "name"]
 CategoryFilter = Literal["all", "known", "novel", "unsure", "changed"]
 ImageFilter = Literal["all", "open", "held", "unsure", "changed", "junk"]
@@ -185,10 +186,10 @@ class DecisionIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
     version: str
     kind: Literal["name", "merge", "split", "move", "confirm", "unsure", "junk", "clear"]
-    category: int | None = None
-    categories: list[int] = []
-    rows: list[int] = []
-    parts: list[list[int]] = []
+    category: Number | None = None
+    categories: list[Number] = []
+    rows: list[Number] = []
+    parts: list[list[Number]] = []
     name: str | None = None
 
 

@@ -76,9 +76,9 @@ async function settle(done, elsewhere) {
     sessionStorage.setItem("toast", text + others);
     location.assign(elsewhere);
   } else {
+    toast(`${text}.${others}`); // it is on the disk; showing it may take a moment longer
     choose([]);
     await refresh();
-    toast(`${text}.${others}`);
   }
   tabs.postMessage(done.standing.version);
   return true;
