@@ -249,6 +249,17 @@ def test_nothing_confirmed_is_lost_by_kill_9(served):
     said(page, "Undone: marked 1 image as junk")
 
 
+def test_keys_pressed_faster_than_the_page_is_shown(served):
+    page = served.page("category/3")
+    for key in "czZzZz":
+        page.keyboard.press(key)
+    sync_api.expect(page.locator("#redo")).to_be_enabled()
+    sync_api.expect(page.locator("body")).to_have_attribute("data-version", "1.6")
+    kinds = [event["kind"] for event in served.api("api/history")["events"]]
+    assert kinds == ["undo", "redo", "undo", "redo", "undo", "decide"]
+    assert not page.locator("#conflict").is_visible()
+
+
 def test_next_is_decided_where_it_is_shown(served):
     page = served.page("next")
     page.keyboard.press("ArrowRight")

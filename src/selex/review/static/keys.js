@@ -10,7 +10,7 @@ const STORE = "selex-single-keys";
 
 const stops = () => [...document.querySelectorAll("#main [data-grid] > li")].map((item) => item.querySelector(".shot, .face"));
 
-export function listenToKeys(actions) {
+export function listenToKeys(perform) {
   const box = document.getElementById("single-keys");
   box.checked = localStorage.getItem(STORE) !== "off";
   box.addEventListener("change", () => localStorage.setItem(STORE, box.checked ? "on" : "off"));
@@ -18,7 +18,7 @@ export function listenToKeys(actions) {
     if (document.querySelector("dialog[open]")) return;
     if ((event.ctrlKey || event.metaKey) && !event.altKey && !isText(event.target)) {
       const act = { z: event.shiftKey ? "redo" : "undo", Z: "redo", y: "redo" }[event.key];
-      if (act) run(event, () => actions[act]());
+      if (act) run(event, () => perform(act));
       return;
     }
     if (event.altKey || event.ctrlKey || event.metaKey) return;
@@ -29,7 +29,7 @@ export function listenToKeys(actions) {
     if (event.key === "a") return run(event, chooseAll);
     if (event.key === "x") return run(event, pick);
     if (event.key === "o") return run(event, openFocused);
-    if (event.key in KEYS) run(event, () => actions[KEYS[event.key]]());
+    if (event.key in KEYS) run(event, () => perform(KEYS[event.key]));
   });
 }
 

@@ -76,9 +76,9 @@ async function settle(done, elsewhere) {
     sessionStorage.setItem("toast", text + others);
     location.assign(elsewhere);
   } else {
-    toast(`${text}.${others}`); // it is on the disk; showing it may take a moment longer
     choose([]);
     await refresh();
+    toast(`${text}.${others}`);
   }
   tabs.postMessage(done.standing.version);
   return true;
@@ -102,7 +102,7 @@ const marking = (kind) => async () => {
   if (rows) await decide({ kind, rows });
 };
 
-export const actions = {
+const actions = {
   undo: async () => settle(await ask("/api/undo", { version: page().version })),
   redo: async () => settle(await ask("/api/redo", { version: page().version })),
   help: () => dialogs.open("help-dialog"),
@@ -158,20 +158,27 @@ document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-act]");
   if (!button || button.disabled) return;
   button.focus({ preventScroll: true }); // not every browser does, and what has the focus is what is meant
-  actions[button.dataset.act]();
+  perform(button.dataset.act);
 });
+
+// One thing after the other: what is asked for before the last decision is shown waits until it is.
+let turn = Promise.resolve(), waiting = 0;
+function perform(act) {
+  waiting += 1;
+  turn = turn.then(() => actions[act]()).catch((error) => toast(String(error), true)).finally(() => (waiting -= 1));
+}
 
 // Other tabs say when they have decided; other browsers are asked about now and then.
 const tabs = new BroadcastChannel("selex-review");
 async function look() {
-  if (document.hidden || document.querySelector("dialog[open], input[type=search]:focus")) return;
+  if (waiting || document.hidden || document.querySelector("dialog[open], input[type=search]:focus")) return;
   let standing;
   try {
     standing = await (await fetch("/api/standing")).json();
   } catch {
     return;
   }
-  if (standing.version && standing.version !== page().version && !document.querySelector("dialog[open]")) {
+  if (standing.version && standing.version !== page().version && !waiting) {
     await refresh();
     toast("Shown anew: something was decided in another tab.");
   }
@@ -181,7 +188,7 @@ document.addEventListener("visibilitychange", look);
 window.addEventListener("pageshow", (event) => event.persisted && look());
 setInterval(look, 5000);
 
-listenToKeys(actions);
+listenToKeys(perform);
 listenToPointer();
 showChosen();
 const saved = sessionStorage.getItem("toast");
@@ -189,4 +196,4 @@ if (saved) {
   sessionStorage.removeItem("toast");
   toast(`${saved}.`);
 }
-if (location.hash === "#split" && document.getElementById("category")) actions.split();
+if (location.hash === "#split" && document.getElementById("category")) perform("split");
