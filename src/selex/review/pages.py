@@ -15,7 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from selex.review import schema
-from selex.review.views import Gone, Views
+from selex.review.lists import Gone
+from selex.review.views import Views
 
 Page = Annotated[int, Query(ge=1, le=10**9)]
 Words = Annotated[str, Query(max_length=200)]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from selex.data.table import real_path
 from selex.review import schema
-from selex.review.decisions import Refused
+from selex.review.lists import Gone, gone_photos, natural, one_page
 from selex.review.overview import DOUBTFUL, Overview
 from selex.review.session import Review
 from selex.review.similar import Space
@@ -60,7 +57,7 @@ class Views:
             if q:
                 found = np.array([c for c in found.tolist() if q.casefold() in self._names[c].casefold()], dtype=int)
             found = self._sorted(found, sort, overview)
-            page, pages, part = _page(found, page, CATEGORIES_A_PAGE)
+            page, pages, part = one_page(found, page, CATEGORIES_A_PAGE)
             return schema.CategoryList(
                 standing=self._standing(overview),
                 total=len(found),
@@ -155,7 +152,7 @@ class Views:
                 raise Gone(f"there is no round {number}")
             now = number == self.review.round
             played = (self.review.timeline if now else self.review.ledger.replay(number)).played
-            page, pages, part = _page(np.arange(len(played))[::-1], page, EVENTS_A_PAGE)
+            page, pages, part = one_page(np.arange(len(played))[::-1], page, EVENTS_A_PAGE)
             events = [
                 schema.Happened(
                     number=place + 1,
@@ -186,7 +183,7 @@ class Views:
         self._by_confidence = np.argsort(-review.results.confidence, kind="stable")
         self._lower = [file.casefold() for file in review.results.files]
         self._space, self._tree = Space(review), Tree(review.run.hierarchy)
-        self.note = _gone_photos(str(review.run.root), review.results.files)
+        self.note = gone_photos(str(review.run.root), review.results.files)
 
     @property
     def _names(self) -> list[str]:
@@ -230,7 +227,7 @@ class Views:
 
     def _sorted(self, found: Array, sort: schema.Sort, overview: Overview) -> Array:
         if sort == "name":
-            return np.array(sorted(found.tolist(), key=lambda number: _natural(self._names[number])), dtype=int)
+            return np.array(sorted(found.tolist(), key=lambda number: natural(self._names[number])), dtype=int)
         key = -overview.sizes if sort == "size" else overview.confidence
         ordered: Array = found[np.argsort(key[found], kind="stable")]
         return ordered
@@ -268,7 +265,7 @@ class Views:
             rows = np.sort(rows)  # tables are in the order of names
         else:
             rows = rows[np.argsort(sure if sort == "doubtful" else -sure, kind="stable")]
-        page, pages, part = _page(rows, page, IMAGES_A_PAGE)
+        page, pages, part = one_page(rows, page, IMAGES_A_PAGE)
         return schema.ImageList(
             standing=self._standing(overview),
             total=len(rows),
@@ -315,29 +312,3 @@ class Views:
     def _check_row(self, row: int) -> None:
         if not 0 <= row < len(self.review.results):
             raise Gone(f"there is no image {row}")
-
-
-class Gone(Refused):
-    """There is no such category or image."""
-
-
-def _gone_photos(root: str, files: list[str]) -> str | None:
-    """What to say if photos are not where they were; a sample is looked for."""
-    sample = files[:: max(1, len(files) // 200)]
-    gone = sum(not os.path.exists(real_path(root, file)) for file in sample)
-    if not gone:
-        return None
-    part = "The photos are" if gone == len(sample) else "Some photos are"
-    return f"{part} not where they were when the run was made ({root}): grey squares stand for them."
-
-
-def _page(items: Array, page: int, size: int) -> tuple[int, int, Array]:
-    """The page's number within bounds, how many there are, and what is on it."""
-    pages = max(1, -(-len(items) // size))
-    page = min(max(page, 1), pages)
-    return page, pages, items[(page - 1) * size : page * size]
-
-
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Sorts novel-2 before novel-10."""
-    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name.casefold())]
