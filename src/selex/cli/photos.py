@@ -30,6 +30,7 @@ Store = Annotated[
 
 @app.command()
 def discover(
+    context: typer.Context,
     photos: Annotated[
         Path,
         typer.Argument(
@@ -65,6 +66,12 @@ def discover(
     store: Store = None,
     strict: Strict = False,
     unbalanced: Unbalanced = False,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--continue", help="PHOTOS is a run: cluster it again, what was decided in `selex review` as labels."
+        ),
+    ] = False,
     epochs: training.Epochs = 200,
     batch: training.BatchSize = 128,
     lr: training.Rate = 0.1,
@@ -93,6 +100,11 @@ def discover(
     from selex.run import Run
 
     place = find_device(device)
+    if again:
+        from selex.cli.review import continue_run
+
+        continue_run(context, photos, _summary, device=place, store=store, strict=strict, progress=watched())
+        return
     config = Config(
         photos=str(photos.absolute()),
         labels=str(labels.absolute()) if labels else None,
@@ -200,6 +212,7 @@ def _discover(
     _summary(run)
     typer.echo(f"\ntable:  {out / 'clusters.csv'}")
     typer.echo(f"next:   selex export {out} --to folders --out sorted      look at the categories in folders")
+    typer.echo(f"        selex review {out}                                look at them in the browser, name, correct")
     typer.echo(f"        selex predict {out} NEW_PHOTOS                    sort new photos")
 
 
@@ -248,16 +261,21 @@ def export(
     copy: Annotated[
         bool, typer.Option("--copy", help="Copy images, rather than hard-linking them where the disk allows that.")
     ] = False,
+    as_found: Annotated[
+        bool, typer.Option("--as-found", help="As the run found them, without what was decided in `selex review`.")
+    ] = False,
 ) -> None:
     """Write the categories of a run for other programs; photos are never moved or changed.
 
     Example: `selex export birds --to folders --out sorted`
     """
+    from selex.cli.review import decided
     from selex.report.export import export as run_export
     from selex.run import Run
 
+    opened = Run.open(run)
     with progress_bar("images") as show:
-        done = run_export(Run.open(run), to, out, copy, show)
+        done = run_export(opened, to, out, copy, show, None if as_found else decided(opened))
     placed = [f"{count} {way}" for count, way in ((done.linked, "hard links"), (done.copied, "copies")) if count]
     typer.echo(f"{done.images} images in {done.categories} categories" + (f": {', '.join(placed)}" if placed else ""))
     typer.echo(f"wrote {out}")
