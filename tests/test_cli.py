@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import selex as selex_package
+from selex import demo
 from conftest import blobs, half_labelled
 
 
@@ -304,21 +306,34 @@ def test_help_shows_an_example(command, tmp_path):
     assert f"Example: selex {command}" in done.stdout
 
 
-def test_demo(tmp_path):
-    done = selex("demo", "--out", "out", cwd=tmp_path, timeout=300)
-    assert done.returncode == 0, done.stderr
+def test_demo(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "TRAINING", replace(demo.TRAINING, epochs=2))
+    results = demo.run(tmp_path / "out")
+    lines = capsys.readouterr().out.splitlines()
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "categories.png",
+        "gcd",
         "new",
         "photos",
+        "pixels",
         "predictions.csv",
         "run",
-        "store",
+        "store-pixels",
+        "store-tiny-vit",
         "truth.csv",
     }
-    shown = {line.split("  ")[0]: line.split()[-5] for line in done.stdout.splitlines() if " / " in line}
-    assert set(shown) == {"accuracy, unlabelled images", "k-means", "BSSK"}
-    assert "categories.png" in done.stdout.splitlines()[-1]
-    scored = selex("evaluate", "out/run/clusters.csv", "--truth", "out/truth.csv", "--json", cwd=tmp_path)
-    assert json.loads(scored.stdout)["all"] == pytest.approx(float(shown["BSSK"]) / 100, abs=5e-4)
+    assert list(results) == [
+        "k-means on pixels",
+        "BSSK on pixels",
+        "k-means on SelEx's features",
+        "GCD",
+        "SelEx",
+    ]
+    for name, scores in results.items():
+        assert f"{name:<30}  {scores}" in lines
+    assert lines[-1].split()[1] == str(tmp_path / "out" / "run" / "report.html")
+    assert (tmp_path / "out" / "run" / "report.html").stat().st_size > 10_000
+    for folder, name in (("run", "SelEx"), ("gcd", "GCD"), ("pixels", "BSSK on pixels")):
+        scored = selex("evaluate", f"out/{folder}/clusters.csv", "--truth", "out/truth.csv", "--json", cwd=tmp_path)
+        assert json.loads(scored.stdout)["all"] == pytest.approx(results[name].all, abs=5e-4)
     assert len(read(tmp_path / "out" / "predictions.csv")) == 197

@@ -70,21 +70,3 @@ def compiled_blocks(*modules: nn.Module, on: bool) -> Iterator[None]:
     finally:
         for block in blocks:
             block._compiled_call_impl = None
-
-
-@contextmanager
-def deterministic(device: torch.device) -> Iterator[None]:
-    """While this lasts a GPU does everything the same way each time; a CPU always does."""
-    if device.type != "cuda":
-        yield
-        return
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    memory: Any = torch.utils.deterministic
-    filled = memory.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    memory.fill_uninitialized_memory = False  # nothing reads memory that was not written
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        memory.fill_uninitialized_memory = filled

@@ -28,7 +28,7 @@ from selex.errors import InputError
 from selex.methods.base import Batch, Method
 from selex.metrics import matched
 from selex.progress import training_bar
-from selex.speed import Graph, compiled_blocks, deterministic
+from selex.speed import Graph, compiled_blocks
 from selex.states import CPU_CHUNK, States, ViewBank, filled, generator_of
 from selex.types import Level
 
@@ -67,7 +67,6 @@ class Watch:
 
 def start(device: str | torch.device) -> Fabric:
     """Fabric on a device: one process, or one of many where `torchrun` or a cluster started several."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it a GPU's products differ from run to run
     place = torch.device(device)
     for library in ("lightning_fabric", "lightning.fabric"):
         logging.getLogger(library).setLevel(logging.WARNING)  # a user sees our own lines only
@@ -176,7 +175,6 @@ class _Loop:
     def run(self) -> list[Entry]:
         steps = len(self.data.images) // self.settings.batch
         with (
-            deterministic(self.device),
             compiled_blocks(self.method, self.method.trunk, on=self.compile),
             training_bar(self.settings.epochs, steps, self.settings.batch, self._shows()) as bar,
         ):

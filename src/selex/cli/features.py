@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -178,13 +179,13 @@ def evaluate(
 
 @app.command()
 def demo(out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results go.")] = Path("demo")) -> None:
-    """Discover handwritten digits: 0-4 known with half their labels, 5-9 to be found. Takes seconds, downloads nothing.
+    """Discover handwritten digits: 0-4 known with half their labels, 5-9 to be found. Minutes on a CPU, no download.
 
     Example: `selex demo --out demo`
     """
     from selex.demo import run
 
-    run(out)
+    run(out, progress=sys.stderr.isatty())
 
 
 def _read(features: Path, labels: Path | None, normalize: bool) -> tuple[Any, list[str] | None]:

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING
 from selex.data.decode import Unreadable, decode
 from selex.data.index import DATA, INDEX, Index
 from selex.data.table import ImageTable
-from selex.errors import InputError
+from selex.errors import InputError, Note
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -28,12 +28,13 @@ SAVE_EVERY = 5.0
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Be the only one who writes to a store. The lock goes with the process, however that ends."""
+    """Be the only one who writes to a store, after whoever does now. The lock goes with its process, however ended."""
     with open(folder / "lock", "w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"{folder} is being written by another selex command: wait for it to end") from None
+            warnings.warn(f"{folder}: waiting for another selex command that decodes into it", Note, stacklevel=2)
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 

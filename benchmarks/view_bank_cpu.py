@@ -1,0 +1,58 @@
+"""One SelEx step on a CPU with the view bank against one without, in turns: ViT-B/16 with random weights, 224 pixels."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from common import save, seconds
+from selex.config import Training
+from selex.data.views import DeviceImages
+from selex.methods import METHODS, Task
+from selex.train import Data, Watch, _Loop, start
+from train_gpu import Patterns, backbone
+
+N, BATCH, TURNS = 32, 16, 5
+
+
+class Few(Patterns):
+    """So many patterns as a small machine can take."""
+
+    def __init__(self) -> None:
+        self.shapes = np.tile([256, 341], (N, 1))
+
+    def __len__(self) -> int:
+        return N
+
+
+def loop(view_bank: int) -> _Loop:
+    labels = np.where(np.arange(N) % 4 == 0, np.arange(N) % 8 // 4, -1)
+    settings = Training(epochs=1, batch=BATCH, view_bank=view_bank)
+    method = METHODS["selex"](backbone(torch.device("cpu")), Task(4, 2), settings)
+    made = _Loop(method, Data(DeviceImages(Few(), "cpu"), labels, [], 224), 0, start("cpu"), None, Watch(), False)
+    made.prepare(0)
+    return made
+
+
+def main(out: Path | None) -> None:
+    without, bank = loop(0), loop(2)
+    times: dict[str, list[float]] = {"without": [], "bank": []}
+    for _ in range(TURNS):
+        for name, made in (("without", without), ("bank", bank)):
+            times[name] += seconds(lambda made=made: made.step(next(iter(made.batches(0)))), 1, 0)
+    ratios = [one / other for one, other in zip(times["without"], times["bank"], strict=True)]
+    results: list[dict[str, object]] = [
+        {"what": f"{BATCH} images × 2 views, times faster with the view bank (median of {TURNS} turns)"}
+        | {"value": round(statistics.median(ratios), 2), "least": round(min(ratios), 2), "most": round(max(ratios), 2)}
+    ]
+    save("view_bank_cpu", results, out)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    main(parser.parse_args().out)
