@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import socket
 import sys
 from collections import namedtuple
 from pathlib import Path
@@ -26,9 +27,33 @@ def selex(*arguments, cwd, kill=None, interrupt=None, file_limit=None, timeout=1
     `kill` and `interrupt` are ("module:name", n): the process gets SIGKILL or SIGINT at the n-th call of that function.
     """
     process = start(*arguments, cwd=cwd, stop=_stop(kill, interrupt), file_limit=file_limit)
+    return _wait(process, cwd, timeout)
+
+
+def several(*arguments, cwd, processes=2, kill=None, timeout=120):
+    """Run a command in several processes that know of each other, as `torchrun` does; `kill` is the first one's."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    everyone = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "GROUP_WORLD_SIZE": 1, "GROUP_RANK": 0}
+    everyone |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
+    stops = [_stop(kill, None), *([None] * (processes - 1))]
+    started = []
+    for rank, stop in enumerate(stops):
+        own = {key: str(value) for key, value in (everyone | {"RANK": rank, "LOCAL_RANK": rank}).items()}
+        started.append(start(*arguments, cwd=cwd, stop=stop, environment=own, streams=f".{rank}"))
+    done = [_wait(started[0], cwd, timeout, ".0")]
+    for rank, process in enumerate(started[1:], start=1):
+        process.join(20)  # torchrun ends the others when one fails
+        process.terminate()
+        done.append(_wait(process, cwd, timeout, f".{rank}"))
+    return done
+
+
+def _wait(process, cwd, timeout, streams=""):
     process.join(timeout)
     assert process.exitcode is not None, "still running"
-    out, err = (Path(cwd) / name for name in (".stdout", ".stderr"))
+    out, err = (Path(cwd) / f"{name}{streams}" for name in (".stdout", ".stderr"))
     done = Done(process.exitcode, out.read_text(), err.read_text())
     out.unlink()
     err.unlink()
@@ -41,20 +66,22 @@ def _stop(kill, interrupt):
     return (*interrupt, int(signal.SIGINT)) if interrupt else None
 
 
-def start(*arguments, cwd, stop=None, file_limit=None):
-    environment = {key: value for key, value in os.environ.items() if key.startswith(("SELEX_", "HF_"))}
-    request = json.dumps([[str(part) for part in arguments], str(cwd), environment, stop, file_limit])
+def start(*arguments, cwd, stop=None, file_limit=None, environment=None, streams=""):
+    environment = (environment or {}) | {
+        key: value for key, value in os.environ.items() if key.startswith(("SELEX_", "HF_"))
+    }
+    request = json.dumps([[str(part) for part in arguments], str(cwd), environment, stop, file_limit, streams])
     process = SERVER.Process(target=_run, args=(request,))
     process.start()
     return process
 
 
 def _run(request):
-    arguments, cwd, environment, stop, file_limit = json.loads(request)
+    arguments, cwd, environment, stop, file_limit, streams = json.loads(request)
     os.chdir(cwd)
     os.environ.update(environment)
     for stream, name in ((1, ".stdout"), (2, ".stderr")):
-        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+        os.dup2(os.open(name + streams, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
     sys.argv = ["selex", *arguments]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if file_limit:
