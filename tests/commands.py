@@ -30,24 +30,33 @@ def selex(*arguments, cwd, kill=None, interrupt=None, file_limit=None, timeout=1
     return _wait(process, cwd, timeout)
 
 
-def several(*arguments, cwd, processes=2, kill=None, timeout=120):
-    """Run a command in several processes that know of each other, as `torchrun` does; `kill` is the first one's."""
+def several(*arguments, cwd, kill=None, slurm=False, timeout=120):
+    """Run a command in two processes that know of each other, as `torchrun` or `srun` do; `kill` is the first one's."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    everyone = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "GROUP_WORLD_SIZE": 1, "GROUP_RANK": 0}
-    everyone |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
-    stops = [_stop(kill, None), *([None] * (processes - 1))]
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    stops = (_stop(kill, None), None)
     started = []
-    for rank, stop in enumerate(stops):
-        own = {key: str(value) for key, value in (everyone | {"RANK": rank, "LOCAL_RANK": rank}).items()}
-        started.append(start(*arguments, cwd=cwd, stop=stop, environment=own, streams=f".{rank}"))
-    done = [_wait(started[0], cwd, timeout, ".0")]
-    for rank, process in enumerate(started[1:], start=1):
-        process.join(20)  # torchrun ends the others when one fails
-        process.terminate()
-        done.append(_wait(process, cwd, timeout, f".{rank}"))
-    return done
+    for rank in (0, 1):
+        own = address | (_srun(rank) if slurm else _torchrun(rank))
+        started.append(start(*arguments, cwd=cwd, stop=stops[rank], environment=own, streams=f".{rank}"))
+    first = _wait(started[0], cwd, timeout, ".0")
+    if first.returncode:
+        started[1].join(20)
+        started[1].terminate()  # as those who started it do when one of the two fails
+    return first, _wait(started[1], cwd, timeout, ".1")
+
+
+def _torchrun(rank):
+    sizes = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1", "GROUP_RANK": "0"}
+    return sizes | {"RANK": str(rank), "LOCAL_RANK": str(rank), "TORCHELASTIC_RUN_ID": "test"}
+
+
+def _srun(rank):
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_NODELIST": "127.0.0.1", "SLURM_NODEID": "0"}
+    sizes = {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1"}
+    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}
+    return job | sizes | step | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
 
 
 def _wait(process, cwd, timeout, streams=""):

@@ -47,7 +47,7 @@ def test_two_processes_are_one(home, method, options):
     out = [f"{method} {len(options)} {count}" for count in (1, 2)]
     done = alone(*command, "--out", out[0], cwd=home)
     assert (done.returncode, done.stderr) == (0, "")
-    first, second = several(*command, "--out", out[1], cwd=home)
+    first, second = several(*command, "--out", out[1], cwd=home, slurm=method == "gcd")
     assert (first.returncode, first.stderr) == (0, "")
     assert (second.returncode, second.stderr) == (0, "")
     assert [line for line in second.stdout.splitlines() if not line.startswith(LIBRARY)] == []
@@ -57,7 +57,7 @@ def test_two_processes_are_one(home, method, options):
 
 def test_two_processes_go_on_where_they_were_killed(home):
     command = (*DISCOVER, "--method", "selex")
-    expected, *_ = several(*command, "--out", "whole", cwd=home)
+    expected, _ = several(*command, "--out", "whole", cwd=home)
     assert expected.returncode == 0, expected.stderr
     first, _ = several(*command, "--out", "stopped", cwd=home, kill=("selex.train:_Loop.step", 5))
     assert first.returncode == -9

@@ -57,7 +57,9 @@ def backbone(name, seed=0):
             module.running_mean.normal_(0, 0.1)
             module.running_var.uniform_(0.5, 1.5)
     size = (128.0,) * 3
-    made = Backbone(name, network, dim=network.num_features, crop=CROPS.get(name, 28), mean=size, std=size, weights=None)
+    made = Backbone(
+        name, network, dim=network.num_features, crop=CROPS.get(name, 28), mean=size, std=size, weights=None
+    )
     return made.eval()
 
 

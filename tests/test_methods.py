@@ -103,9 +103,10 @@ def test_a_batch_in_pieces_has_the_same_gradient(name, way, micro_batch, data):
     for size in (None, micro_batch):
         method = prepared(name, data, micro_batch=size, **way)
         losses = loop(method, data)._forward_backward(batch(data, method))
-        found[size] = {key: float(value) for key, value in losses.items()}, {
-            key: tensor.grad for key, tensor in method.named_parameters() if tensor.requires_grad
-        }
+        found[size] = (
+            {key: float(value) for key, value in losses.items()},
+            {key: tensor.grad for key, tensor in method.named_parameters() if tensor.requires_grad},
+        )
     (losses, gradients), (same_losses, same) = found[None], found[micro_batch]
     assert same_losses == pytest.approx(losses, rel=1e-4)
     for key, gradient in gradients.items():
@@ -117,7 +118,11 @@ def test_selex_without_levels_and_alpha_is_gcd(kind, data):
     gcd = prepared("gcd", data, kind=kind)
     given = batch(data, gcd)
     expected = gcd(given)["loss"]
-    for way in ({"alpha": 0.0, "sse": False}, {"use": False, "sse": False}, {"use": False, "sse": False, "hssk": False}):
+    for way in (
+        {"alpha": 0.0, "sse": False},
+        {"use": False, "sse": False},
+        {"use": False, "sse": False, "hssk": False},
+    ):
         method = prepared("selex", data, kind=kind, **way)
         assert torch.equal(weights(method)["head.directions"], weights(gcd)["head.directions"])
         assert torch.equal(method(given)["loss"], expected), way

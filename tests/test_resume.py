@@ -232,7 +232,9 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch, "save", full)
     keep.save(1, {"x": tensor})
-    with pytest.raises(InputError, match="00001.pt: cannot be written .*; the last good checkpoint is checkpoint-00000"):
+    with pytest.raises(
+        InputError, match="00001.pt: cannot be written .*; the last good checkpoint is checkpoint-00000"
+    ):
         keep.save(2, {"x": tensor})
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000.pt"]
 

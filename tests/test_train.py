@@ -191,7 +191,9 @@ def test_weights_that_are_not_numbers_are_not_kept(data, tmp_path):
     method = small("gcd", epochs=3)
     calls = []
     method.head.directions.register_hook(lambda grad: calls.append(1) or (grad / 0 if len(calls) == 6 else grad))
-    with pytest.raises(InputError, match="weights are not finite after epoch 1; the last good checkpoint is .*00000.pt"):
+    with pytest.raises(
+        InputError, match="weights are not finite after epoch 1; the last good checkpoint is .*00000.pt"
+    ):
         fit(method, data, checkpoints=Checkpoints(tmp_path, {}))
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000.pt"]
 
