@@ -170,7 +170,7 @@ def test_a_new_run_that_fails_later_keeps_its_checkpoints(home, undisturbed, mon
     monkeypatch.setattr(_Loop, "step", step)
     training = Training(epochs=3, batch=16, lr=0.01)
     config = package.Config(str(home / "photos"), None, 5, "tiny-vit", method="selex", training=training)
-    with pytest.raises(InputError, match="the loss is nan in epoch 1, step 1 .* checkpoint is .*checkpoint-00000.pt"):
+    with pytest.raises(InputError, match=r"the loss is nan in epoch 1, step 1 .* checkpoint is .*checkpoint-00000.pt"):
         package.discover(config, home / "new", store=home / "store")
     assert [path.name for path in (home / "new" / ".work").iterdir()] == ["checkpoint-00000.pt"]
     monkeypatch.undo()
@@ -233,7 +233,7 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "save", full)
     keep.save(1, {"x": tensor})
     with pytest.raises(
-        InputError, match="00001.pt: cannot be written .*; the last good checkpoint is checkpoint-00000"
+        InputError, match=r"00001.pt: cannot be written .*; the last good checkpoint is checkpoint-00000"
     ):
         keep.save(2, {"x": tensor})
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000.pt"]
@@ -241,7 +241,7 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path, monkeypatch):
 
 def test_a_checkpoint_of_another_version(tmp_path):
     torch.save({"format": 99, "settings": {}, "epoch": 3}, tmp_path / "checkpoint-00003.pt")
-    with pytest.raises(InputError, match="00003.pt: is of another version of selex; delete it to start training anew"):
+    with pytest.raises(InputError, match=r"00003.pt: is of another version of selex; delete it to start training anew"):
         Checkpoints(tmp_path, {}).latest()
     (tmp_path / "checkpoint-00004.pt").write_bytes(b"damaged")
     with pytest.warns(Note, match="00004.pt: cannot be read .*; training goes on from checkpoint-00003.pt"):
