@@ -18,7 +18,8 @@ from sklearn.datasets import load_digits
 Done = namedtuple("Done", "returncode stdout stderr")
 
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["selex.discovery", "selex.cli", "selex.models", "commands"])
+LAZY = ["typer._adapters", "pyarrow.dataset", "pyarrow.parquet"]  # what others import late; skipped where not there
+SERVER.set_forkserver_preload(["selex.discovery", "selex.cli", "selex.models", "commands", *LAZY])
 
 
 def selex(*arguments, cwd, kill=None, interrupt=None, file_limit=None, timeout=120):
