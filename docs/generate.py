@@ -1,4 +1,4 @@
-"""Write the pages that come from code and from results: reference/cli.md, benchmarks.md and results.md.
+"""Write the pages that come from code and from results: the references, benchmarks.md and results.md.
 
 python docs/generate.py            writes them
 python docs/generate.py --check    writes nothing; exits with code 1 if a committed page is out of date
@@ -18,6 +18,7 @@ from selex.bench.results import Result, read_results
 from selex.bench.suites import SUITES, Suite
 from selex.bench.tables import make_tables
 from selex.cli import app
+from selex.review.app import schema_of
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
@@ -60,6 +61,11 @@ python docs/generate.py
 ```"""
 
 
+API_TEXT = """# Review API
+
+What the pages of [`selex review`](../review.md) show, as JSON; the server has it as OpenAPI in `/openapi.json`."""
+
+
 def cli_page() -> str:
     """Every command with its arguments, options, defaults and example."""
     root: Any = typer.main.get_command(app)
@@ -96,6 +102,63 @@ def _suite(about: Suite, results: list[Result]) -> str:
     figures = ("radar", "epochs") if about.name == "main" else (about.name,)
     drawn = [f"![{name}](images/paper/{name}.png)" for name in figures if (FIGURES / f"{name}.png").exists()]
     return "\n\n".join([f"## {about.title}", *map(to_markdown, make_tables(results, about.name)), *drawn])
+
+
+def api_page() -> str:
+    """Every route of the review server and every record that it speaks of."""
+    schema = schema_of()
+    about = schema["info"]["description"].partition("\n\n")[2].strip()
+    routes = [
+        _route(method, path, route) for path, methods in schema["paths"].items() for method, route in methods.items()
+    ]
+    records = {
+        name: record for name, record in schema["components"]["schemas"].items() if "ValidationError" not in name
+    }
+    parts = [f"### {name}\n\n{record['description']}\n\n{_table(_fields(record))}" for name, record in records.items()]
+    return "\n\n".join([STAMP, API_TEXT, about, "## Routes", *routes, "## Records", *parts]) + "\n"
+
+
+def _route(method: str, path: str, route: dict[str, Any]) -> str:
+    rows = [
+        {"parameter": f"`{param['name']}`", "kind": _kind(param["schema"]), "default": _default(param["schema"])}
+        for param in route.get("parameters", [])
+    ]
+    body = route.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+    parts = [f"### {method.upper()} {path}", route["description"]]
+    parts += [f"Takes {_kind(body)}."] if body else []
+    answers = {status: about["content"]["application/json"]["schema"] for status, about in route["responses"].items()}
+    also = "; 409: " + _kind(answers["409"]) if "409" in answers else ""
+    return "\n\n".join([*parts, f"Gives {_kind(answers['200'])}{also}.", *([_table(rows)] if rows else [])])
+
+
+def _fields(record: dict[str, Any]) -> list[dict[str, str]]:
+    return [
+        {
+            "field": f"`{name}`",
+            "kind": _kind(field),
+            "default": _default(field),
+            "meaning": field.get("description", ""),
+        }
+        for name, field in record["properties"].items()
+    ]
+
+
+def _default(field: dict[str, Any]) -> str:
+    return f"`{json.dumps(field['default'])}`" if "default" in field else ""
+
+
+def _kind(field: dict[str, Any]) -> str:
+    """What values a field takes, in words."""
+    if "$ref" in field:
+        name = field["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in field:
+        return " or ".join(map(_kind, field["anyOf"]))
+    if "enum" in field:
+        return " or ".join(f"`{value}`" for value in field["enum"])
+    if field["type"] == "array":
+        return f"list of {_kind(field['items'])}"
+    return str(field["type"])
 
 
 def _command(name: str, command: Any) -> str:
@@ -155,6 +218,7 @@ PAGES = {
     DOCS / "reference" / "cli.md": cli_page,
     DOCS / "benchmarks.md": benchmarks_page,
     DOCS / "results.md": results_page,
+    DOCS / "reference" / "api.md": api_page,
 }
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ Done = namedtuple("Done", "returncode stdout stderr")
 
 SERVER = multiprocessing.get_context("forkserver")
 LAZY = ["typer._adapters", "pyarrow.dataset", "pyarrow.parquet"]  # what others import late; skipped where not there
-SERVER.set_forkserver_preload(["selex.discovery", "selex.cli", "selex.models", "commands", *LAZY])
+SERVER.set_forkserver_preload(["selex.discovery", "selex.cli", "selex.models", "selex.report.html", "commands", *LAZY])
 
 
 def selex(*arguments, cwd, kill=None, interrupt=None, file_limit=None, timeout=120):

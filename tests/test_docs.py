@@ -105,7 +105,7 @@ def test_every_method_of_the_estimators_has_a_docstring(name):
     assert [method for method in methods if not inspect.getdoc(getattr(getattr(selex, name), method))] == []
 
 
-@pytest.mark.parametrize("page", ["reference/cli.md", "benchmarks.md", "results.md"])
+@pytest.mark.parametrize("page", ["reference/cli.md", "reference/api.md", "benchmarks.md", "results.md"])
 def test_generated_pages_are_fresh(page):
     generate = load_generator()
     path = generate.DOCS / page
@@ -213,9 +213,10 @@ def test_commands_of_the_readme_run_on_files(example, tmp_path, monkeypatch, cap
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("selex.models.default_backbone", lambda device: "pixels")  # no weights to be had here
     found = commands(ROOT / "README.md")
-    assert [line.split()[1] for line in found] == ["discover", "export", "predict", "cluster", "evaluate"]
+    assert [line.split()[1] for line in found] == ["discover", "report", "export", "predict", "cluster", "evaluate"]
     for line in found:
         app(shlex.split(line, comments=True)[1:], standalone_mode=False)
     assert Path("predictions.csv").read_text().startswith("file,category,known,confidence,runner_up,distance,fits\n")
     assert Path("clusters.csv").read_text().startswith("file,cluster,category,known,labelled,distance,level_1,level_2")
+    assert Path("birds/report.html").read_text().startswith("<!doctype html>")
     assert "unlabelled rows, accuracy (v2)" in capsys.readouterr().out

@@ -28,6 +28,7 @@ LAYERS = [
     "fit",
     "discovery",
     "report",
+    "review",
     "bench",
     "demo",
     "cli",

@@ -5,7 +5,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from selex.data.thumbnails import PLACEHOLDER, thumbnail
+from selex.data.thumbnails import PLACEHOLDER, picture, thumbnail
 
 
 def opened(data):
@@ -34,3 +34,15 @@ def test_what_cannot_be_read_is_grey(tmp_path):
         small = np.asarray(opened(thumbnail(str(tmp_path / path), 32)))
         assert small.shape == (32, 32, 3)
         assert np.abs(small.astype(int) - PLACEHOLDER).max() <= 2
+
+
+def test_a_picture_is_whole_upright_and_never_enlarged(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "secret"
+    Image.new("RGB", (120, 60), (20, 20, 250)).save(tmp_path / "a.jpg", exif=exif)
+    assert opened(picture(str(tmp_path / "a.jpg"), 768)).size == (60, 120)
+    assert opened(picture(str(tmp_path / "a.jpg"), 30)).size == (30, 60)
+    assert b"secret" not in picture(str(tmp_path / "a.jpg"), 768)
+    (tmp_path / "b.jpg").write_text("no image")
+    for path in ("b.jpg", "none.jpg"):
+        assert np.abs(np.asarray(opened(picture(str(tmp_path / path), 64))).astype(int) - PLACEHOLDER).max() <= 2

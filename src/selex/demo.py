@@ -44,6 +44,7 @@ def run(out: Path, seed: int = 0) -> None:
     _picture(found, out)
     typer.echo(f"table:   {out / 'run' / 'clusters.csv'}   predictions: {out / 'predictions.csv'}")
     typer.echo(f"score:   selex evaluate {out / 'run' / 'clusters.csv'} --truth {out / 'truth.csv'}")
+    typer.echo(f"review:  selex review {out / 'run'}")
     typer.echo(f"picture: {out / 'categories.png'}   <- open this: example images of each category")
 
 

@@ -84,7 +84,7 @@ def discover(
                 features = embed(backbone, close, run.features, device=device, progress=progress)
                 step.done(len(images))
         if config.categories is None:
-            found = estimate(config, features, labels, progress)
+            found = estimate(config, on_device(features, device), labels, progress)
         count = config.categories or (found.n_clusters if found else 0)
         if fabric:
             method = make_method(config, backbone, count, images.table.n_known)
@@ -97,12 +97,31 @@ def discover(
                 step.done(len(images))
         with _Step(run, tell, "cluster", "images") as step:
             if method:
-                hierarchy = predict(config, method, features, labels)
+                hierarchy = predict(config, method, on_device(features, device), labels)
             else:
-                hierarchy = cluster(config, features, labels, count, progress)
+                hierarchy = cluster(config, on_device(features, device), labels, count, progress)
+            hierarchy = on_host(hierarchy)
             step.done(len(images), levels=hierarchy.sizes, inertia=hierarchy.levels[0].inertia)
         publish(run, config, images, features, hierarchy, backbone, found)
     return run
+
+
+def on_device(features: Any, device: str | torch.device) -> Any:
+    """Features where they are clustered fastest: on a GPU, if there is one."""
+    return torch.from_numpy(np.array(features)).to(device) if torch.device(device).type == "cuda" else features
+
+
+def on_host(hierarchy: Hierarchy) -> Hierarchy:
+    """The same in the host's memory, as arrays."""
+    levels = [
+        replace(
+            level,
+            labels=torch.as_tensor(level.labels).cpu().numpy(),
+            centers=torch.as_tensor(level.centers).cpu().numpy(),
+        )
+        for level in hierarchy.levels
+    ]
+    return Hierarchy(tuple(levels))
 
 
 def estimate(config: Config, features: Any, labels: Any, progress: bool = False) -> KEstimate:

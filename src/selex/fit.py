@@ -109,8 +109,9 @@ def identity(config: Config, method: Method, images: ImageStore) -> dict[str, An
 
 def predict(config: Config, method: Method, features: Any, labels: Any) -> Hierarchy:
     """Categories of trained features."""
-    rows, rng = torch.from_numpy(np.array(features)), np.random.default_rng(config.seed)
-    return method.cpu().predict(rows, torch.as_tensor(labels), rng, config.levels, config.restarts)
+    rows = features if isinstance(features, torch.Tensor) else torch.from_numpy(np.array(features))
+    known, rng = torch.as_tensor(labels, device=rows.device), np.random.default_rng(config.seed)
+    return method.to(rows.device).predict(rows, known, rng, config.levels, config.restarts)
 
 
 def _data(images: ImageStore, close: DeviceImages | HostImages, config: Config) -> Data:

@@ -274,9 +274,13 @@ class Run:
 
 
 def _record(config: Config, root: str) -> dict[str, Any]:
-    versions = {library: found for library in _LIBRARIES if (found := _version(library))}
-    versions["python"] = platform.python_version()
-    return {"format": FORMAT, "config": config.to_json(), "root": root, "versions": versions}
+    return {"format": FORMAT, "config": config.to_json(), "root": root, "versions": versions()}
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package, of what its results depend on, and of Python."""
+    found = {library: found for library in _LIBRARIES if (found := _version(library))}
+    return {**found, "python": platform.python_version()}
 
 
 def _version(library: str) -> str | None:

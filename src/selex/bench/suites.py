@@ -7,9 +7,10 @@ are the ones its text names and some between them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from selex.config import Training
 from selex.errors import unknown
 
 DEPTH = 12
@@ -18,11 +19,7 @@ DEPTH = 12
 TAIL = 10.0
 """How much larger the largest class of the long-tailed subsample is than the smallest."""
 
-TRAINING = (
-    *("epochs", "batch", "lr", "momentum", "weight_decay", "trained_blocks", "interval", "head_dim", "view_bank"),
-    *("hssk", "use", "sse", "levels", "alpha", "balance", "targets", "form", "kind"),
-    *("temperature", "supervised_temperature", "published"),
-)
+TRAINING = tuple(entry.name for entry in fields(Training))
 """Settings of training that a row may change."""
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from selex.cli import training
+from selex.cli.app import resumable
 
 if TYPE_CHECKING:
     from selex.bench.render import Table
@@ -21,6 +26,13 @@ class To(str, Enum):
 
     markdown = "markdown"
     latex = "latex"
+
+
+class Count(str, Enum):
+    """How many categories are looked for."""
+
+    true = "true"
+    auto = "auto"
 
 
 class Match(str, Enum):
@@ -47,6 +59,110 @@ Mixed = Annotated[
 @app.callback()
 def bench() -> None:
     """Run the paper's benchmark, and put its results beside the paper's."""
+
+
+@app.command()
+def run(
+    dataset: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|CSV",
+            help="`cub aircraft cars pets cifar10 cifar100 imagenet100 herbarium19`, or a CSV file of your own with "
+            "the columns `file`, `class` and `known` (1 or 0).",
+        ),
+    ],
+    root: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where the dataset lies.")] = None,
+    method: training.MethodName = "selex",
+    backbone: Annotated[str | None, typer.Option(metavar="NAME", help="As in `selex discover`.")] = None,
+    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="A file with the backbone's weights.")] = None,
+    crop: Annotated[int | None, typer.Option(min=1, metavar="N", help="Pixels the backbone looks at.")] = None,
+    suite: Annotated[
+        str, typer.Option(metavar="NAME", help="Run all rows of a suite: see `selex bench table`.")
+    ] = "main",
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Runs with the seeds 0 to N - 1.")] = 3,
+    categories: Annotated[
+        Count, typer.Option(metavar="true|auto", help="The true number of categories, or an estimate.")
+    ] = Count.true,
+    variant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What these settings are called in tables; `paper` if not given.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="RESULTS", help="The folder of result files.")] = Path("results"),
+    runs: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Leave run folders here, models for `selex predict`.")
+    ] = None,
+    store: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where decoded images are kept.")] = None,
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where it runs.")] = "auto",
+    epochs: training.Epochs = 200,
+    batch: training.BatchSize = 128,
+    lr: training.Rate = 0.1,
+    alpha: training.Alpha = 0.5,
+    balance: training.Lambda = 0.35,
+    temperature: training.Temperature = 1.0,
+    trained_blocks: training.Blocks = 2,
+    view_bank: training.Bank = 0,
+    micro_batch: training.Micro = None,
+    interval: training.Interval = 1,
+    without: training.Without = None,
+    train_levels: training.TrainLevels = None,
+    targets: training.Targets = "labels",
+    published: training.Published = False,
+) -> None:
+    """Run the benchmark on a dataset, one result file a run; runs whose file is there already are left out.
+
+    Example: `selex bench run --dataset cub --root data/CUB_200_2011 --method selex --seeds 3 --out results`
+    """
+    from selex.bench.runner import Job, planned
+    from selex.bench.runner import run as run_one
+    from selex.bench.suites import suite as find_suite
+    from selex.cli.photos import find_device, watched
+    from selex.models import default_backbone
+
+    place = find_device(device)
+    asked = training.settings(
+        epochs,
+        batch,
+        lr,
+        alpha,
+        balance,
+        temperature,
+        trained_blocks,
+        view_bank,
+        micro_batch,
+        interval,
+        without,
+        train_levels,
+        targets,
+        published,
+    )
+    job = Job(
+        dataset=dataset,
+        root=root,
+        method=method,
+        backbone=backbone or default_backbone(place),
+        training=asked,
+        variant=variant or ("published" if published else "paper"),
+        suite=suite,
+        crop=crop,
+        weights=str(weights.absolute()) if weights else None,
+        device=place,
+        store=store,
+        runs=runs,
+    )
+    for row in find_suite(suite).rows:
+        this = replace(job, row=replace(row, categories="auto") if categories is Count.auto else row)
+        for seed in range(seeds):
+            if (out / planned(this, seed)).exists():
+                typer.echo(f"{planned(this, seed)}: is there already")
+                continue
+            with resumable("runs that are done are kept"):
+                result = run_one(this, seed, _command(), watched(), typer.echo)
+            result.save(out)
+
+
+def _command() -> str:
+    """What was typed, without the folders of this machine."""
+    words = [word if not Path(word).is_absolute() else Path(word).name for word in sys.argv[1:]]
+    return " ".join(["selex", *words])
 
 
 @app.command()

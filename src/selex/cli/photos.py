@@ -30,6 +30,7 @@ Store = Annotated[
 
 @app.command()
 def discover(
+    context: typer.Context,
     photos: Annotated[
         Path,
         typer.Argument(
@@ -65,11 +66,18 @@ def discover(
     store: Store = None,
     strict: Strict = False,
     unbalanced: Unbalanced = False,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--continue", help="PHOTOS is a run: cluster it again, what was decided in `selex review` as labels."
+        ),
+    ] = False,
     epochs: training.Epochs = 200,
     batch: training.BatchSize = 128,
     lr: training.Rate = 0.1,
     alpha: training.Alpha = 0.5,
     balance: training.Lambda = 0.35,
+    temperature: training.Temperature = 1.0,
     trained_blocks: training.Blocks = 2,
     view_bank: training.Bank = 0,
     micro_batch: training.Micro = None,
@@ -91,7 +99,12 @@ def discover(
     from selex.models import default_backbone
     from selex.run import Run
 
-    place = _device(device)
+    place = find_device(device)
+    if again:
+        from selex.cli.review import continue_run
+
+        continue_run(context, photos, _summary, device=place, store=store, strict=strict, progress=watched())
+        return
     config = Config(
         photos=str(photos.absolute()),
         labels=str(labels.absolute()) if labels else None,
@@ -106,6 +119,7 @@ def discover(
             lr,
             alpha,
             balance,
+            temperature,
             trained_blocks,
             view_bank,
             micro_batch,
@@ -134,6 +148,7 @@ def train(
     lr: training.Rate = 0.1,
     alpha: training.Alpha = 0.5,
     balance: training.Lambda = 0.35,
+    temperature: training.Temperature = 1.0,
     trained_blocks: training.Blocks = 2,
     view_bank: training.Bank = 0,
     micro_batch: training.Micro = None,
@@ -165,6 +180,7 @@ def train(
             lr,
             alpha,
             balance,
+            temperature,
             trained_blocks,
             view_bank,
             micro_batch,
@@ -175,7 +191,7 @@ def train(
             published,
         )
         config = replace(opened.config, method=method, training=asked)
-    _discover(config, run, _device(device), store, False, restart, tensorboard)
+    _discover(config, run, find_device(device), store, False, restart, tensorboard)
 
 
 def _discover(
@@ -185,17 +201,18 @@ def _discover(
     from selex.discovery import discover as run_discover
     from selex.fit import Ways
 
-    ways = Ways(restart=restart, tensorboard=tensorboard, progress=_watched())
+    ways = Ways(restart=restart, tensorboard=tensorboard, progress=watched())
     done = "images and features" if config.method == "frozen" else "images, features and whole epochs"
     with resumable(f"{done} that are done are kept"):
         run = run_discover(
-            config, out, device=device, store=store, strict=strict, progress=_watched(), ways=ways, tell=typer.echo
+            config, out, device=device, store=store, strict=strict, progress=watched(), ways=ways, tell=typer.echo
         )
     if not _speaks():
         return
     _summary(run)
     typer.echo(f"\ntable:  {out / 'clusters.csv'}")
     typer.echo(f"next:   selex export {out} --to folders --out sorted      look at the categories in folders")
+    typer.echo(f"        selex review {out}                                look at them in the browser, name, correct")
     typer.echo(f"        selex predict {out} NEW_PHOTOS                    sort new photos")
 
 
@@ -218,7 +235,7 @@ def predict(
 
     check_target(out, [photos], is_predictions_table)
     model = load(run)
-    found = model.predict(photos, device=_device(device), strict=strict, progress=_watched(), store=store)
+    found = model.predict(photos, device=find_device(device), strict=strict, progress=watched(), store=store)
     write_columns(out, found)
     strange = sum(1 for category in found["category"] if category == NOTHING)
     known = sum(found["known"])
@@ -244,16 +261,21 @@ def export(
     copy: Annotated[
         bool, typer.Option("--copy", help="Copy images, rather than hard-linking them where the disk allows that.")
     ] = False,
+    as_found: Annotated[
+        bool, typer.Option("--as-found", help="As the run found them, without what was decided in `selex review`.")
+    ] = False,
 ) -> None:
     """Write the categories of a run for other programs; photos are never moved or changed.
 
     Example: `selex export birds --to folders --out sorted`
     """
+    from selex.cli.review import decided
     from selex.report.export import export as run_export
     from selex.run import Run
 
+    opened = Run.open(run)
     with progress_bar("images") as show:
-        done = run_export(Run.open(run), to, out, copy, show)
+        done = run_export(opened, to, out, copy, show, None if as_found else decided(opened))
     placed = [f"{count} {way}" for count, way in ((done.linked, "hard links"), (done.copied, "copies")) if count]
     typer.echo(f"{done.images} images in {done.categories} categories" + (f": {', '.join(placed)}" if placed else ""))
     typer.echo(f"wrote {out}")
@@ -318,7 +340,8 @@ def _new_categories(sure: dict[str, list[float]]) -> None:
 _SHOWN = 15
 
 
-def _device(name: str) -> str:
+def find_device(name: str) -> str:
+    """Where to compute: `auto` takes a GPU if there is one."""
     import torch
 
     if name == "auto":
@@ -335,7 +358,8 @@ def _speaks() -> bool:
     return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
 
-def _watched() -> bool:
+def watched() -> bool:
+    """Whether a person sees standard error."""
     import sys
 
     return sys.stderr.isatty()

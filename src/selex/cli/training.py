@@ -24,6 +24,10 @@ BatchSize = Annotated[int, typer.Option("--batch", min=2, metavar="N", help="Tra
 Rate = Annotated[float, typer.Option("--lr", metavar="X", help="Training: learning rate of the first epoch.")]
 Alpha = Annotated[float, typer.Option(metavar="X", help="SelEx: how uncertain negatives are, from 0 (InfoNCE) to 1.")]
 Lambda = Annotated[float, typer.Option("--lambda", metavar="X", help="Training: share of the supervised loss.")]
+Temperature = Annotated[
+    float,
+    typer.Option(metavar="X", help="Training: of the unsupervised loss; 0.1 suits a network from scratch."),
+]
 Blocks = Annotated[
     int, typer.Option(min=1, metavar="N", help="Training: so many of the backbone's last blocks or stages are trained.")
 ]
@@ -74,6 +78,7 @@ def settings(
     lr: float,
     alpha: float,
     balance: float,
+    temperature: float,
     trained_blocks: int,
     view_bank: int,
     micro_batch: int | None,
@@ -96,6 +101,7 @@ def settings(
         lr=lr,
         alpha=alpha,
         balance=balance,
+        temperature=temperature,
         trained_blocks=trained_blocks,
         view_bank=view_bank,
         micro_batch=micro_batch,

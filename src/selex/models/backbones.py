@@ -23,6 +23,7 @@ from selex.errors import InputError
 from selex.models.layouts import State, flat_tensors, lite1_state, network_state, resize_positions, vit_state
 from selex.models.sources import HubFile, Source, UrlFile, first_line
 from selex.models.table import BACKBONES, IMAGENET_MEAN, IMAGENET_STD, Spec
+from selex.models.tiny import tiny_vit
 from selex.models.weights import WeightFile, given_file, locate, read_checkpoint
 
 __all__ = ["BACKBONES", "Backbone", "Spec", "default_backbone", "load_backbone"]
@@ -156,26 +157,10 @@ def _named(spec: Spec, weights: str | Path | None) -> Backbone:
     if not spec.arch:
         return Backbone(spec.name, Pixels(), dim=spec.dim, crop=spec.crop, mean=spec.mean, std=spec.std, weights=None)
     if spec.arch == "tiny":
-        return _tiny(spec)
+        network = tiny_vit(spec.crop)
+        return Backbone(spec.name, network, dim=spec.dim, crop=spec.crop, mean=spec.mean, std=spec.std, weights=None)
     file = given_file(weights) if weights is not None else locate(spec.name, spec.sources)
     return _fill(spec.name, spec, _read(file), file)
-
-
-def _tiny(spec: Spec) -> Backbone:
-    """A small vision transformer that knows nothing yet, always the same: for training from scratch."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        network = VisionTransformer(
-            img_size=spec.crop,
-            patch_size=spec.patch or 4,
-            embed_dim=spec.dim,
-            depth=4,
-            num_heads=3,
-            mlp_ratio=2,
-            num_classes=0,
-            global_pool="token",
-        )
-    return Backbone(spec.name, network, dim=spec.dim, crop=spec.crop, mean=spec.mean, std=spec.std, weights=None)
 
 
 def _read(file: WeightFile) -> State:

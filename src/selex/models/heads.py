@@ -53,7 +53,8 @@ def _mlp(dim: int, hidden: int, out: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
         layer = nn.Linear(inputs, outputs)
-        nn.init.trunc_normal_(layer.weight, std=0.02)
+        # A narrow head with DINO's 0.02 starts so small that its biases soon drown what it is given.
+        nn.init.trunc_normal_(layer.weight, std=0.02 if hidden == HIDDEN else inputs**-0.5)
         nn.init.zeros_(layer.bias)
         layers += [layer, nn.GELU()]
     return nn.Sequential(*layers[:-1])

@@ -81,7 +81,14 @@ class _Job:
             self.progress(done, len(targets))
 
 
-def export(run: Run, to: str, out: Path, copy: bool = False, progress: Progress = lambda done, total: None) -> Exported:
+def export(
+    run: Run,
+    to: str,
+    out: Path,
+    copy: bool = False,
+    progress: Progress = lambda done, total: None,
+    table: Columns | None = None,
+) -> Exported:
     """Write the categories of a run for another program, or for a person with a file manager.
 
     Args:
@@ -90,6 +97,7 @@ def export(run: Run, to: str, out: Path, copy: bool = False, progress: Progress 
         out: the folder or file to write; a folder must be new or empty.
         copy: copy images, rather than linking to them where the disk allows that.
         progress: called with how many images are in place, and of how many.
+        table: the clusters table as a person has corrected it, in place of the run's own.
 
     Returns:
         What was written.
@@ -100,8 +108,9 @@ def export(run: Run, to: str, out: Path, copy: bool = False, progress: Progress 
     if copy and not form.images:
         raise InputError(f"--copy: --to {to} writes no images; leave it out")
     _check_place(run, form, out)
-    table = run.clusters.to_pydict()
-    classes = list(dict.fromkeys([*run.hierarchy["names"], *table["category"]]))
+    names = [] if table else run.hierarchy["names"]  # of corrected categories only those that have images
+    table = table or run.clusters.to_pydict()
+    classes = list(dict.fromkeys([*names, *table["category"]]))
     root = str(run.root)
     job = _Job(table, classes, root, [real_path(root, file) for file in table["file"]], out, copy, progress)
     if form.folder:

@@ -1,0 +1,89 @@
+"""Take the pictures of the review page that the manual shows: `python docs/screenshots.py`, with Chromium installed.
+
+They are of handwritten digits, with a few decisions made.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import uvicorn
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from selex.demo import run as run_demo
+from selex.review.app import create_app
+from selex.review.decisions import Decision
+from selex.review.guard import Door
+from selex.review.serve import _listen
+from selex.review.session import Review
+
+IMAGES = Path(__file__).parent / "images"
+
+
+def main() -> None:
+    """Make a run, decide a little, serve it and take the pictures."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        sys.exit("error: no chromium; install it first (Debian: apt-get install chromium)")
+    with tempfile.TemporaryDirectory() as folder, _listen("127.0.0.1", 0) as listener:
+        run_demo(Path(folder))
+        (Path(folder) / "run").rename(Path(folder) / "digits")
+        review = Review(Path(folder) / "digits")
+        _decide(review)
+        port = listener.getsockname()[1]
+        server = uvicorn.Server(uvicorn.Config(create_app(review, Door(port)), log_level="warning", lifespan="off"))
+        threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True).start()
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            _take_all(browser, f"http://127.0.0.1:{port}", review)
+            browser.close()
+        server.should_exit = True
+        time.sleep(0.5)
+
+
+def _decide(review: Review) -> None:
+    for old, name in (("novel-4", "six"), ("novel-1", "seven")):
+        review.decide(Decision("name", category=review.state.names.index(old), name=name), review.version)
+    review.decide(Decision("confirm", category=0), review.version)
+
+
+def _take_all(browser: Browser, address: str, review: Review) -> None:
+    five = f"/category/{review.state.names.index('novel-3')}"
+
+    def choose(page: Page) -> None:
+        page.locator(".tile .shot").nth(1).click()
+        page.locator(".tile .shot").nth(4).click(modifiers=["Shift"])
+
+    def split(page: Page) -> None:
+        page.click("#act-split")
+        page.wait_for_selector("#split-go")
+
+    _take(browser, f"{address}/", "review")
+    _take(browser, f"{address}{five}", "review-dark", scheme="dark", act=choose)
+    _take(browser, f"{address}{five}", "review-split", act=split)
+    _take(browser, f"{address}/", "review-phone", size=(390, 780))
+
+
+def _take(browser: Browser, address: str, name: str, scheme="light", size=(1200, 720), act=None) -> None:  # type: ignore[no-untyped-def]
+    context = browser.new_context(color_scheme=scheme, viewport={"width": size[0], "height": size[1]})
+    page = context.new_page()
+    page.goto(address)
+    if act:
+        act(page)
+    page.wait_for_load_state("networkidle")
+    page.mouse.move(0, 0)
+    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(256, Image.Quantize.FASTOCTREE)
+    picture.save(IMAGES / f"{name}.png", optimize=True)
+    context.close()
+    print(f"wrote docs/images/{name}.png, {(IMAGES / f'{name}.png').stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

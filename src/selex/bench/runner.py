@@ -1,0 +1,266 @@
+"""Benchmark runs: a dataset, a method and a seed in, a result file out."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from selex.bench.results import VERSIONS, Result
+from selex.bench.suites import Row
+from selex.config import Config, Training
+from selex.data.files import column, read_csv
+from selex.data.labels import encode
+from selex.data.splits import Benchmark, Split, draw_labelled, load_benchmark, long_tail
+from selex.data.store import ImageStore
+from selex.data.table import ImageTable
+from selex.data.views import near
+from selex.discovery import discover
+from selex.embed import embed
+from selex.errors import InputError
+from selex.fit import Ways
+from selex.metrics import split_accuracy
+from selex.model import load, store_folder
+from selex.run import Run, versions
+from selex.types import Scores
+
+MAIN = Row("")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run.
+
+    Attributes:
+        dataset: a dataset of the catalog, or a CSV file with the columns `file`, `class` and `known` of one's own.
+        root: the folder of the dataset; a CSV file's own if not given.
+        method: `"frozen"`, `"gcd"`, `"simgcd"` or `"selex"`.
+        backbone: name of the network.
+        training: settings; a row of a suite changes some.
+        variant: short name of these settings in tables.
+        suite: name of the suite.
+        row: which of its rows.
+        crop: pixels that the backbone looks at; None takes its own.
+        weights: a file with the backbone's weights.
+        device: where it runs.
+        store: where decoded images are kept.
+        runs: where run folders are left, each a model for `selex predict`; None leaves none.
+    """
+
+    dataset: str
+    root: Path | None
+    method: str
+    backbone: str
+    training: Training
+    variant: str = "paper"
+    suite: str = "main"
+    row: Row = MAIN
+    crop: int | None = None
+    weights: str | None = None
+    device: str = "cpu"
+    store: Path | None = None
+    runs: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The dataset's name in tables: that of the catalog, or of the folder that a CSV file lies in."""
+        return Path(self.dataset).absolute().parent.name if self.own else self.dataset
+
+    @property
+    def own(self) -> bool:
+        """Whether the dataset is a CSV file."""
+        return self.dataset.endswith(".csv")
+
+
+def read_split(job: Job) -> tuple[Benchmark, Benchmark | None]:
+    """Training part and, where there is one, test part of the dataset that a row of a suite asks for."""
+    if job.own:
+        train, test = own_dataset(Path(job.dataset), job.row.label_ratio), None
+    else:
+        if job.root is None:
+            raise InputError(f"--root is missing: the folder in which {job.dataset} lies")
+        both: Split = load_benchmark(job.dataset, job.root, job.row.label_ratio)
+        train, test = both.train, both.test
+    if job.row.long_tail:
+        train = long_tail(train, job.row.long_tail, np.random.default_rng(0))
+    return train, test
+
+
+def own_dataset(path: Path, label_ratio: float = 0.5) -> Benchmark:
+    """A dataset of one's own: `file` and `class` of every image, `known` 1 where the class counts as known."""
+    lines = read_csv(path)
+    header = lines[0][1]
+    places = [column(path, header, [name]) for name in ("file", "class", "known")]
+    files, names, flags = ([line[place] for _, line in lines[1:]] for place in places)
+    known = np.array([flag == "1" for flag in flags])
+    classes = sorted(set(names))
+    mixed = sorted({name for name, flag in zip(names, known, strict=True) if flag} & set(_where(names, ~known)))
+    if mixed:
+        raise InputError(f"{path}: class {mixed[0]} is known in some lines and not in others; a class is one of both")
+    if not known.any():
+        raise InputError(f"{path}: no line has known 1: say which classes are known")
+    number = {name: index for index, name in enumerate(classes)}
+    truth = np.array([number[name] for name in names])
+    labelled = draw_labelled(known, label_ratio)
+    shown = [name if held else "" for name, held in zip(names, labelled, strict=True)]
+    table = ImageTable(files, *encode(shown), str(path.absolute().parent), {})
+    return Benchmark(table, truth, known, classes, len(set(_where(names, known))))
+
+
+def run(job: Job, seed: int, command: str = "", progress: bool = False, tell: Callable[[str], None] = print) -> Result:
+    """One run with one seed."""
+    train, test = read_split(job)
+    config = _config(job, train, seed)
+    begun = time.perf_counter()
+    _reset_memory(job.device)
+    with _folder(job, seed) as out:
+        found = discover(
+            config,
+            out,
+            photos=train.table,
+            device=job.device,
+            store=job.store,
+            strict=True,
+            progress=progress,
+            ways=Ways(score=_scorer(train), progress=progress),
+            tell=lambda line: None,
+        )
+        total = time.perf_counter() - begun
+        result = _result(job, config, train, found, seed, total, command)
+        if test is not None:
+            result = replace(result, inductive=_inductive(found, test, job))
+    tell(f"{result.file_name}: {result.transductive['v2']} in {total:.0f} s")
+    return result
+
+
+def settings_of(job: Job) -> Training:
+    """The settings with what the row changes."""
+    return replace(job.training, **job.row.training)
+
+
+def planned(job: Job, seed: int) -> str:
+    """Name of the file that a run will write."""
+    return _draft(job, seed, None).file_name
+
+
+def _config(job: Job, train: Benchmark, seed: int) -> Config:
+    return Config(
+        photos=train.table.root,
+        categories=None if job.row.categories == "auto" else len(np.unique(train.truth)),
+        backbone=job.backbone,
+        weights=job.weights,
+        crop=job.crop,
+        method=job.row.method or job.method,
+        training=settings_of(job),
+        restarts=10,
+        balanced=job.row.balanced,
+        seed=seed,
+    )
+
+
+def _draft(job: Job, seed: int, config: Config | None) -> Result:
+    method = job.row.method or job.method
+    return Result(
+        dataset=job.name,
+        method=method,
+        variant=job.variant,
+        suite=job.suite,
+        row=job.row.label,
+        backbone=job.backbone,
+        seed=seed,
+        epochs=settings_of(job).epochs if method != "frozen" else 0,
+        n_categories=0,
+        config={} if config is None else {**asdict(config), **_about(job)},
+        versions=versions(),
+        device=_device_name(job.device),
+        seconds={},
+        transductive={},
+    )
+
+
+def _about(job: Job) -> dict[str, Any]:
+    return {"label_ratio": job.row.label_ratio, "long_tail": job.row.long_tail}
+
+
+def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, total: float, command: str) -> Result:
+    tree, steps = found.hierarchy, {entry["step"]: entry for entry in found.metrics if "step" in entry}
+    epochs = [entry for entry in found.metrics if entry.get("step") == "epoch"]
+    clusters = np.array(found.clusters["cluster"])
+    seconds = {"total": total, "embed": steps["embed"]["seconds"], "cluster": steps["cluster"]["seconds"]}
+    if epochs:
+        seconds["epoch"] = statistics.median(entry["seconds"] for entry in epochs)
+    estimate = tree["estimate"]
+    return replace(
+        _draft(job, seed, config),
+        n_categories=len(tree["names"]),
+        estimated=estimate and {key: estimate[key] for key in ("n_clusters", "low", "high")},
+        seconds={key: round(value, 4) for key, value in seconds.items()},
+        memory_gb=_memory(job.device),
+        parameters=steps["train"]["parameters"] if epochs else 0,
+        transductive=_scores(train, clusters, ~np.asarray(train.table.labelled)),
+        curve=[{key: entry.get(key, math.nan) for key in _CURVE} for entry in epochs],
+        command=command,
+    )
+
+
+_CURVE = ("epoch", "all", "known", "novel", "loss")
+
+
+def _scores(part: Benchmark, clusters: Any, scored: Any) -> dict[str, Scores]:
+    ways: Any = VERSIONS
+    return {way: split_accuracy(part.truth[scored], clusters[scored], part.known[scored], way) for way in ways}
+
+
+def _scorer(part: Benchmark) -> Callable[[Any], dict[str, float]]:
+    free = ~np.asarray(part.table.labelled)
+
+    def score(clusters: Any) -> dict[str, float]:
+        return split_accuracy(part.truth[free], clusters[free], part.known[free])._asdict()
+
+    return score
+
+
+def _inductive(found: Run, test: Benchmark, job: Job) -> dict[str, Scores]:
+    """Accuracy on the test part, every image in the category nearest to it."""
+    model = load(found.folder)
+    folder = job.store or store_folder(test.table.root, model.size)
+    images = ImageStore.build(test.table, folder, size=model.size, strict=True)
+    features = embed(model.load_backbone(job.device), near(images, torch.device(job.device)), device=job.device)
+    return _scores(test, model.assigner(features).labels, np.ones(len(test.truth), dtype=bool))
+
+
+@contextmanager
+def _folder(job: Job, seed: int) -> Iterator[Path]:
+    """Where the run is written: a folder that stays, or one that does not."""
+    if job.runs:
+        job.runs.mkdir(parents=True, exist_ok=True)
+        yield job.runs / planned(job, seed).removesuffix(".json")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder) / "run"
+
+
+def _where(names: list[str], mask: Any) -> list[str]:
+    return [name for name, held in zip(names, mask, strict=True) if held]
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else "CPU"
+
+
+def _reset_memory(device: str) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _memory(device: str) -> float | None:
+    return round(torch.cuda.max_memory_allocated(device) / 1e9, 2) if torch.device(device).type == "cuda" else None

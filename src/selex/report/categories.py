@@ -1,0 +1,129 @@
+"""The categories of a run as a person judges them: how sure, which images to look at, which labels look wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from selex.report.facts import Facts, Ints
+
+DOUBTFUL = 0.5
+"""An image below this confidence is as likely to be something else."""
+
+MOST_TYPICAL, MOST_BORDERLINE = 8, 4
+
+
+@dataclass(frozen=True)
+class Category:
+    """One category, for a card.
+
+    Attributes:
+        number: its number in the clusters table.
+        name: its name.
+        known: whether it was known.
+        size: how many images it has.
+        labelled: how many of them came with their label.
+        confidence: mean confidence of its images.
+        sureness: the same, each image judged as if it had not helped to make the centre.
+        doubtful: how many images are as likely to be something else.
+        outside: how many are farther from the centre than is usual for it.
+        like: the category that most of its images would go to next, None where there is none.
+        typical: rows to look at, nearest to the centre first.
+        borderline: unlabelled rows to look at, least confident first.
+        errors: how many of its labels look wrong.
+    """
+
+    number: int
+    name: str
+    known: bool
+    size: int
+    labelled: int
+    confidence: float
+    sureness: float
+    doubtful: int
+    outside: int
+    like: int | None
+    typical: list[int]
+    borderline: list[int]
+    errors: int
+
+
+@dataclass(frozen=True)
+class LabelError:
+    """A labelled image that is nearer to another category than to its own.
+
+    Attributes:
+        row: the image.
+        label: number of the category that its label says.
+        suggested: number of the category that is nearer.
+        odds: probability of the suggested category, when the two are compared.
+    """
+
+    row: int
+    label: int
+    suggested: int
+    odds: float
+
+
+def find_categories(facts: Facts, errors: list[LabelError]) -> list[Category]:
+    """Every category that has an image, in the order of the clusters table."""
+    wrong = Counter(error.label for error in errors)
+    filled = [number for number, size in enumerate(facts.sizes.tolist()) if size]
+    return [_category(facts, number, wrong[number]) for number in filled]
+
+
+def ranked(categories: list[Category]) -> list[Category]:
+    """New categories, the one that we are surest of first."""
+    new = [category for category in categories if not category.known]
+    return sorted(new, key=lambda category: (-category.sureness, -category.size, category.number))
+
+
+def find_label_errors(facts: Facts) -> list[LabelError]:
+    """Labelled rows whose next best category is nearer than their own, the clearest first.
+
+    A wrong label draws its category's centre towards the image, so each image is judged as if it had not helped to
+    make that centre. An image alone in its category says all that is known about it and is never listed.
+    """
+    judged = facts.labelled & (facts.runner_up >= 0) & np.isfinite(facts.handicap)
+    rows = np.flatnonzero(judged & (facts.handicap > facts.ahead))
+    behind = facts.handicap[rows] - facts.ahead[rows]
+    order = np.argsort(-behind, kind="stable")
+    return [
+        LabelError(row, int(facts.clusters[row]), int(facts.runner_up[row]), float(odds))
+        for row, odds in zip(rows[order].tolist(), expit(behind[order]), strict=True)
+    ]
+
+
+def _category(facts: Facts, number: int, errors: int) -> Category:
+    rows = facts.members[number]
+    typical, borderline = _examples(facts, rows)
+    distances, confidence = facts.distances[rows], facts.confidence[rows]
+    following = Counter(cluster for cluster in facts.runner_up[rows].tolist() if cluster >= 0)
+    return Category(
+        number=number,
+        name=facts.names[number],
+        known=number < facts.n_known,
+        size=len(rows),
+        labelled=int(facts.labelled[rows].sum()),
+        confidence=float(confidence.mean()),
+        sureness=float(facts.sureness[rows].mean()),
+        doubtful=int((confidence < DOUBTFUL).sum()),
+        outside=int((distances > facts.model.assigner.reach[number]).sum()),
+        like=following.most_common(1)[0][0] if following else None,
+        typical=typical,
+        borderline=borderline,
+        errors=errors,
+    )
+
+
+def _examples(facts: Facts, rows: Ints) -> tuple[list[int], list[int]]:
+    """Rows nearest to the centre, and of the others that are not labelled the least confident."""
+    near = rows[np.argsort(facts.distances[rows], kind="stable")]
+    typical = near[:MOST_TYPICAL]
+    rest = near[MOST_TYPICAL:]
+    free = rest[~facts.labelled[rest]]  # a labelled image that is far away is a matter of its label
+    borderline = free[np.argsort(facts.confidence[free], kind="stable")][:MOST_BORDERLINE]
+    return typical.tolist(), borderline.tolist()

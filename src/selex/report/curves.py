@@ -1,0 +1,137 @@
+"""Line charts: what was logged while a network was trained, and the search for the number of categories."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+WIDTH, HEIGHT = 340, 210
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 30
+_STEP = "epoch"
+_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Loss and its parts", ("loss", "use", "sse")),
+    ("Pseudo-labels", ("agreement", "changed")),
+    ("Cluster sizes", ("smallest", "median", "largest")),
+    ("Accuracy, where the truth is known", ("all", "known", "novel")),
+    ("Learning rate", ("lr",)),
+    ("Seconds an epoch", ("seconds",)),
+)
+_NOT_CURVES = {"step", _STEP, "time", "count", "cores", "sizes"}
+
+Points = list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve: its name, the points of an SVG polyline, and its last value."""
+
+    name: str
+    points: str
+    last: float
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves with axes: ticks are `(position, text)`."""
+
+    title: str
+    unit: str
+    lines: list[Line]
+    x_ticks: list[tuple[float, str]]
+    y_ticks: list[tuple[float, str]]
+    mark: float | None = None
+
+
+def training_charts(metrics: Iterable[dict[str, Any]]) -> list[Chart]:
+    """A chart for each group of values that were logged by epoch; none where nothing was trained."""
+    curves = _curves(_last_attempt(metrics))
+    grouped = {key for _, keys in _GROUPS for key in keys}
+    more = [(key, (key,)) for key in curves if key not in grouped]
+    groups = [(title, {key: curves[key] for key in keys if key in curves}) for title, keys in (*_GROUPS, *more)]
+    return [draw(title, lines, _STEP) for title, lines in groups if lines]
+
+
+def estimate_chart(tree: dict[str, Any]) -> Chart | None:
+    """The score of every number of categories that was tried; None where the number was given."""
+    if not tree.get("curve"):
+        return None
+    points = [(float(count), float(score)) for count, score in tree["curve"]]
+    found = tree["estimate"]
+    return draw("How many categories?", {found["method"]: points}, "categories", mark=found["n_clusters"])
+
+
+def draw(title: str, curves: dict[str, Points], unit: str, mark: float | None = None) -> Chart:
+    """Curves in a common frame; `mark` is a place on the x-axis to point out."""
+    xs, ys = ([point[axis] for points in curves.values() for point in points] for axis in (0, 1))
+    x_ticks, y_ticks = _ticks(min(xs), max(xs), 5, whole=True), _ticks(min(ys), max(ys), 4)
+    across = _Scale(min(xs), max(xs), _LEFT, WIDTH - _RIGHT)
+    up = _Scale(min([*ys, *y_ticks]), max([*ys, *y_ticks]), HEIGHT - _BOTTOM, _TOP)
+    lines = [
+        Line(name, " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in points), points[-1][1])
+        for name, points in curves.items()
+    ]
+    return Chart(
+        title,
+        unit,
+        lines,
+        [(round(across(tick), 1), f"{tick:g}") for tick in x_ticks if min(xs) <= tick <= max(xs)],
+        [(round(up(tick), 1), f"{tick:g}") for tick in y_ticks],
+        None if mark is None else round(across(mark), 1),
+    )
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """From values to places in the picture."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        part = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        return self.start + part * (self.end - self.start)
+
+
+def _last_attempt(metrics: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Entries of epochs; where work was gone on with, or done again from the start, the later entries count."""
+    kept: list[dict[str, Any]] = []
+    for entry in metrics:
+        if isinstance(entry, dict) and entry.get("step") == _STEP and _is_number(entry.get(_STEP)):
+            kept = [earlier for earlier in kept if earlier[_STEP] < entry[_STEP]]
+            kept.append(entry)
+    return kept
+
+
+def _curves(entries: list[dict[str, Any]]) -> dict[str, Points]:
+    """Points of every value that was logged, in the order of the first entry that has it."""
+    found: dict[str, Points] = {}
+    for entry in entries:
+        for key, value in {**entry, **_sizes(entry.get("sizes"))}.items():
+            if key not in _NOT_CURVES and _is_number(value):
+                found.setdefault(key, []).append((float(entry[_STEP]), float(value)))
+    return found
+
+
+def _sizes(values: Any) -> dict[str, float]:
+    if not isinstance(values, list) or len(values) != 3:
+        return {}
+    return dict(zip(("smallest", "median", "largest"), values, strict=True))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _ticks(low: float, high: float, count: int, whole: bool = False) -> Sequence[float]:
+    """Round numbers around an interval, about `count` of them."""
+    span = high - low or abs(high) or 1.0
+    raw = span / count
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw)
+    step = max(1.0, step) if whole else step
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [float(f"{number * step:.12g}") for number in range(first, last + 1)]

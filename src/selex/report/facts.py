@@ -1,0 +1,206 @@
+"""A finished run, read once and checked: what every part of the report is made from."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+
+from selex.data.files import first_line, read_csv
+from selex.data.table import real_path
+from selex.errors import InputError
+from selex.model import Model, load
+from selex.run import Run
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+_COLUMNS = ("file", "cluster", "labelled", "confidence", "runner_up", "distance")
+_BLOCK = 8192  # rows whose features are looked at together
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a run found. Whatever is per row is in row order.
+
+    Attributes:
+        title: what the photos are called.
+        files: name of each image, as it is shown.
+        paths: where each image is.
+        clusters: number of each image's category.
+        labelled: whether its label was given.
+        confidence: how likely its category is among all.
+        runner_up: number of the next best category, -1 where there is none.
+        distances: to the centre of its category.
+        features: rows × dimensions, memory-mapped.
+        model: the categories: names, centres, temperature.
+        tree: `hierarchy.json`.
+        metrics: what was logged.
+        skipped: images that could not be read, and why.
+    """
+
+    title: str
+    files: list[str]
+    paths: list[str]
+    clusters: Ints
+    labelled: NDArray[np.bool_]
+    confidence: Floats
+    runner_up: Ints
+    distances: Floats
+    features: NDArray[Any]
+    model: Model
+    tree: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    skipped: list[list[str]]
+
+    @property
+    def names(self) -> list[str]:
+        """Name of each category, the known ones first."""
+        return self.model.names
+
+    @property
+    def n_known(self) -> int:
+        """How many categories are known."""
+        return self.model.n_known
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """How many images each category has."""
+        return np.bincount(self.clusters, minlength=len(self.names))
+
+    @cached_property
+    def members(self) -> list[Ints]:
+        """Rows of each category, in row order."""
+        order = np.argsort(self.clusters, kind="stable")
+        return np.split(order, np.cumsum(self.sizes)[:-1])
+
+    @cached_property
+    def handicap(self) -> Floats:
+        """What each row's category loses, as a logarithm of odds, if the row had not helped to make its centre.
+
+        Without one of its n rows a centre is n / (n - 1) times as far from that row. A row alone knows nothing: inf.
+        """
+        sizes = self.sizes[self.clusters]
+        farther = (sizes / np.maximum(sizes - 1, 1)) ** 2 - 1
+        lost: Floats = self.distances**2 * farther / self.model.assigner.temperature
+        return np.where(sizes == 1, np.inf, lost)
+
+    @cached_property
+    def ahead(self) -> Floats:
+        """By how much each row's category is likelier than the next best one, as a logarithm of odds."""
+        ahead: Floats = np.full(len(self.files), np.inf)  # where there is no other category
+        rows = np.flatnonzero(self.runner_up >= 0)
+        other = _squared_to(self, rows, self.runner_up[rows])
+        ahead[rows] = (other - self.distances[rows] ** 2) / self.model.assigner.temperature
+        return ahead
+
+    @cached_property
+    def sureness(self) -> Floats:
+        """Confidence of each row as if it had not helped to make its centre.
+
+        The odds are those of the confidence. Where it was rounded to 1 they are not more than against the next best.
+        """
+        odds = np.minimum(logit(self.confidence), self.ahead)
+        alone = np.isinf(self.handicap)
+        sure: Floats = np.where(alone, 0, expit(odds - np.where(alone, 0, self.handicap)))
+        return sure
+
+
+def read_facts(run: Run) -> Facts:
+    """Read a finished run; refuses one that is not finished, or whose files do not belong together."""
+    table, model = _columns(run), load(run.folder)
+    root, number = str(run.root), {name: cluster for cluster, name in enumerate(model.names)}
+    paths = [real_path(root, file) for file in table["file"]]
+    return Facts(
+        title=Path(run.config.photos).name.removesuffix(".csv").removesuffix(".parquet") or "images",
+        files=_shown(table["file"], paths),
+        paths=paths,
+        clusters=_within(run, table["cluster"], len(model.names)),
+        labelled=np.array(table["labelled"], dtype=bool),
+        confidence=np.array(table["confidence"], dtype=np.float64),
+        runner_up=np.array([number.get(name, -1) for name in table["runner_up"]], dtype=np.int64),
+        distances=np.array(table["distance"], dtype=np.float64),
+        features=_features(run, len(paths)),
+        model=model,
+        tree=_tree(run, len(model.names)),
+        metrics=[entry for entry in run.metrics if isinstance(entry, dict)],
+        skipped=_skipped(run),
+    )
+
+
+def _squared_to(facts: Facts, rows: Ints, clusters: Ints) -> Floats:
+    """Squared distance of each row to the centre of a cluster, one for each."""
+    squared = np.empty(len(rows))
+    for start in range(0, len(rows), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        away = facts.features[rows[part]].astype(np.float64) - facts.model.assigner.centers[clusters[part]]
+        squared[part] = np.einsum("nd,nd->n", away, away)
+    return squared
+
+
+def _columns(run: Run) -> dict[str, list[Any]]:
+    try:
+        table = run.clusters
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{run.folder / 'clusters.parquet'}: cannot be read ({first_line(error)})") from None
+    missing = [name for name in _COLUMNS if name not in table.column_names]
+    if missing or not len(table):
+        raise InputError(f"{run.folder / 'clusters.parquet'}: has no {missing[0] if missing else 'row'}")
+    columns: dict[str, list[Any]] = table.select(list(_COLUMNS)).to_pydict()
+    return columns
+
+
+def _features(run: Run, n: int) -> NDArray[Any]:
+    try:
+        features = run.embeddings
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{run.folder / 'embeddings.npy'}: cannot be read ({first_line(error)})") from None
+    if features.shape[:1] != (n,) or features.ndim != 2:
+        raise InputError(f"{run.folder / 'embeddings.npy'}: has shape {features.shape}, the clusters table {n} rows")
+    return features
+
+
+def _tree(run: Run, k: int) -> dict[str, Any]:
+    """`hierarchy.json`, whose first level must be the categories, each of its levels the parents of the one below."""
+    tree = run.hierarchy
+    try:
+        sizes = [len(level["sizes"]) for level in tree["levels"]]
+        parents = [level["parents"] for level in tree["levels"][:-1]]
+        fitting = sizes[0] == k and all(
+            len(own) == here and min(own) >= 0 and max(own) < above
+            for own, here, above in zip(parents, sizes, sizes[1:], strict=False)
+        )
+    except (KeyError, IndexError, TypeError, ValueError):
+        fitting = False
+    if not fitting:
+        raise InputError(f"{run.folder / 'hierarchy.json'}: does not belong to the model of this run")
+    return tree
+
+
+def _skipped(run: Run) -> list[list[str]]:
+    """Images that could not be read, and why; of a whole path only the name, as the page may be sent around."""
+    lines = [line for _, line in read_csv(run.folder / "skipped.csv")[1:]]
+    return [[os.path.basename(file) if os.path.isabs(file) else file, reason] for file, reason in lines]
+
+
+def _within(run: Run, clusters: list[int], k: int) -> Ints:
+    found = np.array(clusters, dtype=np.int64)
+    if found.min() < 0 or found.max() >= k:
+        raise InputError(f"{run.folder}: the clusters table names cluster {found.max()}, the model has {k}")
+    return found
+
+
+def _shown(files: list[str], paths: list[str]) -> list[str]:
+    """Names for a page that is sent around: of a whole path only what comes after the folder that all share."""
+    if not any(map(os.path.isabs, files)):
+        return files
+    shared = os.path.commonpath([os.path.dirname(path) for path in paths])
+    return [os.path.relpath(path, shared) for path in paths]

@@ -1,0 +1,106 @@
+"""A run as the data of its report: everything that the page says, nothing about how it looks."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from selex import __version__
+from selex.config import Config
+from selex.report.categories import (
+    DOUBTFUL,
+    Category,
+    LabelError,
+    find_categories,
+    find_label_errors,
+    ranked,
+)
+from selex.report.curves import Chart, estimate_chart, training_charts
+from selex.report.facts import Facts, read_facts
+from selex.report.plane import Map, draw_map
+from selex.report.tree import Node, build_tree
+from selex.report.truth import Truth, compare
+from selex.run import Run
+
+MOST_CARDS = 1000
+"""Categories that get a card, of each kind; a page of more is of no use to anybody."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the page shows.
+
+    Attributes:
+        facts: the run.
+        categories: those that have an image, by number.
+        new: the new ones, the surest first.
+        known: the known ones, by name.
+        errors: labels that look wrong, the clearest first.
+        doubtful: how many images are as likely to be something else.
+        tree: the levels, None where there is one only.
+        map: the map, None for one category.
+        training: charts of the training, if there was one.
+        estimate: the chart of the search for the number of categories, if there was one.
+        truth: the comparison with the truth, if it was given.
+        about: what the run was asked to do, and with what.
+    """
+
+    facts: Facts
+    categories: dict[int, Category]
+    new: list[Category]
+    known: list[Category]
+    errors: list[LabelError]
+    doubtful: int
+    tree: Node | None
+    map: Map | None
+    training: list[Chart]
+    estimate: Chart | None
+    truth: Truth | None
+    about: dict[str, str]
+
+
+def summarise(run: Run, truth: Path | None = None) -> Summary:
+    """Everything that a report says about a finished run, with the truth where a file gives it."""
+    facts = read_facts(run)
+    compared = compare(run, facts, truth) if truth else None
+    errors = find_label_errors(facts)
+    categories = find_categories(facts, errors)
+    return Summary(
+        facts=facts,
+        categories={category.number: category for category in categories},
+        new=ranked(categories),
+        known=[category for category in categories if category.known],
+        errors=errors,
+        doubtful=int((facts.confidence < DOUBTFUL).sum()),
+        tree=build_tree(facts, categories),
+        map=draw_map(facts),
+        training=training_charts(facts.metrics),
+        estimate=estimate_chart(facts.tree),
+        truth=compared,
+        about=_about(run.config, facts),
+    )
+
+
+def _about(config: Config, facts: Facts) -> dict[str, str]:
+    """Settings for a reader of the page; folders only by name, for the page may be sent around."""
+    levels = ", ".join(str(len(level["sizes"])) for level in facts.tree["levels"])
+    asked = "estimated" if config.categories is None else str(config.categories)
+    times = [entry["time"] for entry in facts.metrics if isinstance(entry.get("time"), (int, float))]
+    finished = {"Finished": datetime.fromtimestamp(times[-1], UTC).strftime("%Y-%m-%d %H:%M UTC")} if times else {}
+    return {
+        "Photos": _name(config.photos) or "a list of images",
+        "Categories": f"{asked}; levels of {levels}",
+        "Backbone": _name(config.backbone),
+        "Method": config.method,
+        "Clustering": f"{'balanced' if config.balanced else 'not balanced'}, best of {config.restarts}",
+        "Seed": str(config.seed),
+        **finished,
+        "Written by": f"selex {__version__}",
+    }
+
+
+def _name(setting: str) -> str:
+    """A setting without the folder, where it is a path."""
+    return os.path.basename(setting) if os.path.isabs(setting.removeprefix("file:")) else setting

@@ -1,0 +1,149 @@
+"""What was found against the truth, on unlabelled images: accuracy, and what was taken for what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from selex.data.clusters import read_clusters
+from selex.data.features import read_truth
+from selex.errors import InputError
+from selex.metrics import ari, contingency, nmi, split_accuracy
+from selex.report.facts import Facts
+from selex.run import Run
+from selex.types import Scores
+
+MOST_CONFUSIONS = 15
+MOST_CELLS = 30  # true categories, and found ones, up to which the whole table is shown
+SHADES = 5
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A count of the table of true and found categories: how dark it is, and whether the two are matched."""
+
+    count: int
+    shade: int
+    matched: bool
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Images of a true category that went to a found category that is not its own."""
+
+    true: str
+    found: int
+    own: int | None
+    count: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The comparison.
+
+    Attributes:
+        rows: how many images were scored.
+        left_out: how many unlabelled images have no true category.
+        scores: accuracy on all images, on those of known and of novel categories.
+        nmi: normalised mutual information.
+        ari: adjusted Rand index.
+        sides: images by true side (known, novel) and by found side (known, new).
+        confusions: the most frequent mistakes.
+        true_names: true categories, in the order of `table`.
+        found_numbers: found categories, in the order of `table`; matched ones have the same position.
+        table: counts, true × found; empty where there are too many categories.
+        mostly: for each found category, the true category that most of its images have, and their share.
+    """
+
+    rows: int
+    left_out: int
+    scores: Scores
+    nmi: float
+    ari: float
+    sides: list[list[int]]
+    confusions: list[Confusion]
+    true_names: list[str]
+    found_numbers: list[int]
+    table: list[list[Cell]]
+    mostly: dict[int, tuple[str, float]]
+
+
+def compare(run: Run, facts: Facts, path: Path) -> Truth:
+    """Score a run against a truth file as `selex evaluate` does, and say where they differ."""
+    table = read_clusters(run.folder / "clusters.csv")
+    if len(table.ids) != len(facts.files):
+        raise InputError(f"{run.folder}: clusters.csv has {len(table.ids)} rows, clusters.parquet {len(facts.files)}")
+    true = np.array(read_truth(path, table), dtype=object)
+    free = ~facts.labelled
+    scored = free & (true != "")
+    if not scored.any():
+        raise InputError(f"{path}: gives no true category of an unlabelled image of {run.folder}; nothing to score")
+    names, found = true[scored].astype(str), facts.clusters[scored]
+    known = np.isin(names, facts.names[: facts.n_known])
+    return Truth(
+        rows=int(scored.sum()),
+        left_out=int((free & ~scored).sum()),
+        scores=split_accuracy(names, found, known),
+        nmi=nmi(names, found),
+        ari=ari(names, found),
+        sides=[
+            [int((side & (place == (found < facts.n_known))).sum()) for place in (True, False)]
+            for side in (known, ~known)
+        ],
+        **_confusion(names, found),
+        mostly=_mostly(facts, true),
+    )
+
+
+def _sides(true: NDArray[np.bool_], found: NDArray[np.bool_]) -> list[list[int]]:
+    """Images that are known or novel, by whether they were found in a known category or in a new one."""
+    return [[int((side & place).sum()) for place in (found, ~found)] for side in (true, ~true)]
+
+
+def _confusion(names: NDArray[Any], found: NDArray[np.int64]) -> dict[str, Any]:
+    """The table, its columns in the order of the rows that they are matched to, and the largest mistakes in it."""
+    categories, numbers = np.unique(names).tolist(), np.unique(found).tolist()
+    counts = contingency(names, found)
+    partner = dict(zip(*(part.tolist() for part in linear_sum_assignment(counts, maximize=True)), strict=True))
+    order = [*partner.values(), *(column for column in range(len(numbers)) if column not in partner.values())]
+    rows = [row for row in range(len(categories)) if row in partner]
+    rows += [row for row in range(len(categories)) if row not in partner]
+    small = max(len(rows), len(order)) <= MOST_CELLS
+    mistakes = [
+        Confusion(
+            categories[row],
+            numbers[column],
+            numbers[partner[row]] if row in partner else None,
+            int(counts[row, column]),
+            float(counts[row, column] / counts[row].sum()),
+        )
+        for row, column in np.argwhere(counts).tolist()
+        if partner.get(row) != column
+    ]
+    return {
+        "confusions": sorted(mistakes, key=lambda mistake: -mistake.count)[:MOST_CONFUSIONS],
+        "true_names": [categories[row] for row in rows],
+        "found_numbers": [numbers[column] for column in order],
+        "table": [[_cell(counts, row, column, partner) for column in order] for row in rows] if small else [],
+    }
+
+
+def _cell(counts: NDArray[np.int64], row: int, column: int, partner: dict[int, int]) -> Cell:
+    share = counts[row, column] / counts[row].sum()
+    return Cell(int(counts[row, column]), int(np.ceil(share * SHADES)), partner.get(row) == column)
+
+
+def _mostly(facts: Facts, true: NDArray[Any]) -> dict[int, tuple[str, float]]:
+    """Of the images whose true category is given."""
+    found = {}
+    for number, rows in enumerate(facts.members):
+        names, counts = np.unique(true[rows][true[rows] != ""].astype(str), return_counts=True)
+        if len(names):
+            found[number] = (str(names[counts.argmax()]), float(counts.max() / counts.sum()))
+    return found

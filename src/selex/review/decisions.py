@@ -1,0 +1,92 @@
+"""What a person decides: immutable records, each of them a row of the ledger.
+
+| kind | what it says | fields |
+| --- | --- | --- |
+| `name` | this category is called so | `category`, `name` |
+| `merge` | these are one category, the first | `categories` |
+| `split` | these images of a category are categories of their own | `category`, `parts` |
+| `move` | these images belong there | `rows`, and `category` or the `name` of a new one |
+| `confirm` | these images are right where they are | `rows`, or `category` for all of it |
+| `unsure` | nobody can say | `rows` |
+| `junk` | these images are to be left out | `rows` |
+| `clear` | forget what was said of these images | `rows` |
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from selex.errors import InputError
+
+FIELDS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "name": (("category", "name"),),
+    "merge": (("categories",),),
+    "split": (("category", "parts"),),
+    "move": (("rows", "category"), ("rows", "name")),
+    "confirm": (("category",), ("rows",)),
+    "unsure": (("rows",),),
+    "junk": (("rows",),),
+    "clear": (("rows",),),
+}
+"""The fields that a decision of each kind must have, one way or the other."""
+
+LONGEST_NAME = 200
+
+
+class Refused(InputError):
+    """A decision that cannot be made, and why."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One decision; which fields it has depends on its kind."""
+
+    kind: str
+    category: int | None = None
+    categories: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+    parts: tuple[tuple[int, ...], ...] = ()
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        given = {field for field, value in asdict(self).items() if field != "kind" and value not in (None, ())}
+        ways = FIELDS.get(self.kind)
+        if ways is None:
+            raise Refused(f"{self.kind!r} is not a kind of decision: {', '.join(FIELDS)}")
+        if not any(set(way) == given for way in ways):
+            needed = " or ".join(" and ".join(way) for way in ways)
+            raise Refused(f"{self.kind}: give {needed}, not {' and '.join(sorted(given)) or 'nothing'}")
+
+    def to_json(self) -> str:
+        """The decision as the ledger keeps it."""
+        return json.dumps({field: value for field, value in asdict(self).items() if value not in (None, ())})
+
+    @classmethod
+    def from_json(cls, text: str) -> Decision:
+        """A decision from the ledger."""
+        values: dict[str, Any] = json.loads(text)
+        return cls(
+            values["kind"],
+            values.get("category"),
+            tuple(values.get("categories", ())),
+            tuple(values.get("rows", ())),
+            tuple(map(tuple, values.get("parts", ()))),
+            values.get("name"),
+        )
+
+
+def clean_name(name: str) -> str:
+    """A name as it is kept: one line, no spaces around it; refuses what no category may be called."""
+    name = " ".join(name.split())
+    if not name or name == "-1":  # in label files both mean that there is no label
+        raise Refused("a category needs a name")
+    if len(name) > LONGEST_NAME:
+        raise Refused(f"a name may have {LONGEST_NAME} characters, this one has {len(name)}")
+    if any(
+        unicodedata.category(character) in ("Cc", "Cs") for character in name
+    ):  # control characters, half characters
+        raise Refused("a name must be text")
+    return name

@@ -1,0 +1,127 @@
+"""Who may talk to the server: this machine's own page, or whoever has the token; no web site behind their back."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LARGEST_BODY = 8 << 20
+HEADERS = {
+    "content-security-policy": "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+
+
+@dataclass(frozen=True)
+class Door:
+    """How the server can be reached: its port, the names it goes by, the token where one is needed."""
+
+    port: int
+    names: frozenset[str] = field(default_factory=lambda: frozenset({"127.0.0.1", "localhost", "::1"}))
+    token: str | None = None
+
+    def knows(self, host: str) -> bool:
+        """Whether a Host header names this server. Addresses cannot be made to point here by somebody's DNS."""
+        try:
+            parts = urlsplit(f"//{host}")
+            name, port = parts.hostname or "", parts.port or 80
+        except ValueError:
+            return False
+        if parts.path or parts.query or parts.username or port != self.port:
+            return False
+        return name in self.names or (self.token is not None and _is_address(name))
+
+
+class Guard:
+    """Refuses a request before anything looks at it, and adds the headers that every answer has."""
+
+    def __init__(self, app: ASGIApp, door: Door) -> None:
+        self.app, self.door = app, door
+        self.cookie = f"selex-review-{door.port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        answer = self._refusal(scope) or self._admission(scope)
+        await (answer or self.app)(scope, receive, send_safely)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers, method = Headers(scope=scope), scope["method"]
+        host = headers.get("host", "")
+        if not self.door.knows(host):
+            return _refuse(403, "this server does not go by that name (Host)")
+        if "origin" in headers and headers["origin"] != f"http://{host}":
+            return _refuse(403, "another site asks (Origin)")
+        site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode")
+        if site not in ("none", "same-origin") and (method != "GET" or mode != "navigate"):
+            return _refuse(403, "another site asks (Sec-Fetch-Site)")
+        if method not in ("GET", "HEAD", "POST"):
+            return _refuse(405, "only GET and POST")
+        if method == "POST":
+            # A form of another site can send neither of these without the browser asking us first.
+            if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+                return _refuse(415, "send application/json")
+            if not headers.get("content-length", "").isdecimal() or int(headers["content-length"]) > LARGEST_BODY:
+                return _refuse(413, f"send at most {LARGEST_BODY} bytes, and say how many")
+        return None
+
+    def _admission(self, scope: Scope) -> Response | None:
+        """None for whoever has the token, where one is needed; a link with the token leaves it in a cookie."""
+        if self.door.token is None:
+            return None
+        headers = Headers(scope=scope)
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if any(key == "token" and self._is_token(value) for key, value in query) and scope["method"] == "GET":
+            rest = urlencode([pair for pair in query if pair[0] != "token"])
+            path = "/" + scope["path"].lstrip("/")  # never //elsewhere
+            answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
+            answer.set_cookie(self.cookie, self.door.token, httponly=True, samesite="strict")
+            return answer
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        if (scheme.lower() == "bearer" and self._is_token(bearer)) or self._is_token(self._cookie(headers)):
+            return None
+        return _refuse(401, "open the address that `selex review` printed: it has the token")
+
+    def _is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(), (self.door.token or "").encode())
+
+    def _cookie(self, headers: Headers) -> str:
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+        except CookieError:
+            return ""
+        return found.value if found else ""
+
+
+def _refuse(status: int, reason: str) -> Response:
+    return PlainTextResponse(f"refused: {reason}\n", status)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,83 @@
+"""Clustering again, started from the page: in a process of its own, so that the page stays quick and light."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Literal
+
+from selex.errors import InputError
+from selex.review.decisions import Refused
+from selex.review.schema import ContinueOut
+
+Condition = Literal["idle", "running", "done", "failed"]
+
+
+class Job:
+    """At most one clustering at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._state: Condition = "idle"
+        self._lines: list[str] = []
+        self._lock = threading.Lock()
+        self._process: multiprocessing.process.BaseProcess | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it is at work."""
+        return self._state == "running"
+
+    def start(self) -> ContinueOut:
+        """Start it; refused while it runs."""
+        with self._lock:
+            if self.running:
+                raise Refused("it is being clustered already")
+            # spawned, not forked: this process has threads, and torch is not to be in it
+            context = multiprocessing.get_context("spawn")
+            here, there = context.Pipe(duplex=False)
+            self._process = context.Process(target=work, args=(self._folder, there), daemon=True)
+            self._process.start()
+            there.close()
+            self._state, self._lines = "running", []
+            threading.Thread(target=self._listen, args=(here,), daemon=True).start()
+        return self.status()
+
+    def status(self) -> ContinueOut:
+        """How it is going."""
+        return ContinueOut(state=self._state, lines=list(self._lines))
+
+    def stop(self) -> None:
+        """End it; what it has done so far is kept, and the same again goes on from there."""
+        if self._process is not None and self._process.is_alive():
+            self._process.terminate()
+            self._process.join(5)
+
+    def _listen(self, pipe: Connection) -> None:
+        end: Condition = "failed"
+        try:
+            while True:
+                kind, line = pipe.recv()
+                self._lines.append(line)
+                end = "done" if kind == "done" else end
+        except EOFError:
+            pass
+        if end == "failed" and not self._lines:
+            self._lines.append("it ended without a word")
+        self._state = end
+
+
+def work(folder: Path, pipe: Connection) -> None:
+    """What the process does: lines of progress go through the pipe, at the end `done` or `failed`."""
+    import torch
+
+    from selex.review.again import again
+
+    try:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        done = again(folder, device=device, tell=lambda line: pipe.send(("line", line)))
+        pipe.send(("done", str(done.changes)))
+    except InputError as error:
+        pipe.send(("failed", str(error)))

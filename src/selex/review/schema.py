@@ -1,0 +1,238 @@
+"""The shapes of the JSON that the review page speaks; `/openapi.json` is made from them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Number = Annotated[int, Field(ge=0, lt=2**31)]
+Sort = Literal["size", "confidence", "name"]
+CategoryFilter = Literal["all", "known", "novel", "unsure", "changed"]
+ImageFilter = Literal["all", "open", "held", "unsure", "changed", "junk"]
+ImageSort = Literal["doubtful", "typical", "name"]
+
+
+class Standing(BaseModel):
+    """How far the review is, and which version of the state an answer is about."""
+
+    version: str = Field(description="Names the state; every decision says which one it was made on.")
+    round: int = Field(description="Counts the times that the run was clustered.")
+    run: str
+    images: int = Field(description="Without junk.")
+    categories: int
+    held: int = Field(description="Images whose category is decided.")
+    unsure: int
+    junk: int
+    changed: int = Field(description="Images elsewhere than the run, or the round before, had them.")
+    decisions: int = Field(description="Decisions that count, in this round.")
+    undo: str | None = Field(description="What undoing would take back.")
+    redo: bool
+    news: str | None = Field(description="What the last clustering changed.")
+    note: str | None = Field(description="What a person should know, such as that photos are gone.")
+
+
+class Category(BaseModel):
+    """A category as its card shows it."""
+
+    id: int
+    name: str
+    known: bool = Field(description="Known by labels before the run.")
+    named: bool = Field(description="Named by a person.")
+    size: int
+    confidence: float = Field(description="Mean over its images.")
+    held: int
+    unsure: int
+    doubtful: int = Field(description="Images that are not decided and less than 50 % sure.")
+    changed: int
+    examples: list[int] = Field(description="Rows of typical images.")
+
+
+class Near(Category):
+    """A category and how like another one it is."""
+
+    similarity: float
+
+
+class ImageCard(BaseModel):
+    """An image as a grid shows it."""
+
+    row: int = Field(description="Its number in the clusters table.")
+    file: str
+    category: int
+    category_name: str
+    runner_up: str | None = Field(description="The next best category of the run.")
+    confidence: float
+    mark: Literal["free", "held", "unsure", "junk"]
+    labelled: bool = Field(description="Labelled before the run.")
+    changed: bool
+    was: str | None = Field(description="Where a changed image was before.")
+    similarity: float | None = None
+
+
+class Node(BaseModel):
+    """A cluster of a coarser level."""
+
+    level: int
+    cluster: int
+    title: str
+    known: bool = Field(description="Whether it has grown around known categories.")
+    categories: int
+    images: int
+    open: bool = Field(description="Whether the list is of this node, or of one below it.")
+    children: list[Node] = []
+
+
+class Paged(BaseModel):
+    """A part of a list."""
+
+    standing: Standing
+    total: int
+    page: int
+    pages: int
+
+
+class CategoryList(Paged):
+    """Categories, a page of them."""
+
+    sort: Sort
+    filter: CategoryFilter
+    q: str
+    level: int | None
+    cluster: int | None
+    tree: list[Node]
+    categories: list[Category]
+    files: int = Field(description="Images whose file name has the words searched for.")
+
+
+class ImageList(Paged):
+    """Images, a page of them."""
+
+    sort: ImageSort
+    filter: ImageFilter
+    q: str
+    images: list[ImageCard]
+
+
+class CategoryPage(ImageList):
+    """A category: its images, a page of them, and the categories most like it."""
+
+    category: Category
+    neighbours: list[Near]
+
+
+class ImagePage(BaseModel):
+    """An image and what looks like it."""
+
+    standing: Standing
+    image: ImageCard
+    category: Category
+    similar: list[ImageCard]
+    before: int | None = Field(description="The image before it in its category, the surest first.")
+    after: int | None
+
+
+class Suggestion(BaseModel):
+    """A decision that would settle many images."""
+
+    kind: Literal["name", "confirm", "merge", "split"]
+    categories: list[Category]
+    images: int = Field(description="How many images it would settle, as far as can be told.")
+    reason: str
+
+
+class Suggestions(BaseModel):
+    """What to look at next, the best first."""
+
+    standing: Standing
+    suggestions: list[Suggestion]
+
+
+class Part(BaseModel):
+    """A part that a category could be split into."""
+
+    size: int
+    rows: list[int]
+
+
+class Parts(BaseModel):
+    """The parts that a category falls into, the largest first."""
+
+    standing: Standing
+    category: Category
+    parts: list[Part]
+
+
+class Happened(BaseModel):
+    """An event of a round."""
+
+    number: int
+    kind: Literal["decide", "undo", "redo"]
+    summary: str
+    time: float
+
+
+class History(Paged):
+    """Events of a round, the latest first."""
+
+    round: int
+    rounds: list[int] = Field(description="All rounds there have been.")
+    events: list[Happened]
+
+
+class DecisionIn(BaseModel):
+    """A decision: its kind, the fields of that kind, and the version of the state it was made on."""
+
+    model_config = ConfigDict(extra="forbid")
+    version: str
+    kind: Literal["name", "merge", "split", "move", "confirm", "unsure", "junk", "clear"]
+    category: Number | None = None
+    categories: list[Number] = []
+    rows: list[Number] = []
+    parts: list[list[Number]] = []
+    name: str | None = None
+
+
+class StepIn(BaseModel):
+    """Undo or redo what was last done in this version of the state."""
+
+    model_config = ConfigDict(extra="forbid")
+    version: str
+
+
+class Decided(BaseModel):
+    """A decision is on the disk."""
+
+    summary: str
+    missed: list[str] = Field(description="What had been decided about other categories since that version.")
+    standing: Standing
+
+
+class Missed(BaseModel):
+    """Something about the same categories was decided since that version: nothing was done."""
+
+    detail: str
+    missed: list[str]
+
+
+class ExportIn(BaseModel):
+    """What to write; the server chooses where, in the run folder."""
+
+    model_config = ConfigDict(extra="forbid")
+    to: Literal["folders", "csv", "parquet", "label-studio", "fiftyone"]
+
+
+class Written(BaseModel):
+    """What an export wrote."""
+
+    path: str
+    images: int
+    categories: int
+    advice: str
+
+
+class ContinueOut(BaseModel):
+    """How clustering again is going: `state` is `idle`, `running`, `done` or `failed`."""
+
+    state: Literal["idle", "running", "done", "failed"]
+    lines: list[str] = Field(description="What it said so far.")

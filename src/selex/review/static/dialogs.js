@@ -1,0 +1,180 @@
+// Questions to the person: which category, which parts, how to export, whether to cluster again.
+import { ask, decide, refresh } from "./review.js";
+
+const by = (id) => document.getElementById(id);
+const round = () => document.body.dataset.round;
+
+export function open(id) {
+  const dialog = by(id);
+  return new Promise((done) => {
+    dialog.returnValue = "";
+    dialog.addEventListener("close", () => done(dialog.returnValue), { once: true });
+    dialog.showModal();
+  });
+}
+
+document.addEventListener("click", (event) => {
+  if (event.target.closest("[data-close]")) event.target.closest("dialog").close();
+});
+
+export function conflict(missed) {
+  by("conflict-list").replaceChildren(...missed.map((text) => element("li", text)));
+  return open("conflict");
+}
+
+function element(tag, text, properties = {}) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...(Array.isArray(text) ? text : [text]));
+  return made;
+}
+
+function thumb(row) {
+  return Object.assign(new Image(144, 144), { src: `/thumb/${row}?r=${round()}`, alt: "", loading: "lazy" });
+}
+
+// Ask for a category: {id, name} of one there is, {name} of a new one, null if the person thought better of it.
+// `create` is "new" where a new category may be made, "rename" where a name is asked for. Before anything is typed the
+// neighbours of `near` are offered.
+export async function choose({ title, go, text = "", create = "", without = [], near }) {
+  const field = by("ask-text"), list = by("ask-list"), form = by("ask").querySelector("form");
+  let options = [], at = 0, asked = 0, answer = null;
+  by("ask-title").textContent = title;
+  by("ask-go").textContent = go;
+  field.value = text;
+  const hint = () => {
+    const chosen = options[at];
+    if (!chosen) by("ask-hint").textContent = create ? "Type a name." : "No such category.";
+    else if (chosen.id === undefined) by("ask-hint").textContent = create === "new" ? "This makes a new category." : "";
+    else by("ask-hint").textContent = create === "rename" ? `${chosen.name} is there already: this merges the two.` : "";
+  };
+  const mark = () => {
+    [...list.children].forEach((item, i) => item.setAttribute("aria-selected", String(i === at)));
+    const current = list.children[at];
+    if (current) field.setAttribute("aria-activedescendant", current.id);
+    else field.removeAttribute("aria-activedescendant");
+    current?.scrollIntoView({ block: "nearest" });
+    hint();
+  };
+  const show = async () => {
+    const words = field.value.trim(), turn = ++asked;
+    const query = create === "rename" && words === text ? "" : words;
+    const found = await offers(query, create === "rename", near);
+    if (turn !== asked) return;
+    const there = found.filter((category) => !without.includes(category.id)).slice(0, 12);
+    const same = there.findIndex((category) => category.name === words);
+    const fresh = create && words && same < 0 ? [{ name: words }] : [];
+    options = create === "rename" ? [...fresh, ...there.filter((category) => category.name === words)] : [...there, ...fresh];
+    at = Math.max(0, create === "rename" ? 0 : same);
+    list.replaceChildren(...options.map((option, i) => {
+      const parts = option.id === undefined
+        ? [create === "new" ? `New category “${option.name}”` : `“${option.name}”`]
+        : [thumb(option.examples[0]), element("span", option.name), element("small", option.size.toLocaleString("en"))];
+      const item = element("li", parts, { id: `option-${i}` });
+      item.setAttribute("role", "option");
+      item.addEventListener("click", () => { at = i; finish(); });
+      return item;
+    }));
+    mark();
+  };
+  const finish = () => {
+    answer = options[at] ?? null;
+    if (answer) by("ask").close();
+  };
+  const keys = (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step || !options.length) return;
+    event.preventDefault();
+    at = (at + step + options.length) % options.length;
+    mark();
+  };
+  const submit = async (event) => {
+    event.preventDefault();
+    await waiting;
+    finish();
+  };
+  let waiting = show();
+  const input = () => (waiting = show());
+  field.addEventListener("input", input);
+  field.addEventListener("keydown", keys);
+  form.addEventListener("submit", submit);
+  const closed = open("ask");
+  field.select();
+  await closed;
+  field.removeEventListener("input", input);
+  field.removeEventListener("keydown", keys);
+  form.removeEventListener("submit", submit);
+  return answer;
+}
+
+async function offers(query, renaming, near) {
+  if (!query && renaming) return [];
+  if (!query && near !== undefined) return (await ask(`/api/categories/${near}`))?.neighbours ?? [];
+  return (await ask(`/api/categories?${new URLSearchParams({ q: query })}`))?.categories ?? [];
+}
+
+// Show the parts that a category falls into, and let the person split it so.
+export async function offerSplit(category, count) {
+  const place = by("split");
+  place.hidden = false;
+  place.replaceChildren(element("p", "Looking for parts…"));
+  const found = await ask(`/api/categories/${category}/parts?parts=${count}`);
+  if (!found) return void (place.hidden = true);
+  const button = (text, act, strong = false) => {
+    const made = element("button", text, { type: "button", className: strong ? "strong" : "" });
+    made.addEventListener("click", act);
+    return made;
+  };
+  const less = button("Fewer parts", () => offerSplit(category, count - 1)), more = button("More parts", () => offerSplit(category, count + 1));
+  less.disabled = count <= 2;
+  more.disabled = count >= 8 || count >= found.category.size;
+  const go = button(`Split into these ${found.parts.length}`, () =>
+    decide({ kind: "split", category, parts: found.parts.slice(1).map((part) => part.rows) }), true);
+  go.id = "split-go";
+  const close = button("Leave as it is", () => (place.hidden = true));
+  const acts = element("div", [less, more, close, go], { className: "acts" });
+  const parts = found.parts.map((part, i) => {
+    const title = `Part ${i + 1}: ${part.size.toLocaleString("en")} images${i ? "" : ` (keeps the name ${found.category.name})`}`;
+    const row = element("div", part.rows.slice(0, 14).map(thumb), { className: "tiles" });
+    return element("div", [element("strong", title), row], { className: "part" });
+  });
+  place.replaceChildren(element("h2", `Split ${found.category.name}?`), acts, ...parts);
+  go.focus();
+}
+
+export async function exportTo() {
+  const form = by("export-dialog").querySelector("form"), result = by("export-result"), go = by("export-go");
+  result.textContent = "";
+  form.onsubmit = async (event) => {
+    event.preventDefault();
+    go.disabled = true;
+    result.textContent = "Writing…";
+    const done = await ask("/api/export", { to: new FormData(form).get("to") });
+    result.textContent = done ? `Wrote ${done.images.toLocaleString("en")} images in ${done.categories} categories: ${done.path}\nNext: ${done.advice}` : "Nothing was written.";
+    go.disabled = false;
+  };
+  await open("export-dialog");
+}
+
+export async function again() {
+  const form = by("continue-dialog").querySelector("form"), lines = by("continue-lines"), go = by("continue-go");
+  form.onsubmit = async (event) => {
+    event.preventDefault();
+    go.disabled = true;
+    lines.textContent = "Starting…";
+    if (await ask("/api/continue", {})) follow();
+    else go.disabled = false;
+  };
+  const follow = async () => {
+    const status = await ask("/api/continue");
+    if (!status) return;
+    go.disabled = status.state === "running";
+    lines.textContent = status.lines.join("\n") || (status.state === "running" ? "Starting…" : "");
+    if (status.state === "running") setTimeout(follow, 500);
+    else if (status.state === "done" && by("continue-dialog").open) location.assign("/");
+  };
+  lines.textContent = "";
+  const status = await ask("/api/continue");
+  if (status?.state === "running") follow();
+  await open("continue-dialog");
+  if (go.disabled) await refresh();
+}

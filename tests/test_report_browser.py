@@ -1,0 +1,198 @@
+"""The report as a browser shows it: from disk, without network, by keyboard, on a phone, in the dark, printed."""
+
+import shutil
+
+import pytest
+
+from commands import digit_photos
+from selex import Config, discover
+from selex.report.html import write_report
+
+CHROMIUM = shutil.which("chromium")
+try:
+    from playwright.sync_api import sync_playwright
+except ImportError:
+    sync_playwright = None
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: the command `chromium` is not there"),
+    pytest.mark.skipif(sync_playwright is None, reason="needs the package playwright"),
+]
+
+LONG = "Ein_sehr_langer_Name_ohne_ein_einziges_Leerzeichen_darin_wie_er_in_Tabellen_vorkommt"
+HOSTILE = "<img src=x onerror=document.title='run'>"
+
+# Contrast of every piece of text with what is behind it, as WCAG 2 defines it; returns those below AA.
+TOO_FAINT = """() => {
+  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+  const part = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = parse(getComputedStyle(at).backgroundColor);
+      if (colour.length < 4 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  let seen = 0;
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    if (!walker.currentNode.textContent.trim() || !element.checkVisibility() || element.closest("script")) continue;
+    const style = getComputedStyle(element);
+    const colour = element.closest("svg") ? style.fill : style.color;
+    const [high, low] = [light(parse(colour)), light(behind(element))].sort((a, b) => b - a);
+    seen += 1;
+    if ((high + 0.05) / (low + 0.05) < 4.5) found.push([walker.currentNode.textContent.trim(), colour]);
+  }
+  return [seen, found];
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as tool:
+        started = tool.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Digits with hard names, training curves and truth: every part of the page."""
+    home = tmp_path_factory.mktemp("browser")
+    truth = digit_photos(home / "photos", per_digit=40, digits=10, n_known=5)
+    (home / "photos/digit 0").rename(home / "photos" / HOSTILE)
+    (home / "photos/digit 1").rename(home / "photos" / LONG)
+    (home / "photos/unlabelled/bad.png").write_bytes(b"no image")
+    config = Config(str(home / "photos"), categories=14, backbone="pixels")
+    run = discover(config, home / "run", store=home / "store")
+    for epoch in range(20):
+        run.log(step="epoch", epoch=epoch, loss=5 / (epoch + 1), use=3.0, sse=2.0, agreement=0.9, sizes=[3, 9, 20])
+    lines = [f"{file},{LONG if digit == 1 else digit}" for file, digit in truth.items()]
+    (home / "truth.csv").write_text("\n".join(["file,label", *lines]) + "\n")
+    return write_report(run, home / "report.html", home / "truth.csv")
+
+
+@pytest.fixture
+def open_page(browser, report):
+    """Opens the report as given; at the end nothing was complained about and nothing was asked of the network."""
+    complaints, asked, pages = [], [], []
+
+    def opened(**how):
+        page = browser.new_page(**how)
+        page.set_default_timeout(5000)
+        pages.append(page)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(report.as_uri())
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()
+    assert complaints == []
+    assert [url for url in asked if not url.startswith("data:")] == [report.as_uri()] * len(pages)
+
+
+def test_it_opens_from_disk_and_shows_every_image(open_page):
+    page = open_page()
+    assert page.title() == f"photos: {page.locator('article').count()} categories"
+    broken = "images => images.filter(image => !image.complete || !image.naturalWidth).length"
+    assert page.locator("img").count() > 100
+    assert page.locator("img").evaluate_all(broken) == 0
+    assert page.get_by_role("heading", name=HOSTILE).is_visible()
+
+
+def test_the_tree_is_folded_and_unfolded_by_keyboard(open_page):
+    page = open_page()
+    first = page.locator("#tree details").first
+    below = first.locator("li").first
+    assert below.is_visible()
+    page.get_by_role("button", name="Unfold all").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+    page.keyboard.press("Enter")
+    assert not below.is_visible()
+    page.keyboard.press("Space")
+    assert below.is_visible()
+    page.get_by_role("button", name="Fold all", exact=True).press("Enter")
+    assert page.locator("#tree details[open]").count() == 0
+    page.get_by_role("button", name="Unfold all").press("Enter")
+    assert page.locator("#tree details:not([open])").count() == 0
+
+
+def test_it_works_without_scripts(open_page):
+    page = open_page(java_script_enabled=False)
+    below = page.locator("#tree details").first.locator("li").first
+    assert below.is_visible()
+    page.locator("#tree summary").first.click()
+    assert not below.is_visible()
+    assert page.locator(".filter").is_hidden()
+    assert page.locator("#tree button").first.is_hidden()
+
+
+def test_the_keyboard_reaches_everything_and_shows_where_it_is(open_page):
+    page = open_page(viewport={"width": 1000, "height": 700})
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the result"
+    page.keyboard.press("Enter")
+    assert page.evaluate("location.hash") == "#found"
+    reach = "elements => elements.filter(element => element.tabIndex < 0 && !element.closest('svg')).length"
+    assert page.locator("a, button, summary, input, .scroll").evaluate_all(reach) == 0
+    page.locator("nav a").first.focus()
+    page.keyboard.press("Tab")
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert page.evaluate(outline) == "solid"
+
+
+def test_the_filter_leaves_the_cards_that_match_and_a_link_brings_a_hidden_one_back(open_page):
+    page = open_page()
+    cards = page.locator("article:visible")
+    count = cards.count()
+    page.get_by_label("Show only categories called").fill("NOVEL-")
+    assert 0 < cards.count() < count
+    assert all("new" in text for text in page.locator("article:visible .kind").all_inner_texts())
+    page.locator("#tree a").filter(has_text=LONG).click()
+    page.wait_for_function("document.querySelectorAll('article:not([hidden])').length === " + str(count))
+    assert page.locator("article").filter(has=page.get_by_role("heading", name=LONG)).is_visible()
+
+
+@pytest.mark.parametrize("width", [320, 390, 768])
+def test_nothing_is_wider_than_a_phone(open_page, width):
+    page = open_page(viewport={"width": width, "height": 844}, device_scale_factor=2, is_mobile=True, has_touch=True)
+    page.get_by_role("button", name="Unfold all").tap()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    tall = "cells => Math.max(...cells.map(cell => cell.getBoundingClientRect().height))"
+    assert page.locator("tbody th, tbody td").evaluate_all(tall) < 150, "a narrow column breaks names letter by letter"
+    small = (
+        "elements => elements.map(element => parseFloat(getComputedStyle(element).fontSize)).filter(size => size < 12)"
+    )
+    assert page.locator("main p, main li, main td, main figcaption, main h3").evaluate_all(small) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_has_enough_contrast(open_page, scheme):
+    page = open_page(color_scheme=scheme)
+    seen, faint = page.evaluate(TOO_FAINT)
+    assert seen > 300
+    assert faint == []
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == {"light": "rgb(245, 246, 248)", "dark": "rgb(18, 22, 26)"}[scheme]
+
+
+def test_it_is_printed_unfolded_and_on_white(open_page, tmp_path):
+    page = open_page(color_scheme="dark")
+    page.get_by_role("button", name="Fold all", exact=True).click()
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not page.locator("nav").is_visible()
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("#tree details[open]").count() == 0
+    page.pdf(path=tmp_path / "page.pdf", format="A4")
+    assert (tmp_path / "page.pdf").stat().st_size > 50_000

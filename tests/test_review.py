@@ -1,0 +1,394 @@
+"""Decisions, the state they add up to, the ledger that keeps them, and what comes of them."""
+
+import sqlite3
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from review_runs import made_up_run, small_run
+from selex.errors import InputError
+from selex.review.decisions import FIELDS, Decision, Refused
+from selex.review.ledger import FILE, Ledger
+from selex.review.outcome import compare, corrected, labels_of, reviewed
+from selex.review.overview import Overview
+from selex.review.results import Results
+from selex.review.session import Conflict, Review
+from selex.review.similar import Space
+from selex.review.split import parts_of
+from selex.review.state import FREE, HELD, JUNK, UNSURE, State
+from selex.review.suggest import ideas
+from selex.review.timeline import DECIDE, REDO, UNDO, Event, Timeline
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return small_run(tmp_path).folder
+
+
+@pytest.fixture
+def review(folder):
+    review = Review(folder)
+    yield review
+    review.ledger.close()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return Results.read(small_run(tmp_path_factory.mktemp("results")))
+
+
+def snapshot(state):
+    """Everything that a state is."""
+    return state.category.tolist(), state.mark.tolist(), list(state.names), list(state.named), list(state.origin)
+
+
+def decide(review, kind, **fields):
+    return review.decide(Decision(kind, **fields), review.version)
+
+
+ROWS, CATEGORIES = st.integers(0, 41), st.integers(0, 8)
+NAMES = st.sampled_from(["robin", "wren", "novel-1", "known-0", " ", "<b>é</b>"])
+SOME_ROWS = st.lists(ROWS, min_size=1, max_size=6).map(tuple)
+DECISIONS = st.one_of(
+    st.builds(Decision, st.just("name"), category=CATEGORIES, name=NAMES),
+    st.builds(Decision, st.just("merge"), categories=st.lists(CATEGORIES, min_size=1, max_size=3).map(tuple)),
+    st.builds(
+        Decision, st.just("split"), category=CATEGORIES, parts=st.lists(SOME_ROWS, min_size=1, max_size=2).map(tuple)
+    ),
+    st.builds(Decision, st.just("move"), rows=SOME_ROWS, category=CATEGORIES),
+    st.builds(Decision, st.just("move"), rows=SOME_ROWS, name=NAMES),
+    st.builds(Decision, st.just("confirm"), category=CATEGORIES),
+    *(st.builds(Decision, st.just(kind), rows=SOME_ROWS) for kind in ("confirm", "unsure", "junk", "clear")),
+)
+
+
+@given(st.lists(DECISIONS, max_size=25), st.data())
+def test_any_decisions_undone_give_the_start_and_redone_the_end(results, decisions, data):
+    timeline, states = Timeline(results), []
+    for decision in decisions:
+        before = snapshot(timeline.state)
+        try:
+            timeline.play(Event(DECIDE, decision))
+            states.append(before)
+        except Refused:
+            assert snapshot(timeline.state) == before, "what is refused changes nothing"
+    end = snapshot(timeline.state)
+    back = data.draw(st.integers(0, len(states)))
+    for before in reversed(states[len(states) - back :]):
+        timeline.play(Event(UNDO))
+        assert snapshot(timeline.state) == before
+    for _ in range(back):
+        timeline.play(Event(REDO))
+    assert snapshot(timeline.state) == end
+    again = Timeline(results)
+    for played in timeline.played:
+        again.play(
+            Event(played.event.kind, played.event.decision and Decision.from_json(played.event.decision.to_json()))
+        )
+    assert snapshot(again.state) == end
+
+
+@given(st.lists(st.one_of(DECISIONS, st.sampled_from([UNDO, REDO])), max_size=25))
+def test_live_names_stay_unique_and_every_row_has_a_category(results, steps):
+    timeline = Timeline(results)
+    for step in steps:
+        try:
+            timeline.play(Event(step) if isinstance(step, str) else Event(DECIDE, step))
+        except Refused:
+            continue
+        state = timeline.state
+        live = [name for name, size in zip(state.names, state.sizes(), strict=True) if size]
+        assert len(set(live)) == len(live)
+        assert state.sizes().sum() == len(results)
+
+
+def test_naming_holds_the_surer_half(results):
+    state = State(results)
+    rows = np.flatnonzero(state.category == 3)
+    patch = state.apply(Decision("name", category=3, name=" robin\n 👩‍🔬 "))
+    assert state.names[3] == "robin 👩‍🔬"
+    assert patch.summary == "named novel-2 “robin 👩‍🔬”"
+    held = rows[state.mark[rows] == HELD]
+    assert len(held) == -(-len(rows) // 2)
+    assert results.confidence[held].min() > results.confidence[np.setdiff1d(rows, held)].max()
+
+
+def test_merging_splitting_and_moving(results):
+    state = State(results)
+    two, three = np.flatnonzero(state.category == 2), np.flatnonzero(state.category == 3)
+    state.apply(Decision("merge", categories=(2, 3)))
+    assert set(np.flatnonzero(state.category == 2)) == {*two, *three}
+    assert not state.sizes()[3]
+    state.apply(Decision("split", category=2, parts=(tuple(three.tolist()),)))
+    assert state.names[5] == "novel-4"
+    assert np.array_equal(np.flatnonzero(state.category == 5), three)
+    row = int(two[0])
+    state.apply(Decision("move", rows=(row,), category=0))
+    assert (state.category[row], state.mark[row]) == (0, HELD)
+
+
+def test_marks_and_what_confirming_leaves_alone(results):
+    state = State(results)
+    first, second, *_ = np.flatnonzero(state.category == 4).tolist()
+    state.apply(Decision("unsure", rows=(first,)))
+    state.apply(Decision("junk", rows=(second,)))
+    state.apply(Decision("confirm", category=4))
+    assert state.mark[first] == UNSURE
+    assert state.mark[second] == JUNK
+    assert (state.mark[np.flatnonzero(state.category == 4)[2:]] == HELD).all()
+    state.apply(Decision("clear", rows=(first, second)))
+    assert state.mark[first] == state.mark[second] == FREE
+
+
+@pytest.mark.parametrize(
+    ("decision", "message"),
+    [
+        (Decision("name", category=2, name="known-0"), "there is a category “known-0” already"),
+        (Decision("name", category=2, name="  "), "needs a name"),
+        (Decision("name", category=2, name="x" * 201), "200 characters"),
+        (Decision("name", category=2, name="\ud800"), "must be text"),
+        (Decision("name", category=2, name="a\x1b[2Jb"), "must be text"),
+        (Decision("name", category=77, name="x"), "not there"),
+        (Decision("merge", categories=(2, 2)), "two or more"),
+        (Decision("move", rows=(99,), category=0), "there are images 0 to 39"),
+        (Decision("move", rows=(1, 1), category=0), "named twice"),
+        (Decision("split", category=2, parts=((0,),)), "must be in novel-1"),
+    ],
+)
+def test_what_cannot_be_decided_is_refused(results, decision, message):
+    state = State(results)
+    before = snapshot(state)
+    with pytest.raises(Refused, match=message):
+        state.apply(decision)
+    assert snapshot(state) == before
+
+
+def test_a_split_must_leave_something(results):
+    rows = tuple(np.flatnonzero(results.category == 2).tolist())
+    with pytest.raises(Refused, match="some images must stay"):
+        State(results).apply(Decision("split", category=2, parts=(rows,)))
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+def test_a_decision_needs_its_fields(kind):
+    with pytest.raises(Refused, match=f"{kind}: give "):
+        Decision(kind)
+    with pytest.raises(Refused, match="not a kind"):
+        Decision("guess")
+
+
+def test_decisions_outlast_the_process(review, folder):
+    decide(review, "name", category=3, name="robin")
+    decide(review, "junk", rows=(1, 2))
+    review.step(UNDO, review.version)
+    again = Review(folder)
+    assert again.version == review.version == "1.3"
+    assert snapshot(again.state) == snapshot(review.state)
+    assert again.timeline.can_redo
+    with sqlite3.connect(folder / FILE) as db:
+        assert [kind for (kind,) in db.execute("SELECT kind FROM events ORDER BY number")] == [
+            "decide",
+            "decide",
+            "undo",
+        ]
+    db.close()
+
+
+def test_two_processes_follow_each_other(review, folder):
+    other = Review(folder)
+    decide(review, "name", category=3, name="robin")
+    with other.steady():
+        assert other.state.names[3] == "robin"
+    decide(other, "name", category=4, name="wren")
+    with review.steady():
+        assert review.state.names[4] == "wren"
+    assert snapshot(other.state) == snapshot(review.state)
+
+
+def test_decisions_on_an_old_version_are_made_only_where_they_do_not_meet(review):
+    old = review.version
+    decide(review, "name", category=3, name="robin")
+    done = review.decide(Decision("name", category=4, name="wren"), old)
+    assert done.missed == ["named novel-2 “robin”"]
+    with pytest.raises(Conflict) as conflict:
+        review.decide(Decision("merge", categories=(0, 3)), old)
+    assert conflict.value.missed == ["named novel-2 “robin”", "named novel-3 “wren”"]
+    with pytest.raises(Conflict):
+        review.step(UNDO, old)
+    for wrong in ("2.0", "1.9", "", "x"):
+        with pytest.raises(Conflict):
+            review.decide(Decision("confirm", category=0), wrong)
+    assert review.version == "1.2"
+
+
+def test_what_is_not_on_the_disk_has_not_happened(review, monkeypatch):
+    def full(number, event):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    before = snapshot(review.state)
+    monkeypatch.setattr(review.ledger, "add", full)
+    with pytest.raises(InputError, match="disk is full"):
+        decide(review, "confirm", category=3)
+    assert snapshot(review.state) == before
+    assert review.version == "1.0"
+
+
+def test_a_file_that_is_not_ours_is_left_alone(folder):
+    (folder / FILE).write_text("no database" * 100)
+    with pytest.raises(InputError, match="not a database"):
+        Review(folder)
+    (folder / FILE).unlink()
+    with sqlite3.connect(folder / FILE) as db:
+        db.execute("CREATE TABLE mine (x)")
+    db.close()
+    with pytest.raises(InputError, match="is not a file of `selex review`"):
+        Review(folder)
+    (folder / FILE).unlink()
+    Ledger(folder).close()
+    with sqlite3.connect(folder / FILE) as db:
+        db.execute("PRAGMA user_version = 9")
+    db.close()
+    with pytest.raises(InputError, match="another version of selex"):
+        Review(folder)
+
+
+def test_a_locked_file_is_said_to_be_locked(folder, monkeypatch):
+    monkeypatch.setattr("selex.review.ledger._WAIT", 0.05)
+    Ledger(folder).close()
+    db = sqlite3.connect(folder / FILE)
+    db.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(InputError, match="keeps it locked"):
+        Review(folder)
+    db.close()
+
+
+def test_new_results_are_a_new_round_and_old_ones_their_old_round(tmp_path):
+    run = small_run(tmp_path)
+    review = Review(run.folder)
+    first = review.results
+    decide(review, "name", category=3, name="robin")
+    old = review.version
+    made_up_run(run.folder, tmp_path / "photos", review.results.files, np.arange(40) % 4, 2, ["a", "b", "c", "d"])
+    with review.steady():
+        assert (review.version, review.state.names) == ("2.0", ["a", "b", "c", "d"])
+        assert review.changes.images > 0
+    with pytest.raises(Conflict, match="in the meantime"):
+        review.decide(Decision("confirm", category=3), old)
+    assert labels_of(run).decisions == 1, "decisions of the round before still count"
+    assert "robin" in labels_of(run).of.values()
+    made_up_run(run.folder, tmp_path / "photos", first.files, first.category, first.n_known, first.names)
+    with review.steady():
+        assert (review.version, review.state.names[3]) == ("1.1", "robin"), "the very results of before are back"
+
+
+def test_labels_are_what_is_held(review):
+    decide(review, "name", category=3, name="robin")
+    decide(review, "confirm", category=4)
+    moved = int(np.flatnonzero(review.results.category == 2)[0])
+    decide(review, "move", rows=(moved,), name="wren")
+    given = int(np.flatnonzero(review.results.labelled)[0])
+    decide(review, "unsure", rows=(given,))
+    decide(review, "junk", rows=(5,))
+    labels, state = labels_of(review.run), review.state
+    expected = {f"{row:03d}.png": state.names[state.category[row]] for row in np.flatnonzero(state.mark == HELD)}
+    assert labels.of == expected
+    assert labels.of[f"{moved:03d}.png"] == "wren"
+    assert f"{given:03d}.png" not in labels.of
+    assert labels.junk == {"005.png"}
+    assert labels.categories == 6
+    assert labels.decisions == 5
+
+
+def test_the_corrected_table(review):
+    assert reviewed(review.run) is None
+    decide(review, "merge", categories=(0, 3))
+    decide(review, "junk", rows=(0,))
+    table, count = reviewed(review.run)
+    assert count == 2
+    assert "000.png" not in table["file"]
+    assert "novel-2" not in table["category"]
+    row = table["file"].index(review.results.files[int(np.flatnonzero(review.results.category == 3)[0])])
+    assert (table["category"][row], table["known"][row]) == ("known-0", 1)
+    assert set(table["review"]) <= {"held", "free", "unsure"}
+    assert table == corrected(review.run, review.state)
+
+
+def test_changes_are_told_by_common_images(results):
+    before = State(results)
+    before.apply(Decision("name", category=3, name="robin"))
+    # the same clusters under other numbers and names: robin is known now, novel-3 is called novel-1
+    order = {0: 0, 1: 1, 3: 2, 4: 3, 2: 4}
+    category = np.array([order[number] for number in results.category.tolist()])
+    names = ["known-0", "known-1", "robin", "novel-1", "novel-2"]
+    moved = int(np.flatnonzero(category == 3)[0])
+    category[moved] = 0
+    after = Results("x", results.files, names, 3, category, results.labelled, results.confidence, results.runner_up)
+    changes = compare(before, after)
+    assert np.flatnonzero(changes.rows).tolist() == [moved]
+    assert changes.was(moved) == "novel-3"
+    assert (changes.came, changes.went, changes.now_known) == ([], [], ["robin"])
+    assert str(changes) == "1 image in another category; now known: robin"
+
+
+def test_overview_counts_as_plain_loops_do(review):
+    decide(review, "merge", categories=(2, 4))
+    decide(review, "junk", rows=(0, 7))
+    decide(review, "unsure", rows=(9,))
+    state, sure = review.state, review.results.confidence
+    overview = Overview.of(review, np.argsort(-sure, kind="stable"))
+    for category in range(len(state.names)):
+        rows = [row for row in range(40) if state.category[row] == category and state.mark[row] != JUNK]
+        assert overview.rows(category).tolist() == sorted(rows, key=lambda row: -sure[row])
+        assert overview.sizes[category] == len(rows)
+        assert overview.held[category] == sum(state.mark[row] == HELD for row in rows)
+        assert overview.doubtful[category] == sum(state.mark[row] != HELD and sure[row] < 0.5 for row in rows)
+        assert overview.changed[category] == sum(state.category[row] != review.results.category[row] for row in rows)
+
+
+def test_neighbours_stay_right_over_decisions(review):
+    sure = np.argsort(-review.results.confidence, kind="stable")
+    space = Space(review)
+    space.neighbours(0, Overview.of(review, sure), review, 4)
+    for step in (lambda: decide(review, "merge", categories=(0, 3)), lambda: decide(review, "junk", rows=(4, 8))):
+        step()
+        overview = Overview.of(review, sure)
+        found = space.neighbours(0, overview, review, 4)
+        fresh = Space(review).neighbours(0, overview, review, 4)
+        assert [number for number, _ in found] == [number for number, _ in fresh]
+        assert np.allclose([cosine for _, cosine in found], [cosine for _, cosine in fresh])
+    review.step(UNDO, review.version)
+    review.step(UNDO, review.version)
+    overview = Overview.of(review, sure)
+    assert np.allclose(space._current_means(overview, review), Space(review)._current_means(overview, review))
+
+
+def test_similar_images_by_plain_cosine(review):
+    features = np.asarray(review.embeddings)
+    cosine = [float(features[7] @ row / np.linalg.norm(features[7]) / np.linalg.norm(row)) for row in features]
+    expected = sorted((row for row in range(40) if row != 7), key=lambda row: -cosine[row])[:5]
+    assert [row for row, _ in Space(review).near(7, 5)] == expected
+
+
+def test_parts_of_two_blobs():
+    features = np.repeat([[0.0, 0], [5, 5], [9, 0]], [6, 4, 3], axis=0) + np.random.default_rng(0).normal(
+        0, 0.1, (13, 2)
+    )
+    parts = parts_of(features, np.arange(10), 2)
+    assert [part.tolist() for part in parts] == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9]]
+    with pytest.raises(Refused, match="too alike"):
+        parts_of(np.zeros((5, 2)), np.arange(5), 2)
+    with pytest.raises(Refused, match="2 images cannot"):
+        parts_of(features, np.arange(2), 3)
+
+
+def test_ideas_go_by_what_they_settle_and_end_when_all_is_settled(review):
+    sure = np.argsort(-review.results.confidence, kind="stable")
+    found = ideas(review, Overview.of(review, sure), 10)
+    assert [idea.images for idea in found] == sorted((idea.images for idea in found), reverse=True)
+    numbers = [number for idea in found for number in idea.categories]
+    assert len(set(numbers)) == len(numbers)
+    for category in range(5):
+        decide(review, "confirm", category=category)
+    assert ideas(review, Overview.of(review, sure), 10) == []

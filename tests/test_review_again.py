@@ -1,0 +1,187 @@
+"""The loop closed: decisions become labels, a run is clustered again, and nothing of before is lost."""
+
+import csv
+import http.client
+import json
+import shutil
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from commands import contents, digit_photos, refused, selex, start
+from review_runs import small_run
+from selex import Config, Run, discover
+from selex.errors import InputError
+from selex.review.again import LABELS, again
+from selex.review.decisions import Decision
+from selex.review.ledger import FILE
+from selex.review.outcome import labels_of
+from selex.review.session import Review
+from selex.review.views import Views
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    digit_photos(folder / "photos", per_digit=20, n_known=3, digits=6)
+    discover(Config(str(folder / "photos"), categories=6, backbone="pixels"), folder / "run", store=folder / "store")
+    return folder
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    shutil.copytree(made / "run", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def decide(folder, *decisions):
+    review = Review(folder)
+    for kind, fields in decisions:
+        review.decide(Decision(kind, **fields), review.version)
+    review.ledger.close()
+    return review
+
+
+def labels_in(folder):
+    with (folder / LABELS).open(newline="") as file:
+        return {line["file_name"]: line["label"] for line in csv.DictReader(file)}
+
+
+def test_decisions_become_labels_and_start_anew(made, folder):
+    before = decide(
+        folder,
+        ("name", {"category": 3, "name": "three, “3”"}),
+        ("move", {"rows": (7, 8), "category": 0}),
+        ("junk", {"rows": (0, 50)}),
+    )
+    expected = labels_of(before.run)
+    done = again(folder, store=made / "store")
+    table = done.run.clusters.to_pydict()
+    junk = {before.results.files[0], before.results.files[50]}
+    assert set(table["file"]) == set(before.results.files) - junk
+    given = labels_in(folder)
+    assert given == expected.of
+    labelled = {
+        file: name for file, name, held in zip(table["file"], table["category"], table["labelled"], strict=True) if held
+    }
+    assert labelled == given
+    assert "three, “3”" in done.changes.now_known
+    assert done.run.config.categories == 6
+    assert (done.run.config.backbone, done.run.config.seed, done.run.config.photos) == (
+        "pixels",
+        0,
+        str(made / "photos"),
+    )
+    after = Review(folder)
+    assert (after.version, after.timeline.n_decisions) == ("2.0", 0), "decisions of before are not applied twice"
+    assert str(after.changes) == str(done.changes)
+
+
+def test_a_second_round_keeps_the_first(made, folder):
+    first = decide(folder, ("name", {"category": 3, "name": "three"}), ("junk", {"rows": (0,)}))
+    again(folder, store=made / "store")
+    second = Review(folder)
+    other = next(c for c in np.unique(second.state.category).tolist() if not second.state.known(c))
+    three = second.state.names.index("three")
+    second.decide(Decision("name", category=other, name="other"), second.version)
+    second.decide(Decision("name", category=three, name="THREE"), second.version)
+    labels = labels_of(second.run)
+    assert {"THREE", "other"} <= set(labels.of.values())
+    assert "three" not in labels.of.values(), "a new name counts for labels of earlier rounds too"
+    assert labels.junk == {first.results.files[0]}
+    done = again(folder, store=made / "store")
+    assert first.results.files[0] not in done.run.clusters["file"].to_pylist()
+    assert {"THREE", "other"} <= set(done.run.hierarchy["names"][: done.run.hierarchy["levels"][0]["n_known"]])
+    third = Review(folder)
+    assert third.round == 3
+    history = [event.summary for event in Views(third).history(number=1).events]
+    assert history == ["marked 1 image as junk", "named novel-1 “three”"]
+
+
+def test_the_count_of_categories_follows_merging_and_splitting(made, folder):
+    review = decide(folder, ("merge", {"categories": (3, 4)}))
+    assert again(folder, store=made / "store").run.config.categories == 5
+    review = Review(folder)
+    rows = tuple(np.flatnonzero(review.state.category == 0)[:3].tolist())
+    review.decide(Decision("split", category=0, parts=(rows,)), review.version)
+    assert again(folder, store=made / "store").run.config.categories == 6
+
+
+def test_a_plain_discover_in_between_forgets_nothing(made, folder):
+    decide(folder, ("name", {"category": 3, "name": "three"}))
+    discover(Config(str(made / "photos"), categories=7, backbone="pixels"), folder, store=made / "store")
+    assert "three" not in Run.open(folder).hierarchy["names"]
+    done = again(folder, store=made / "store")
+    assert "three" in done.run.hierarchy["names"]
+
+
+def test_the_command_says_what_changed(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    decide(folder, ("name", {"category": 3, "name": "three"}), ("confirm", {"category": 4}))
+    done = selex("discover", "run", "--continue", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "labels: " in done.stdout
+    assert "\nchanged: " in done.stdout
+    assert "now known: novel-2, three" in done.stdout
+
+
+def test_mistakes_are_one_line_and_change_nothing(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    refused("nothing was decided yet", "discover", "run", "--continue", cwd=tmp_path)
+    refused("no such run folder", "discover", "nowhere", "--continue", cwd=tmp_path)
+    decide(folder, ("junk", {"rows": tuple(range(120))}))
+    refused("every image is marked as junk", "discover", "run", "--continue", cwd=tmp_path)
+    refused("leave --categories out", "discover", "run", "--continue", "--categories", "5", cwd=tmp_path)
+    refused("every image is marked as junk", "export", "run", "--to", "csv", "--out", "x.csv", cwd=tmp_path)
+
+
+def test_images_from_a_list_cannot_be_found_again(made, tmp_path):
+    files = [str(path) for path in sorted((made / "photos").rglob("*.png"))]
+    config = Config("", categories=4, backbone="pixels")
+    discover(config, tmp_path / "run", photos=files, store=made / "store")
+    decide(tmp_path / "run", ("name", {"category": 0, "name": "x"}))
+    before = contents(tmp_path / "run")
+    with pytest.raises(InputError, match="from a list in Python"):
+        again(tmp_path / "run")
+    assert contents(tmp_path / "run") == before
+
+
+def test_every_answered_decision_outlasts_kill_9(tmp_path):
+    """The server is killed while decisions pour in: whatever it said was done is there."""
+    small_run(tmp_path)
+    process = start("review", "run", "--no-browser", "--port", "0", cwd=tmp_path)
+    told = tmp_path / ".stdout"
+    while not told.exists() or "review: http" not in told.read_text():
+        assert process.is_alive()
+        time.sleep(0.02)
+    port = int(told.read_text().split(":")[3].split("/")[0])
+    answered = []
+
+    def pour():
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        for number in range(10_000):
+            body = json.dumps({"version": f"1.{number}", "kind": "move", "rows": [number % 40], "category": number % 5})
+            try:
+                connection.request("POST", "/api/decisions", body, {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                answer.read()
+            except (OSError, http.client.HTTPException):
+                return
+            if answer.status == 200:
+                answered.append((number % 40, number % 5))
+
+    thread = threading.Thread(target=pour)
+    thread.start()
+    while len(answered) < 25:
+        assert thread.is_alive()
+        time.sleep(0.005)
+    process.kill()
+    thread.join()
+    process.join()
+    review = Review(tmp_path / "run")
+    kept = [(played.event.decision.rows[0], played.event.decision.category) for played in review.timeline.played]
+    assert kept[: len(answered)] == answered
+    assert len(kept) <= len(answered) + 1, "at most the one that was under way"
+    assert (tmp_path / "run" / FILE).stat().st_size

@@ -1,0 +1,371 @@
+"""The review page as a person uses it: Debian's Chromium against a real run of handwritten digits."""
+
+import json
+import re
+import shutil
+import time
+
+import pytest
+from PIL import Image
+
+from commands import digit_photos, start
+from selex import Config, discover
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium (Debian: apt-get install chromium)")
+sync_api = pytest.importorskip("playwright.sync_api")
+
+NASTY = "<img src=x onerror=alert(1)>"
+ODD_FILE = 'it\'s "odd" <b>é 日本\nline.png'
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A real run, and the folder it is in."""
+    folder = tmp_path_factory.mktemp("digits")
+    digit_photos(folder / "photos", per_digit=20, n_known=3, digits=6)
+    Image.new("L", (8, 8), 200).save(folder / "photos" / "unlabelled" / ODD_FILE)
+    discover(Config(str(folder / "photos"), categories=6, backbone="pixels"), folder / "run", store=folder / "store")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Served:
+    """A server of its own copy of the run, and the pages that look at it."""
+
+    def __init__(self, folder, browser):
+        self.folder, self.browser, self.contexts, self.wrong = folder, browser, [], []
+        self.start(0)
+
+    def start(self, port):
+        (self.folder / ".stdout").unlink(missing_ok=True)
+        self.process = start("review", "run", "--no-browser", "--port", port, cwd=self.folder)
+        told, end = self.folder / ".stdout", time.monotonic() + 30
+        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/", told.read_text() if told.exists() else "")):
+            assert self.process.is_alive(), (self.folder / ".stderr").read_text()
+            assert time.monotonic() < end, "it does not start"
+            time.sleep(0.02)
+        self.address, self.port = found[0], int(found[1])
+
+    def kill(self):
+        self.process.kill()
+        self.process.join()
+
+    def page(self, path="", **options):
+        """A page in a browser of its own; it may talk to this server only, and never shows an alert."""
+        self.contexts.append(self.browser.new_context(**options))
+        page = self.contexts[-1].new_page()
+        page.set_default_timeout(10_000)
+        page.on("request", lambda request: self._check(request.url.startswith(self.address), request.url))
+        page.on("dialog", lambda dialog: self._check(False, f"alert: {dialog.message}"))
+        page.on("pageerror", lambda error: self._check(False, str(error)))
+        page.on("console", lambda said: self._check("Security Policy" not in said.text, said.text))
+        page.goto(self.address + path)
+        return page
+
+    def _check(self, fine, what):
+        if not fine:
+            self.wrong.append(what)
+
+    def api(self, path):
+        return self.contexts[-1].request.get(self.address + path).json()
+
+    def id_of(self, name):
+        found = self.api("api/categories?sort=name")["categories"]
+        return next(card["id"] for card in found if card["name"] == name)
+
+    def sizes(self):
+        return {card["name"]: card["size"] for card in self.api("api/categories")["categories"]}
+
+
+@pytest.fixture
+def served(made, browser, tmp_path, monkeypatch):
+    shutil.copytree(made / "run", tmp_path / "run")
+    shutil.copytree(made / "store", tmp_path / "cache" / "store")
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    served = Served(tmp_path, browser)
+    yield served
+    for context in served.contexts:
+        context.close()
+    served.kill()
+    assert served.wrong == []
+
+
+def said(page, text):
+    """The page says so, after the server has."""
+    sync_api.expect(page.locator("#toast")).to_contain_text(text)
+
+
+def answer(page, text):
+    """Type into the question for a category, and agree."""
+    page.locator("#ask-text").fill(text)
+    page.locator("#ask-go").click()
+
+
+def test_name_merge_split_move_undo_export(served):
+    page = served.page()
+    before = served.sizes()
+    with page.expect_navigation():
+        page.click("text=novel-1 >> nth=-1")
+    page.click("#act-name")
+    answer(page, "robin")
+    said(page, "Named novel-1 “robin”")
+    sync_api.expect(page.locator("h1")).to_have_text("robin")
+
+    page.click("#act-split")
+    page.click("#split-go")
+    said(page, "Split robin into parts of")
+    sizes = served.sizes()
+    assert sizes["robin"] + sizes["novel-4"] == before["novel-1"]
+
+    page.locator(".tile .shot").nth(0).click()
+    page.locator(".tile .shot").nth(2).click(modifiers=["Shift"])
+    sync_api.expect(page.locator("#chosen strong")).to_have_text("3 selected")
+    page.click("#chosen >> text=Move to…")
+    answer(page, "wren")
+    said(page, "Moved 3 images to the new category “wren”")
+    assert served.sizes()["wren"] == 3
+
+    page.goto(served.address)
+    page.check("[aria-label='Select novel-4']")
+    page.check("[aria-label='Select wren']")
+    sync_api.expect(page.locator("#chosen strong")).to_have_text("novel-4 → wren")  # what has a name keeps it
+    page.click("#chosen >> text=Merge")
+    said(page, "Merged novel-4 into wren")
+    page.click("#undo")
+    said(page, "Undone: merged")
+    page.click("#redo")
+    said(page, "Redone: merged")
+
+    page.click("#export")
+    page.check("input[value=csv]")
+    page.click("#export-go")
+    sync_api.expect(page.locator("#export-result")).to_contain_text("exports/csv-1.6.csv")
+    table = (served.folder / "run" / "exports" / "csv-1.6.csv").read_text()
+    assert table.count(",robin,") >= sizes["robin"] - 3
+    page.keyboard.press("Escape")
+    for _ in range(4):
+        page.keyboard.press("z")
+        said(page, "Undone")
+        page.evaluate("document.getElementById('toast').textContent = ''")
+    assert served.sizes() == before
+
+
+def test_keyboard_only(served):
+    page = served.page("?sort=name&filter=novel")
+    page.keyboard.press("ArrowRight")  # into the grid: novel-1
+    page.keyboard.press("n")
+    page.keyboard.type("robin")
+    sync_api.expect(page.locator("#ask-list li")).to_have_count(1)
+    page.keyboard.press("Enter")
+    said(page, "Named novel-1 “robin”")
+    page.keyboard.press("Escape")
+    page.locator("main").focus()
+    page.keyboard.press("ArrowRight")
+    for key in ("x", "ArrowRight", "x", "m"):
+        page.keyboard.press(key)
+    said(page, "Merged")
+    page.keyboard.press("z")
+    said(page, "Undone: merged")
+    page.locator("main").focus()
+    page.keyboard.press("ArrowRight")
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    assert "/category/" in page.url
+    page.keyboard.press("s")
+    sync_api.expect(page.locator("#split-go")).to_be_focused()
+    page.keyboard.press("Enter")
+    said(page, "Split")
+    page.locator("main").focus()
+    for key in ("ArrowRight", "Shift+ArrowRight", "Shift+ArrowRight", "v"):
+        page.keyboard.press(key)
+    page.keyboard.type("digit 0")
+    sync_api.expect(page.locator("#ask-list li[aria-selected=true]")).to_contain_text("digit 0")
+    page.keyboard.press("Enter")
+    said(page, "Moved 3 images to digit 0")
+    for key, text in (("c", "Confirmed"), ("Control+z", "Undone: confirmed"), ("Control+y", "Redone: confirmed")):
+        page.keyboard.press(key)
+        said(page, text)
+    page.locator("main").focus()
+    for keys, text in ((("ArrowRight", "x", "u"), "as not sure"), (("ArrowRight", "x", "j"), "as junk")):
+        for key in keys:
+            page.keyboard.press(key)
+        said(page, text)
+    page.keyboard.press("?")
+    sync_api.expect(page.locator("#help-dialog")).to_be_visible()
+    page.locator("#single-keys").focus()
+    page.keyboard.press("Space")
+    page.keyboard.press("Escape")
+    version = served.api("api/standing")["version"]
+    page.keyboard.press("z")
+    page.keyboard.press("Control+z")
+    said(page, "Undone: marked 1 image as junk")
+    assert int(served.api("api/standing")["version"].split(".")[1]) == int(version.split(".")[1]) + 1, "z alone is off"
+
+
+def test_a_box_and_a_double_click(served):
+    page = served.page("images?sort=typical")
+    first, last = (page.locator(".tile .shot").nth(number).bounding_box() for number in (0, 2))
+    page.mouse.move(first["x"] - 6, first["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(last["x"] + 10, last["y"] + 40, steps=4)
+    page.mouse.up()
+    sync_api.expect(page.locator("#chosen strong")).to_have_text("3 selected")
+    page.keyboard.press("Escape")
+    sync_api.expect(page.locator("#chosen")).to_be_hidden()
+    page.locator(".tile .shot").nth(1).dblclick()
+    page.wait_for_url("**/image/*")
+    assert page.locator("#like").is_visible()
+    page.click("#act-junk")
+    said(page, "Marked 1 image as junk")
+
+
+def test_nothing_confirmed_is_lost_by_kill_9(served):
+    page = served.page()
+    page.goto(f"{served.address}category/{served.id_of('novel-2')}")
+    page.click("#act-name")
+    answer(page, "wren")
+    said(page, "Named")
+    page.locator(".tile .shot").nth(0).click()
+    page.click("#chosen >> text=Junk")
+    said(page, "junk")
+    served.kill()
+    page.locator(".tile .shot").nth(1).click()
+    page.click("#chosen >> text=Not sure")
+    said(page, "The server does not answer: this was not saved")
+    served.start(served.port)
+    page.reload()
+    sync_api.expect(page.locator("h1")).to_have_text("wren")
+    assert [event["kind"] for event in served.api("api/history")["events"]] == ["decide", "decide"]
+    assert (served.api("api/standing")["junk"], served.api("api/standing")["unsure"]) == (1, 0)
+    page.keyboard.press("z")
+    said(page, "Undone: marked 1 image as junk")
+
+
+def test_keys_pressed_faster_than_the_page_is_shown(served):
+    page = served.page("category/3")
+    for key in "czZzZz":
+        page.keyboard.press(key)
+    sync_api.expect(page.locator("#redo")).to_be_enabled()
+    sync_api.expect(page.locator("body")).to_have_attribute("data-version", "1.6")
+    kinds = [event["kind"] for event in served.api("api/history")["events"]]
+    assert kinds == ["undo", "redo", "undo", "redo", "undo", "decide"]
+    assert not page.locator("#conflict").is_visible()
+
+
+def test_next_is_decided_where_it_is_shown(served):
+    page = served.page("next")
+    page.keyboard.press("ArrowRight")
+    first = page.locator(".idea .what").first.text_content()
+    while not first.startswith("Name "):
+        page.keyboard.press("ArrowRight")
+        first = page.evaluate("document.activeElement.querySelector('.what').textContent")
+    page.keyboard.press("n")
+    answer(page, "robin")
+    said(page, f"Named {first.removeprefix('Name ')} “robin”")
+    page.locator(".idea", has_text="Confirm robin").locator("button").click()
+    said(page, "Confirmed robin")
+    sync_api.expect(page.locator(".idea", has_text="robin")).to_have_count(0)
+
+
+def test_two_tabs(served):
+    path = "category/3"
+    one, two = served.page(path), served.page(path)
+    two.route("**/api/standing", lambda route: route.abort())  # it has not looked since
+    one.click("#act-name")
+    answer(one, "robin")
+    said(one, "Named")
+    two.click("#act-confirm")
+    sync_api.expect(two.locator("#conflict")).to_be_visible()
+    sync_api.expect(two.locator("#conflict-list")).to_contain_text("“robin”")
+    assert served.api("api/standing")["decisions"] == 1
+    two.click("#conflict-go")
+    sync_api.expect(two.locator("h1")).to_have_text("robin")
+    two.click("#act-confirm")
+    said(two, "Confirmed robin")
+    sync_api.expect(one.locator("#undo")).to_have_attribute("title", re.compile("Undo: confirmed robin"))  # by itself
+
+
+def test_names_are_shown_harmlessly(served):
+    page = served.page("category/3")
+    page.click("#act-name")
+    page.locator("#ask-text").fill(NASTY)
+    sync_api.expect(page.locator("#ask-list li")).to_have_text(f"“{NASTY}”")
+    page.click("#ask-go")
+    said(page, f"“{NASTY}”")
+    sync_api.expect(page.locator("h1")).to_have_text(NASTY)
+    page.goto(served.address)
+    page.check(f"[aria-label='Select {NASTY}']")
+    sync_api.expect(page.locator("#chosen strong")).to_have_text(NASTY)
+    page.goto(f"{served.address}?q=odd")
+    page.click(".also a")
+    page.locator(".tile p a").first.click()
+    page.wait_for_url("**/image/*")
+    assert page.locator("dd").first.text_content() == f"unlabelled/{ODD_FILE}"
+    page.keyboard.press("v")
+    sync_api.expect(page.locator("#ask-list")).to_contain_text(NASTY)
+    page.keyboard.press("Escape")
+    page.goto(f"{served.address}history")
+    sync_api.expect(page.locator(".events")).to_contain_text(NASTY)
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_continue_from_the_page(served):
+    page = served.page("category/3")
+    page.click("#act-name")
+    answer(page, "robin")
+    said(page, "Named")
+    page.click("#continue")
+    page.click("#continue-go")
+    page.wait_for_selector(".news", timeout=40_000)
+    assert "now known: robin" in page.locator(".news").text_content()
+    standing = served.api("api/standing")
+    assert (standing["version"], standing["round"], standing["decisions"]) == ("2.0", 2, 0)
+    robin = next(card for card in served.api("api/categories?q=robin")["categories"])
+    assert robin["known"]
+    labels = (served.folder / "run" / "review-labels.csv").read_text()
+    assert labels.startswith("file_name,label\n")
+    assert ",robin\n" in labels
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_fault(served, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = served.page(color_scheme=scheme, bypass_csp=True)  # axe is a script of another's: only the test lets it in
+    steps = {
+        "": "",
+        "category/3": "s",
+        "images?filter=all": "a",
+        "image/4": "v",
+        "next": "",
+        "history": "",
+        "none": "?",
+    }
+    for path, key in steps.items():
+        page.goto(served.address + path)
+        if key:
+            page.keyboard.press(key)
+            page.wait_for_selector({"s": "#split-go", "a": "#chosen", "v": "#ask-list li", "?": "#help-dialog"}[key])
+        response = axe.run(page).response
+        assert any(rule["id"] == "color-contrast" for rule in response["passes"]), "it has looked"
+        found = response["violations"]
+        serious = [
+            (fault["id"], fault["nodes"][0]["html"]) for fault in found if fault["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], path
+
+
+def test_a_phone_shows_it_without_scrolling_sideways(served):
+    page = served.page(viewport={"width": 360, "height": 740})
+    for path in ("", "category/3", "images", "image/4", "next", "history"):
+        page.goto(served.address + path)
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 360, path
+    assert json.loads(page.evaluate("JSON.stringify(matchMedia('(max-width: 40rem)').matches)"))
