@@ -85,7 +85,7 @@ def test_only_what_is_trained_is_optimised_and_kept(data, tmp_path):
     trained = {key for key, tensor in method.named_parameters() if tensor.requires_grad}
     state = keep.latest()
     assert set(state["method"]) == trained
-    assert all(key.startswith(("head.", "tail.rest.blocks.3.")) for key in trained)
+    assert all(key.startswith(("head.", "tail.rest.blocks.1.")) for key in trained)
     assert len(state["optimizer"]) == len(trained)
     parts = loop(method, data)
     assert [id(tensor) for tensor in parts.optimizer.param_groups[0]["params"]] == [id(t) for t in parts.trained]
