@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import socket
 import sys
 from collections import namedtuple
 from pathlib import Path
@@ -17,7 +18,8 @@ from sklearn.datasets import load_digits
 Done = namedtuple("Done", "returncode stdout stderr")
 
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["selex.discovery", "selex.cli", "selex.models", "selex.report.html", "commands"])
+LAZY = ["typer._adapters", "pyarrow.dataset", "pyarrow.parquet"]  # what others import late; skipped where not there
+SERVER.set_forkserver_preload(["selex.discovery", "selex.cli", "selex.models", "selex.report.html", "commands", *LAZY])
 
 
 def selex(*arguments, cwd, kill=None, interrupt=None, file_limit=None, timeout=120):
@@ -26,9 +28,42 @@ def selex(*arguments, cwd, kill=None, interrupt=None, file_limit=None, timeout=1
     `kill` and `interrupt` are ("module:name", n): the process gets SIGKILL or SIGINT at the n-th call of that function.
     """
     process = start(*arguments, cwd=cwd, stop=_stop(kill, interrupt), file_limit=file_limit)
+    return _wait(process, cwd, timeout)
+
+
+def several(*arguments, cwd, kill=None, slurm=False, timeout=120):
+    """Run a command in two processes that know of each other, as `torchrun` or `srun` do; `kill` is the first one's."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    stops = (_stop(kill, None), None)
+    started = []
+    for rank in (0, 1):
+        own = address | (_srun(rank) if slurm else _torchrun(rank))
+        started.append(start(*arguments, cwd=cwd, stop=stops[rank], environment=own, streams=f".{rank}"))
+    first = _wait(started[0], cwd, timeout, ".0")
+    if first.returncode:
+        started[1].join(20)
+        started[1].terminate()  # as those who started it do when one of the two fails
+    return first, _wait(started[1], cwd, timeout, ".1")
+
+
+def _torchrun(rank):
+    sizes = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1", "GROUP_RANK": "0"}
+    return sizes | {"RANK": str(rank), "LOCAL_RANK": str(rank), "TORCHELASTIC_RUN_ID": "test"}
+
+
+def _srun(rank):
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_NODELIST": "127.0.0.1", "SLURM_NODEID": "0"}
+    sizes = {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1"}
+    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}
+    return job | sizes | step | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
+
+
+def _wait(process, cwd, timeout, streams=""):
     process.join(timeout)
     assert process.exitcode is not None, "still running"
-    out, err = (Path(cwd) / name for name in (".stdout", ".stderr"))
+    out, err = (Path(cwd) / f"{name}{streams}" for name in (".stdout", ".stderr"))
     done = Done(process.exitcode, out.read_text(), err.read_text())
     out.unlink()
     err.unlink()
@@ -41,20 +76,22 @@ def _stop(kill, interrupt):
     return (*interrupt, int(signal.SIGINT)) if interrupt else None
 
 
-def start(*arguments, cwd, stop=None, file_limit=None):
-    environment = {key: value for key, value in os.environ.items() if key.startswith(("SELEX_", "HF_"))}
-    request = json.dumps([[str(part) for part in arguments], str(cwd), environment, stop, file_limit])
+def start(*arguments, cwd, stop=None, file_limit=None, environment=None, streams=""):
+    environment = (environment or {}) | {
+        key: value for key, value in os.environ.items() if key.startswith(("SELEX_", "HF_"))
+    }
+    request = json.dumps([[str(part) for part in arguments], str(cwd), environment, stop, file_limit, streams])
     process = SERVER.Process(target=_run, args=(request,))
     process.start()
     return process
 
 
 def _run(request):
-    arguments, cwd, environment, stop, file_limit = json.loads(request)
+    arguments, cwd, environment, stop, file_limit, streams = json.loads(request)
     os.chdir(cwd)
     os.environ.update(environment)
     for stream, name in ((1, ".stdout"), (2, ".stderr")):
-        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+        os.dup2(os.open(name + streams, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
     sys.argv = ["selex", *arguments]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if file_limit:

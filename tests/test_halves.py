@@ -10,8 +10,9 @@ from timm.models.vision_transformer import ParallelScalingBlock, ResPostBlock, V
 from torch import nn
 
 from layouts_for_tests import shake
+from selex.config import Training
 from selex.errors import InputError
-from selex.methods import GCD, Task
+from selex.methods import METHODS, Task
 from selex.models.backbones import Backbone
 from selex.models.halves import class_token, halve, put_trained, trained_weights
 from training_for_tests import TRAINED, batch, digit_data, fit, small, weights
@@ -174,7 +175,5 @@ def test_parameters_of_the_paper(name):
         network = timm.create_model("vit_base_patch16_224", num_classes=0)
         size = (128.0,) * 3
         whole = Backbone("dino-vitb16", network, dim=768, crop=224, mean=size, std=size, weights=None)
-    kind = type(small(name))
-    method = kind(whole, Task(200, 100), small(name, head_dim=None).settings)
+    method = METHODS[name](whole, Task(200, 100), Training())
     assert f"{method.n_trained / 1e6:.2f} M" == "37.25 M"
-    assert isinstance(method, GCD) == (name == "gcd")

@@ -114,7 +114,7 @@ def test_a_step_has_two_different_views_of_each_image(data, views):
 def test_a_bank_that_does_not_fit(made, monkeypatch):
     monkeypatch.setattr(states, "_free_memory", lambda: 100_000)
     with pytest.raises(
-        InputError, match="a bank of 3 views of 60 images takes .* GiB, more than there is: set a smaller"
+        InputError, match=r"a bank of 3 views of 60 images takes .* GiB, more than there is: set a smaller"
     ):
         bank(made).turn_to(0)
 

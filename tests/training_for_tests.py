@@ -26,7 +26,7 @@ def digit_data(folder):
 
 def small(name, backbone=None, task=TASK, **settings):
     """A method on a tiny backbone."""
-    chosen = {"epochs": 2, "batch": 16, "head_dim": 64, "lr": 0.03, **settings}
+    chosen = {"epochs": 2, "batch": 16, "head_dim": 64, "lr": 0.03, "trained_blocks": 1, **settings}
     torch.manual_seed(0)
     return METHODS[name](backbone or load_backbone("tiny-vit"), task, Training(**chosen))
 

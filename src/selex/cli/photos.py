@@ -202,8 +202,8 @@ def _discover(
     from selex.fit import Ways
 
     ways = Ways(restart=restart, tensorboard=tensorboard, progress=watched())
-    kept = "images, features and whole epochs that are done are kept"
-    with resumable(kept):
+    done = "images and features" if config.method == "frozen" else "images, features and whole epochs"
+    with resumable(f"{done} that are done are kept"):
         run = run_discover(
             config, out, device=device, store=store, strict=strict, progress=watched(), ways=ways, tell=typer.echo
         )

@@ -1,0 +1,77 @@
+"""Two processes are one: the same losses, the same weights, one run."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import selex as package
+from commands import contents, digit_photos, several
+from commands import selex as alone
+
+OPTIONS = ("--backbone", "tiny-vit", "--categories", 5, "--batch", 16, "--lr", 0.003, "--store", "store")
+DISCOVER = ("discover", "photos", *OPTIONS, "--epochs", 2)
+LIBRARY = "[Gloo] Rank"  # what the library of torch itself says, on standard output
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    digit_photos(home / "photos")
+    return home
+
+
+def epochs(run):
+    return [entry for entry in package.Run.open(run).metrics if entry["step"] == "epoch"]
+
+
+def agree(one, two):
+    """The same losses, weights and files, but for rounding."""
+    assert sorted(contents(one)) == sorted(contents(two))
+    for a, b in zip(epochs(one), epochs(two), strict=True):
+        assert set(a) == set(b)
+        for part in set(a) - {"time", "prepared", "seconds", "step", "sizes"}:
+            assert a[part] == pytest.approx(b[part], rel=1e-4), part
+        assert a["sizes"] == b["sizes"]
+    first, second = (load_file(run / "model" / "trained.safetensors") for run in (one, two))
+    for name, tensor in first.items():
+        assert torch.allclose(tensor, second[name], atol=2e-5), name
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("gcd", ()), ("simgcd", ()), ("selex", ("--micro-batch", 3)), ("selex", ("--view-bank", 2, "--targets", "radii"))],
+    ids=str,
+)
+def test_two_processes_are_one(home, method, options):
+    command = (*DISCOVER, "--method", method, *options)
+    out = [f"{method} {len(options)} {count}" for count in (1, 2)]
+    done = alone(*command, "--out", out[0], cwd=home)
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second = several(*command, "--out", out[1], cwd=home, slurm=method == "gcd")
+    assert (first.returncode, first.stderr) == (0, "")
+    assert (second.returncode, second.stderr) == (0, "")
+    assert [line for line in second.stdout.splitlines() if not line.startswith(LIBRARY)] == []
+    assert "60 images, 12 of them labelled" in first.stdout
+    agree(home / out[0], home / out[1])
+
+
+def test_two_processes_go_on_where_they_were_killed(home):
+    command = (*DISCOVER, "--method", "selex")
+    expected, _ = several(*command, "--out", "whole", cwd=home)
+    assert expected.returncode == 0, expected.stderr
+    first, _ = several(*command, "--out", "stopped", cwd=home, kill=("selex.train:_Loop.step", 5))
+    assert first.returncode == -9
+    assert (home / "stopped" / ".work" / "checkpoint-00000.pt").exists()
+    first, second = several("discover", "photos", "--resume", "--store", "store", "--out", "stopped", cwd=home)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    for name in ("clusters.csv", "model/trained.safetensors", "embeddings.npy"):
+        assert (home / "stopped" / name).read_bytes() == (home / "whole" / name).read_bytes(), name
+
+
+def test_a_batch_that_cannot_be_shared(home):
+    before = set(home.rglob("*"))
+    for done in several(*DISCOVER, "--method", "gcd", "--batch", 15, "--out", "uneven", cwd=home):
+        assert done.returncode == 2
+        line = "error: a batch of 15 cannot be shared by 2 processes: set --batch 14"
+        assert done.stderr.splitlines() == [line]
+    assert set(home.rglob("*")) == before

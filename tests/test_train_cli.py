@@ -1,0 +1,212 @@
+"""`selex discover --method` and `selex train` as a person runs them."""
+
+import csv
+import shutil
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+import selex as package
+from commands import contents, digit_photos, refused, selex
+from selex.config import Training
+from selex.fit import Ways
+from test_discover import FILES
+
+TINY = ("--backbone", "tiny-vit", "--categories", 5)
+SHORT = ("--batch", 16, "--lr", 0.01, "--epochs", 1)
+DISCOVER = ("discover", "photos", *TINY, *SHORT, "--out", "run", "--method")
+TRAINED_FILES = sorted([*FILES, "model/trained.safetensors"])
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with photos in it, and a cache of its own beside it."""
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    home = tmp_path / "home"
+    digit_photos(home / "photos")
+    return home
+
+
+def read(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("method", ["selex", "gcd", "simgcd"])
+def test_a_trained_run(place, method):
+    done = selex(*DISCOVER, method, cwd=place)
+    assert (done.returncode, done.stderr) == (0, "")
+    run = place / "run"
+    assert sorted(contents(run)) == TRAINED_FILES
+    assert [path.name for path in run.iterdir() if path.name.startswith(".")] == []
+    lines = done.stdout.splitlines()
+    assert [line.split(":")[0].split()[0] for line in lines[:5]] == ["decode", "training", "train", "embed", "cluster"]
+    opened = package.Run.open(run)
+    assert opened.config.method == method
+    assert opened.config.training == Training(epochs=1, batch=16, lr=0.01)
+    steps = [entry["step"] for entry in opened.metrics]
+    assert steps == ["decode", "epoch", "train", "embed", "cluster"]
+    assert lines[1] == f"training {opened.metrics[2]['parameters'] / 1e6:.2f} M parameters"
+    backbone = package.load(run).load_backbone()
+    assert set(load_file(run / "model" / "trained.safetensors")) == set(dict(backbone.network.named_parameters()))
+
+    info = selex("info", "run", cwd=place)
+    assert info.stdout.splitlines()[1] == f"backbone tiny-vit, method {method}, seed 0"
+    assert "60 images, 12 of them labelled" in info.stdout
+
+    done = selex("predict", "run", "photos", cwd=place)
+    assert (done.returncode, done.stderr) == (0, "")
+    found, table = read(place / "predictions.csv"), read(run / "clusters.csv")
+    assert [row["file"] for row in found] == [row["file"] for row in table]
+    free = [number for number, row in enumerate(table) if row["labelled"] == "0"]
+    distances = [[float(rows[number]["distance"]) for number in free] for rows in (found, table)]
+    assert distances[0] == pytest.approx(distances[1], abs=1e-4)
+
+
+def test_other_trained_weights_are_refused(place):
+    assert selex(*DISCOVER, "gcd", cwd=place).returncode == 0
+    before = load_file(place / "run" / "model" / "trained.safetensors")
+    (place / "run" / "model" / "trained.safetensors").unlink()
+    message = "backbone tiny-vit has other weights here than when the run was made"
+    refused(message, "predict", "run", "photos", cwd=place)
+    assert len(before) > 10
+    (place / "run" / "model" / "trained.safetensors").write_bytes(b"damaged")
+    refused("model: cannot be read", "predict", "run", "photos", cwd=place)
+
+
+def test_train_goes_on_from_a_frozen_run(place):
+    assert selex("discover", "photos", *TINY, "--out", "run", cwd=place).returncode == 0
+    frozen = contents(place / "run")
+    assert sorted(frozen) == FILES
+    kill = ("selex.train:_Loop.step", 2)
+    assert selex("train", "run", *SHORT, "--method", "gcd", cwd=place, kill=kill).returncode == -9
+    kept = {name: data for name, data in contents(place / "run").items() if name in FILES and name != "metrics.jsonl"}
+    assert kept == {name: data for name, data in frozen.items() if name != "metrics.jsonl"}  # until there is better
+    done = selex("train", "run", *SHORT, "--method", "gcd", cwd=place)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(contents(place / "run")) == TRAINED_FILES
+    assert package.Run.open(place / "run").config.method == "gcd"
+    assert selex(*DISCOVER, "gcd", "--out", "direct", cwd=place).returncode == 0
+    for name in ("clusters.csv", "model/trained.safetensors", "embeddings.npy"):
+        assert (place / "run" / name).read_bytes() == (place / "direct" / name).read_bytes()
+    done = selex("train", "run", *SHORT, "--method", "frozen", cwd=place)  # and back
+    assert (done.returncode, done.stderr) == (0, "")
+    assert contents(place / "run")["clusters.csv"] == frozen["clusters.csv"]
+    assert sorted(contents(place / "run")) == FILES
+
+
+def test_what_is_refused_leaves_nothing(place):
+    (place / "all" / "a").mkdir(parents=True)
+    (place / "all" / "b").mkdir()
+    for number, path in enumerate(sorted((place / "photos" / "unlabelled").iterdir())[:20]):
+        shutil.copy(path, place / "all" / "ab"[number % 2])
+    refused("a batch of 61 is larger than the 60 images", *DISCOVER, "gcd", "--batch", 61, cwd=place)
+    labelled = ("discover", "all", *TINY[:2], "--categories", 2, *SHORT, "--method", "gcd", "--out", "run")
+    refused("every image is labelled, so there is nothing to discover", *labelled, cwd=place)
+    refused("--without flap: give one of hssk, use, sse, flip", *DISCOVER, "selex", "--without", "flap", cwd=place)
+    refused("targets must be labels or radii", *DISCOVER, "selex", "--targets", "x", cwd=place)
+    refused("alpha must be from 0 to 1", *DISCOVER, "selex", "--alpha", 2, cwd=place)
+    refused("lr must be over 0", *DISCOVER, "selex", "--lr", 0, cwd=place)
+    refused("view_bank must be 0, or at least 2", *DISCOVER, "selex", "--view-bank", 1, cwd=place)
+    pixels = (
+        "discover",
+        "photos",
+        "--backbone",
+        "pixels",
+        "--categories",
+        5,
+        *SHORT,
+        "--out",
+        "run",
+        "--method",
+        "gcd",
+    )
+    refused("backbone pixels has nothing that can be trained", *pixels, cwd=place)
+
+
+def test_training_that_diverges(place):
+    done = selex(*DISCOVER, "gcd", "--lr", 1e30, "--epochs", 5, cwd=place)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "try a smaller --lr" in line
+    assert "finite" in line or "the loss is nan" in line
+
+
+def test_one_image_of_each_known_category(place):
+    for folder in (place / "photos").glob("digit *"):
+        for path in sorted(folder.iterdir())[1:]:
+            path.unlink()
+    done = selex(*DISCOVER, "selex", cwd=place)
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == ["note: 3 of 3 known categories have a single labelled row each"]
+
+
+def test_no_labels_at_all_and_no_count(place):
+    for folder in (place / "photos").glob("digit *"):
+        shutil.rmtree(folder)
+    command = ("discover", "photos", "--backbone", "tiny-vit", *SHORT, "--out", "run", "--method", "selex")
+    done = selex(*command, "--categories", "auto", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert [entry["step"] for entry in package.Run.open(place / "run").metrics][:2] == ["decode", "embed"]
+    assert {row["known"] for row in read(place / "run" / "clusters.csv")} == {"0"}
+
+
+@pytest.mark.parametrize(
+    "options", [("--without", "hssk"), ("--without", "use", "--without", "sse", "--without", "flip"), ("--published",)]
+)
+def test_parts_of_selex(place, options):
+    done = selex(*DISCOVER, "selex", *options, cwd=place)
+    assert (done.returncode, done.stderr) == (0, "")
+    training = package.Run.open(place / "run").config.training
+    assert training.published == ("--published" in options)
+    assert [getattr(training, part) for part in ("hssk", "use", "sse", "flip")] == [
+        part not in options for part in ("hssk", "use", "sse", "flip")
+    ]
+
+
+# in one process
+
+
+def config(place, **settings):
+    training = Training(epochs=2, batch=16, lr=0.01, head_dim=64, **settings)
+    return package.Config(str(place / "photos"), None, 5, "tiny-vit", method="selex", training=training)
+
+
+def test_an_image_that_is_deleted_during_training(place, tmp_path):
+    """The store holds it decoded."""
+    expected = package.discover(config(place), tmp_path / "one", store=tmp_path / "store")
+
+    def tell(line):
+        if line.startswith("training"):
+            next((place / "photos" / "unlabelled").iterdir()).unlink()
+
+    found = package.discover(config(place), tmp_path / "two", store=tmp_path / "store", tell=tell)
+    assert len(list((place / "photos").rglob("*.png"))) == 59
+    assert found.clusters.equals(expected.clusters)
+    assert np.array_equal(found.embeddings, expected.embeddings)
+
+
+def test_curves_for_tensorboard(place, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the package itself
+        run = package.discover(config(place), tmp_path / "run", store=tmp_path / "store", ways=Ways(tensorboard=True))
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        curves = EventAccumulator(str(run.folder / "tensorboard")).Reload()
+    logged = [entry for entry in run.metrics if entry["step"] == "epoch"]
+    for part in ("loss", "use", "sse", "lr", "agreement"):
+        assert [point.value for point in curves.Scalars(part)] == pytest.approx([entry[part] for entry in logged])
+        assert [point.step for point in curves.Scalars(part)] == [0, 1]
+
+
+def test_without_tensorboard(place, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(
+        package.InputError, match="--tensorboard needs the tensorboard package: pip install tensorboard"
+    ):
+        package.discover(config(place), tmp_path / "run", store=tmp_path / "store", ways=Ways(tensorboard=True))
+    assert not (tmp_path / "run").exists()
