@@ -17,10 +17,11 @@ import torch
 from common import save, seconds
 from selex.config import Training
 from selex.data.views import DeviceImages
+from selex.launch import start
 from selex.methods import METHODS, Task
 from selex.models.backbones import Backbone
 from selex.models.table import IMAGENET_MEAN, IMAGENET_STD
-from selex.train import Data, Watch, _Loop, start
+from selex.train import Data, Watch, _Loop
 
 N, K, KNOWN = 5994, 200, 100
 FLOOR = 0.98

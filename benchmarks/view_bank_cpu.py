@@ -1,4 +1,4 @@
-"""One SelEx step on a CPU with the view bank against one without, in turns: ViT-B/16 with random weights, 224 pixels."""
+"""One SelEx step on a CPU with the view bank against one without, in turns: ViT-B/16, random weights, 224 pixels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import torch
 from common import save, seconds
 from selex.config import Training
 from selex.data.views import DeviceImages
+from selex.launch import start
 from selex.methods import METHODS, Task
-from selex.train import Data, Watch, _Loop, start
+from selex.train import Data, Watch, _Loop
 from train_gpu import Patterns, backbone
 
 N, BATCH, TURNS = 32, 16, 5

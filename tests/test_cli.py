@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import selex as selex_package
-from selex import demo
 from conftest import blobs, half_labelled
+from selex import demo
 
 
 def selex(*arguments, cwd, timeout=120):

@@ -13,7 +13,8 @@ import torch
 from selex import train as loop_module
 from selex.checkpoint import Checkpoints
 from selex.errors import InputError
-from selex.train import Watch, check, draw, start
+from selex.launch import start
+from selex.train import Watch, check, draw
 from training_for_tests import TRAINED, batch, digit_data, fit, loop, small, weights, without_times
 
 GOLDEN = Path(__file__).parent / "golden"

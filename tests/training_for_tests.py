@@ -8,9 +8,10 @@ from selex.config import Training
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.data.views import HostImages
+from selex.launch import start
 from selex.methods import METHODS, Batch, Task
 from selex.models import load_backbone
-from selex.train import Data, _Loop, start, train
+from selex.train import Data, _Loop, train
 
 CROP = 28
 TASK = Task(5, 3)

@@ -23,12 +23,12 @@ from selex.data.views import near
 from selex.embed import embed
 from selex.errors import InputError
 from selex.fit import Ways, fit, follow, make_method, predict
+from selex.launch import start
 from selex.model import Model, load_backbone_for, store_folder
 from selex.models.backbones import Backbone
 from selex.models.halves import trained_weights
 from selex.progress import estimate_bar, progress_bar
 from selex.run import Run
-from selex.train import start
 from selex.types import Hierarchy, KEstimate
 
 Tell = Callable[[str], None]

@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from selex import __version__
 from selex.config import Config
 from selex.data.clusters import Columns, write_columns
 from selex.data.files import first_line, whole, write_csv
@@ -38,7 +39,7 @@ _FEATURE_FILES = (EMBEDDINGS, EMBEDDINGS + ".json")
 _CONFIG = "config.json"
 _STAGE, _DONE, _WORK = ".next", "complete", ".work"
 _LEFTOVERS = (_STAGE, _WORK, f".{_CONFIG}.")  # what a kill -9 may leave before there is a config
-_LIBRARIES = ("selex", "torch", "timm", "numpy", "scikit-learn")
+_LIBRARIES = ("torch", "timm", "numpy", "scikit-learn")
 
 
 @dataclass(frozen=True)
@@ -280,7 +281,7 @@ def _record(config: Config, root: str) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Versions of this package, of what its results depend on, and of Python."""
     found = {library: found for library in _LIBRARIES if (found := _version(library))}
-    return {**found, "python": platform.python_version()}
+    return {"selex": __version__, **found, "python": platform.python_version()}
 
 
 def _version(library: str) -> str | None:

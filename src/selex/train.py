@@ -8,13 +8,11 @@ last checkpoint to the same result.
 
 from __future__ import annotations
 
-import logging
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,22 +20,15 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from selex.checkpoint import Checkpoints
-from selex.data.files import first_line
 from selex.data.views import DeviceImages, HostImages, Place
 from selex.errors import InputError
-from selex.methods.base import Batch, Method
+from selex.launch import Fabric
+from selex.methods.base import Batch, Method, here_only
 from selex.metrics import matched
 from selex.progress import training_bar
 from selex.speed import Graph, compiled_blocks
 from selex.states import CPU_CHUNK, States, ViewBank, filled, generator_of
 from selex.types import Level
-
-try:
-    from lightning_fabric import Fabric
-    from lightning_fabric.plugins import environments
-except ImportError:  # the same library, as a part of the whole `lightning` package
-    from lightning.fabric import Fabric  # type: ignore[import-not-found,no-redef]
-    from lightning.fabric.plugins import environments  # type: ignore[import-not-found,no-redef]
 
 LAST_LR = 1e-3  # of the first
 _SAMPLER, _VIEWS, _CLUSTERS, _AUGMENTED = 1, 3, 4, 5  # uses of randomness; 2 is the view bank's
@@ -65,41 +56,6 @@ class Watch:
     progress: bool = False
 
 
-def start(device: str | torch.device) -> Fabric:
-    """Fabric on a device: one process, or one of many where `torchrun` or a cluster started several."""
-    place = torch.device(device)
-    for library in ("lightning_fabric", "lightning.fabric"):
-        logging.getLogger(library).setLevel(logging.WARNING)  # a user sees our own lines only
-    accelerator, precision = ("cuda", "bf16-mixed") if place.type == "cuda" else ("cpu", "32-true")
-    about: dict[str, Any] = {"accelerator": accelerator, "precision": precision}
-    processes, nodes, environment = _launched()
-    if processes * nodes == 1:
-        return Fabric(devices=[place.index or 0] if place.type == "cuda" else 1, plugins=environment(), **about)
-    try:
-        fabric = Fabric(devices=processes, num_nodes=nodes, strategy="ddp", plugins=environment(), **about)
-    except (RuntimeError, ValueError) as error:  # the cluster was asked for processes in a way that does not work
-        raise InputError(f"cannot train with {processes * nodes} processes: {first_line(error)}") from None
-    fabric.launch()
-    return fabric
-
-
-def _launched() -> tuple[int, int, Any]:
-    """Processes of a node, nodes, and who knows their addresses.
-
-    `torchrun` says it in LOCAL_RANK and others. A cluster says it to the processes that `srun` starts; in a shell or
-    script inside an allocation its other variables are there too, but the process is alone.
-    """
-    say, kinds = os.environ.get, cast(Any, environments)
-    if "LOCAL_RANK" in os.environ:
-        here, nodes = int(say("LOCAL_WORLD_SIZE", say("WORLD_SIZE", "1"))), int(say("GROUP_WORLD_SIZE", "1"))
-        elastic = "TORCHELASTIC_RUN_ID" in os.environ
-        return here, nodes, kinds.TorchElasticEnvironment if elastic else kinds.LightningEnvironment
-    tasks, nodes = int(say("SLURM_STEP_NUM_TASKS", "1")), int(say("SLURM_STEP_NUM_NODES", "1"))
-    if tasks > 1:
-        return tasks // nodes, nodes, kinds.SLURMEnvironment
-    return 1, 1, kinds.LightningEnvironment
-
-
 def train(
     method: Method,
     data: Data,
@@ -121,6 +77,8 @@ def train(
             f"{fabric.device} has too little memory for this training: set --micro-batch {smaller} (the result is the "
             "same), no view bank, or a smaller --batch"
         ) from None
+    finally:
+        loop.let_go()
 
 
 def check(method: Method, data: Data, processes: int = 1) -> None:
@@ -189,6 +147,10 @@ class _Loop:
         if self.checkpoints and self.fabric.is_global_zero:
             self.checkpoints.wait()
         return self.history
+
+    def let_go(self) -> None:
+        """Hold on to nothing: the device's memory is free once nobody uses the method."""
+        self.method.gather, self.graph, self.bank = here_only, None, None
 
     def prepare(self, epoch: int) -> Entry:
         """Pseudo-labels, made once and shared by all processes, and what can be seen of them."""

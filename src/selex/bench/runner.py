@@ -179,7 +179,7 @@ def _draft(job: Job, seed: int, config: Config | None) -> Result:
         seed=seed,
         epochs=settings_of(job).epochs if method != "frozen" else 0,
         n_categories=0,
-        config={} if config is None else {**asdict(config), **_about(job)},
+        config={} if config is None else _settings(job, config),
         versions=versions(),
         device=_device_name(job.device),
         seconds={},
@@ -187,8 +187,10 @@ def _draft(job: Job, seed: int, config: Config | None) -> Result:
     )
 
 
-def _about(job: Job) -> dict[str, Any]:
-    return {"label_ratio": job.row.label_ratio, "long_tail": job.row.long_tail}
+def _settings(job: Job, config: Config) -> dict[str, Any]:
+    """All settings but the folders of this machine."""
+    settings = {key: value for key, value in asdict(config).items() if key not in ("photos", "labels", "weights")}
+    return {**settings, "label_ratio": job.row.label_ratio, "long_tail": job.row.long_tail}
 
 
 def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, total: float, command: str) -> Result:

@@ -1,0 +1,140 @@
+"""`selex bench run` from end to end: a small dataset of one's own, a miniature of CUB, results, tables."""
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from commands import digit_photos, refused, selex
+from selex import InputError
+from selex.bench.results import read_results
+from selex.bench.runner import Job, own_dataset, planned, run
+from selex.bench.suites import SUITES
+from selex.config import Training
+
+SMALL = ("--backbone", "tiny-vit", "--epochs", 1, "--batch", 16, "--lr", 0.01, "--without", "flip", "--device", "cpu")
+
+
+@pytest.fixture
+def digits(tmp_path, monkeypatch):
+    """Digit images with a CSV that says which is which: 0-2 known, 3-4 novel."""
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    home = tmp_path / "digits"
+    truth = digit_photos(home / "photos")
+    with (home / "labels.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["file", "class", "known"])
+        writer.writerows([f"photos/{name}", digit, int(digit < 3)] for name, digit in truth.items())
+    return tmp_path
+
+
+def test_a_run_and_its_table(digits):
+    command = ("bench", "run", "--dataset", "digits/labels.csv", "--seeds", 2, "--method", "gcd", *SMALL)
+    done = selex(*command, cwd=digits)
+    assert done.returncode == 0, done.stderr
+    results = read_results(digits / "results")
+    assert [result.seed for result in results] == [0, 1]
+    first = results[0]
+    assert (first.dataset, first.method, first.variant, first.suite) == ("digits", "gcd", "paper", "main")
+    assert first.epochs == 1
+    assert first.n_categories == 5
+    assert [point["epoch"] for point in first.curve] == [0]
+    assert first.curve[0]["all"] > 0
+    assert first.parameters > 1000
+    assert first.seconds["epoch"] > 0
+    assert set(first.transductive) == {"v1", "v2"}
+    assert first.inductive is None
+    assert first.command.startswith("selex bench run --dataset digits/labels.csv")
+    text = (digits / "results" / first.file_name).read_text()
+    assert str(digits) not in text
+    assert first.versions["selex"]
+    table = selex("bench", "table", "results", cwd=digits)
+    assert "| GCD | tiny-vit | 1 | 2 |" in table.stdout
+    again = selex(*command, cwd=digits)
+    assert again.stdout.count("is there already") == 2
+
+
+def test_seeds_differ_and_repeat(digits):
+    job = Job(str(digits / "digits" / "labels.csv"), None, "gcd", "tiny-vit", _settings())
+    one, same, other = (run(job, seed, tell=lambda line: None) for seed in (0, 0, 1))
+    assert one.curve == same.curve
+    assert one.transductive == same.transductive
+    assert one.curve != other.curve
+
+
+def test_rows_of_a_suite_change_what_they_say(digits):
+    rows = SUITES["components"].rows
+    job = Job(str(digits / "digits" / "labels.csv"), None, "selex", "tiny-vit", _settings(), suite="components")
+    results = [run(replace(job, row=row), 0, tell=lambda line: None) for row in (rows[0], rows[-1])]
+    assert [result.row for result in results] == ["none", "HSSK+USE+SSE"]
+    assert [result.config["training"]["hssk"] for result in results] == [False, True]
+    assert results[0].curve[0]["loss"] != results[1].curve[0]["loss"]
+    assert [planned(replace(job, row=row), 0) for row in (rows[0], rows[-1])] == [r.file_name for r in results]
+
+
+def test_estimated_categories_and_a_model_that_stays(digits):
+    done = selex(
+        *("bench", "run", "--dataset", "digits/labels.csv", "--seeds", 1, "--method", "frozen", "--backbone", "pixels"),
+        *("--categories", "auto", "--runs", "runs", "--device", "cpu"),
+        cwd=digits,
+    )
+    assert done.returncode == 0, done.stderr
+    (result,) = read_results(digits / "results")
+    assert result.estimated["low"] <= result.n_categories <= result.estimated["high"]
+    assert result.epochs == 0
+    (folder,) = (digits / "runs").iterdir()
+    predicted = selex("predict", folder, "digits/photos", cwd=digits)
+    assert predicted.returncode == 0, predicted.stderr
+
+
+def test_labels_and_truth_of_ones_own(digits):
+    benchmark = own_dataset(digits / "digits" / "labels.csv")
+    held = np.asarray(benchmark.table.labelled)
+    assert benchmark.n_known == 3
+    assert held.sum() == benchmark.known.sum() // 2
+    assert not held[~benchmark.known].any()
+    names = np.array(benchmark.table.label_names)
+    assert (names[held] == np.array(benchmark.classes)[benchmark.truth[held]]).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--dataset", "cub"), "--root is missing: the folder in which cub lies"),
+        (("--dataset", "cubb", "--root", "."), "did you mean"),
+        (("--dataset", "none.csv"), "none.csv: no such file"),
+        (("--dataset", "mixed.csv"), "class a is known in some lines and not in others"),
+        (("--dataset", "novel.csv"), "no line has known 1"),
+        (("--dataset", "bare.csv"), "has no column 'known'"),
+        (("--dataset", "digits/labels.csv", "--suite", "componentz"), "did you mean"),
+        (("--dataset", "digits/labels.csv", "--without", "all"), "--without all: give one of"),
+    ],
+)
+def test_bad_input_is_one_line(digits, arguments, message):
+    (digits / "mixed.csv").write_text("file,class,known\nx.png,a,1\ny.png,a,0\n")
+    (digits / "novel.csv").write_text("file,class,known\nx.png,a,0\n")
+    (digits / "bare.csv").write_text("file,class\nx.png,a\n")
+    refused(message, "bench", "run", *arguments, "--device", "cpu", cwd=digits)
+    assert not (digits / "results").exists()
+
+
+def test_an_image_that_cannot_be_read_stops_it(digits):
+    next((digits / "digits" / "photos").rglob("*.png")).write_text("no image")
+    job = Job(str(digits / "digits" / "labels.csv"), None, "frozen", "pixels", _settings())
+    with pytest.raises(InputError, match="not a JPEG"):
+        run(job, 0)
+
+
+def _settings():
+    return Training(epochs=1, batch=16, lr=0.01, flip=False)
+
+
+def test_settings_are_in_the_file(digits):
+    job = Job(str(digits / "digits" / "labels.csv"), None, "frozen", "pixels", _settings())
+    path = run(job, 0, tell=lambda line: None).save(digits / "out")
+    config = json.loads(path.read_text())["config"]
+    assert config["training"]["lr"] == 0.01
+    assert config["label_ratio"] == 0.5
+    assert "photos" not in config
