@@ -12,15 +12,39 @@ GLIMPSE = 14
 """Side of the coarse image that the class token starts from."""
 
 
-class TinyViT(VisionTransformer):
-    """A vision transformer whose class token starts as a glimpse of the whole image.
+class Stem(nn.Module):
+    """Images to tokens (n, 1 + patches, dim), the class token first.
 
-    A network that knows nothing would have to learn first what plain pixels show: which images look alike. Here the
-    first feature is a random projection of coarse pixels, as good as they are, and the blocks refine it.
+    Patches of 4 × 4 pixels are made by two strided convolutions: with them a transformer learns under plain SGD. The
+    class token is a glimpse of the whole image, a random projection of its coarse pixels. A network that knows nothing
+    would first have to learn what plain pixels show, which images look alike; this one starts from there.
     """
 
-    def __init__(self, crop: int) -> None:
-        super().__init__(
+    def __init__(self, dim: int, patches: int) -> None:
+        super().__init__()
+        self.num_patches = patches
+        sizes = ((3, 32, 3, 2, 1), (32, 64, 3, 2, 1), (64, dim, 1, 1, 0))
+        self.layers = nn.ModuleList(nn.Conv2d(i, o, size, step, pad) for i, o, size, step, pad in sizes)
+        for layer in self.layers:
+            nn.init.kaiming_normal_(layer.weight)  # type: ignore[arg-type]
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+        self.glimpse = nn.Linear(GLIMPSE**2, dim, bias=False)
+        nn.init.normal_(self.glimpse.weight, std=3 / GLIMPSE)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Tokens of images, less each image's own mean: a light or dark ground says nothing."""
+        x = images - images.mean((1, 2, 3), keepdim=True)
+        first: Tensor = self.glimpse(adaptive_avg_pool2d(x.mean(1), GLIMPSE).flatten(1))
+        for layer in self.layers[:-1]:
+            x = gelu(layer(x))
+        return torch.cat([first[:, None], self.layers[-1](x).flatten(2).transpose(1, 2)], 1)
+
+
+def tiny_vit(crop: int) -> VisionTransformer:
+    """The network, always with the same first weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = VisionTransformer(
             img_size=crop,
             patch_size=PATCH,
             embed_dim=DIM,
@@ -31,45 +55,8 @@ class TinyViT(VisionTransformer):
             num_classes=0,
             global_pool="token",
         )
-        self.patch_embed = Stem(DIM, (crop // PATCH) ** 2)
-        self.glimpse = nn.Linear(GLIMPSE**2, DIM, bias=False)
-        nn.init.normal_(self.glimpse.weight, std=3 / GLIMPSE)
-        for module in self.blocks.modules():
+        for module in network.blocks.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
-
-    def forward_features(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        """Tokens (n, 1 + patches, dim) of images, less each image's own mean: a light or dark ground says nothing."""
-        x = x - x.mean((1, 2, 3), keepdim=True)
-        tokens = self._pos_embed(self.patch_embed(x))
-        coarse = adaptive_avg_pool2d(x.mean(1), GLIMPSE).flatten(1)
-        first = tokens[:, :1] + self.glimpse(coarse)[:, None]
-        refined: Tensor = self.norm(self.blocks(torch.cat([first, tokens[:, 1:]], 1)))
-        return refined
-
-
-class Stem(nn.Module):
-    """Patches of 4 × 4 pixels by two strided convolutions: with them a transformer learns under plain SGD."""
-
-    def __init__(self, dim: int, patches: int) -> None:
-        super().__init__()
-        self.num_patches = patches
-        sizes = ((3, 32, 3, 2, 1), (32, 64, 3, 2, 1), (64, dim, 1, 1, 0))
-        self.layers = nn.ModuleList(nn.Conv2d(i, o, size, step, pad) for i, o, size, step, pad in sizes)
-        for layer in self.layers:
-            nn.init.kaiming_normal_(layer.weight)  # type: ignore[arg-type]
-            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Tokens (n, patches, dim)."""
-        for layer in self.layers[:-1]:
-            x = gelu(layer(x))
-        tokens: Tensor = self.layers[-1](x)
-        return tokens.flatten(2).transpose(1, 2)
-
-
-def tiny_vit(crop: int) -> TinyViT:
-    """The network, always with the same first weights."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return TinyViT(crop)
+        network.patch_embed, network.cls_token = Stem(DIM, (crop // PATCH) ** 2), None
+    return network
