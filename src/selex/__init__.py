@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from selex.cluster.hierarchy import hssk
     from selex.cluster.kmeans import bssk
     from selex.cluster.variant import Variant, published
-    from selex.config import Config
+    from selex.config import Config, Training
     from selex.discovery import discover
     from selex.errors import InputError, Note
     from selex.metrics import ari, nmi, split_accuracy
@@ -34,6 +34,7 @@ _HOMES = {
     "Run": "run",
     "Scores": "types",
     "SemiSupervisedKMeans": "cluster.estimators",
+    "Training": "config",
     "UNLABELLED": "types",
     "Variant": "cluster.variant",
     "ari": "metrics",
@@ -59,6 +60,7 @@ __all__ = [
     "Run",
     "Scores",
     "SemiSupervisedKMeans",
+    "Training",
     "Variant",
     "ari",
     "bssk",
