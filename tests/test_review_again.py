@@ -3,6 +3,7 @@
 import csv
 import http.client
 import json
+import multiprocessing
 import shutil
 import threading
 import time
@@ -16,6 +17,7 @@ from selex import Config, Run, discover
 from selex.errors import InputError
 from selex.review.again import LABELS, again
 from selex.review.decisions import Decision
+from selex.review.job import Job, work
 from selex.review.ledger import FILE
 from selex.review.outcome import labels_of
 from selex.review.session import Review
@@ -185,3 +187,46 @@ def test_every_answered_decision_outlasts_kill_9(tmp_path):
     assert kept[: len(answered)] == answered
     assert len(kept) <= len(answered) + 1, "at most the one that was under way"
     assert (tmp_path / "run" / FILE).stat().st_size
+
+
+def test_the_store_of_the_run_is_used_again(made, folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    decide(folder, ("confirm", {"category": 3}))
+    assert again(folder).run.store == made / "store"
+    assert not (tmp_path / "cache").exists()
+
+
+def test_what_is_decided_in_the_meantime_is_said_and_kept(made, folder):
+    decide(folder, ("confirm", {"category": 3}))
+    lines = []
+
+    def tell(line):
+        if line.startswith("labels:"):
+            decide(folder, ("name", {"category": 4, "name": "late"}))
+        lines.append(line)
+
+    done = again(folder, store=made / "store", tell=tell)
+    assert "note: 1 decided in the meantime; that counts from the next time on" in lines
+    assert "late" in labels_of(done.run).of.values()
+
+
+def test_a_failure_of_the_work_is_told(folder, monkeypatch):
+    def broken(*arguments, **options):
+        raise MemoryError("too much")
+
+    monkeypatch.setattr("selex.review.again.again", broken)
+    here, there = multiprocessing.Pipe(duplex=False)
+    with pytest.raises(MemoryError):
+        work(folder, there)
+    kind, line = here.recv()
+    assert (kind, "MemoryError: too much" in line) == ("failed", True)
+
+
+def test_epochs_are_told_while_it_trains(folder):
+    job, run = Job(folder), Run.open(folder)
+    run.log(step="epoch", epoch=7, loss=9.0)
+    time.sleep(0.01)
+    job._state, job._lines, job._began = "running", ["training 0.69 M parameters"], time.time()
+    assert job.status().lines == ["training 0.69 M parameters"], "not those of earlier trainings"
+    run.log(step="epoch", epoch=0, loss=4.25)
+    assert job.status().lines[1:] == ["epoch 1 of 200, loss 4.250"]

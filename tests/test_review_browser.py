@@ -249,6 +249,21 @@ def test_nothing_confirmed_is_lost_by_kill_9(served):
     said(page, "Undone: marked 1 image as junk")
 
 
+def test_a_list_is_selected_with_its_other_pages(served):
+    page, chosen = served.page("images"), "#chosen strong"
+    page.keyboard.press("a")
+    sync_api.expect(page.locator(chosen)).to_have_text("120 selected")
+    page.click("text=Select all 121")
+    sync_api.expect(page.locator(chosen)).to_have_text("121 selected, 1 on other pages")
+    page.keyboard.press("Escape")
+    sync_api.expect(page.locator("#chosen")).to_be_hidden()
+    page.keyboard.press("A")
+    sync_api.expect(page.locator(chosen)).to_have_text("121 selected, 1 on other pages")
+    page.keyboard.press("u")
+    said(page, "Marked 121 images as not sure")
+    assert served.api("api/standing")["unsure"] == 121
+
+
 def test_keys_pressed_faster_than_the_page_is_shown(served):
     page = served.page("category/3")
     for key in "czZzZz":

@@ -112,6 +112,8 @@ class Run:
     @property
     def busy(self) -> bool:
         """Whether a command is writing to it now."""
+        if not self.folder.is_dir():
+            return False
         with _locked(self.folder) as ours:
             return not ours
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from selex import __version__
 from selex.errors import InputError
@@ -177,7 +177,10 @@ def _idle(views: Views, job: Job) -> None:
 
 
 def _say(status: int, request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": str(error)}, status)
+    """In JSON for programs; a person gets a line of text, for there may be no state to make a page of."""
+    if request.url.path.startswith("/api/"):
+        return JSONResponse({"detail": str(error)}, status)
+    return PlainTextResponse(f"error: {error}\n", status)
 
 
 def _say_missed(request: Request, error: Exception) -> Response:
