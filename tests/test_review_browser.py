@@ -353,6 +353,7 @@ def test_continue_from_the_page(served):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_serious_fault(served, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    rules = {"runOnly": ["color-contrast"]} if scheme == "dark" else {}  # all else is the same in the dark
     page = served.page(color_scheme=scheme, bypass_csp=True)  # axe is a script of another's: only the test lets it in
     steps = {
         "": "",
@@ -368,7 +369,7 @@ def test_axe_finds_no_serious_fault(served, scheme):
         if key:
             page.keyboard.press(key)
             page.wait_for_selector({"s": "#split-go", "a": "#chosen", "v": "#ask-list li", "?": "#help-dialog"}[key])
-        response = axe.run(page).response
+        response = axe.run(page, options=rules).response
         assert any(rule["id"] == "color-contrast" for rule in response["passes"]), "it has looked"
         found = response["violations"]
         serious = [
