@@ -72,7 +72,7 @@ def make_run(folder: Path, n: int, k: int, photos: int = N_PHOTOS, dims: int = 3
         root=str(folder / "photos"),
     )
     images = SimpleNamespace(table=table, size=256, skipped=[])
-    backbone = SimpleNamespace(fingerprint=lambda: "made up")
+    backbone = SimpleNamespace(fingerprint=lambda: "made up", crop=224)
     with Run.create(folder / "run", config, table.root) as run:
         np.save(run.features, features.numpy())
         run.features.with_name("embeddings.npy.json").write_text("{}")

@@ -502,3 +502,10 @@ def test_every_colour_of_the_page_is_one_of_those():
     rest = re.sub(r":root \{.*?\}", "", CSS, flags=re.S)
     assert re.findall(r"#[0-9a-fA-F]{3,8}\b|rgb|hsl|\b(?:white(?!-)|black|grey|gray|red|blue)\b", rest) == []
     assert set(re.findall(r"var\(--([\w-]+)\)", rest)) == set(themes()["light"])
+
+
+def test_a_truth_with_other_names_than_the_labels_is_pointed_out(digits, tmp_path):
+    run = Run.open(digits / "run")
+    names = dict.fromkeys(run.clusters["file"].to_pylist(), "one")
+    page = page_of(run, truth=write_truth(tmp_path / "truth.csv", names))
+    assert "No image scored has the name of a known category" in page.one(id="truth").text

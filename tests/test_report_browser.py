@@ -10,7 +10,7 @@ from selex.report.html import write_report
 
 CHROMIUM = shutil.which("chromium")
 try:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 except ImportError:
     sync_playwright = None
 
@@ -157,7 +157,7 @@ def test_the_filter_leaves_the_cards_that_match_and_a_link_brings_a_hidden_one_b
     assert 0 < cards.count() < count
     assert all("new" in text for text in page.locator("article:visible .kind").all_inner_texts())
     page.locator("#tree a").filter(has_text=LONG).click()
-    page.wait_for_function("document.querySelectorAll('article:not([hidden])').length === " + str(count))
+    expect(cards).to_have_count(count)
     assert page.locator("article").filter(has=page.get_by_role("heading", name=LONG)).is_visible()
 
 

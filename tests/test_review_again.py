@@ -3,6 +3,7 @@
 import csv
 import http.client
 import json
+import multiprocessing
 import shutil
 import threading
 import time
@@ -13,9 +14,11 @@ import pytest
 from commands import contents, digit_photos, refused, selex, start
 from review_runs import small_run
 from selex import Config, Run, discover
+from selex.config import Training
 from selex.errors import InputError
 from selex.review.again import LABELS, again
 from selex.review.decisions import Decision
+from selex.review.job import Job, work
 from selex.review.ledger import FILE
 from selex.review.outcome import labels_of
 from selex.review.session import Review
@@ -127,6 +130,13 @@ def test_the_command_says_what_changed(folder, tmp_path, monkeypatch):
     assert "now known: novel-2, three" in done.stdout
 
 
+def test_the_report_says_that_decisions_are_not_in_it(folder, tmp_path):
+    assert "decided" not in selex("report", "run", cwd=tmp_path).stdout
+    decide(folder, ("name", {"category": 3, "name": "three"}))
+    done = selex("report", "run", cwd=tmp_path)
+    assert "without 1 decided in `selex review`" in done.stdout, done
+
+
 def test_mistakes_are_one_line_and_change_nothing(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
     refused("nothing was decided yet", "discover", "run", "--continue", cwd=tmp_path)
@@ -185,3 +195,61 @@ def test_every_answered_decision_outlasts_kill_9(tmp_path):
     assert kept[: len(answered)] == answered
     assert len(kept) <= len(answered) + 1, "at most the one that was under way"
     assert (tmp_path / "run" / FILE).stat().st_size
+
+
+def test_a_trained_run_is_trained_again_with_the_labels(made, tmp_path):
+    training = Training(epochs=1, batch=32, lr=0.01, temperature=0.1, flip=False)
+    config = Config(str(made / "photos"), categories=6, backbone="tiny-vit", method="selex", training=training)
+    first = discover(config, tmp_path / "run", store=made / "store")
+    features = first.embeddings.copy()
+    decide(first.folder, ("name", {"category": 3, "name": "three"}))
+    lines = []
+    done = again(first.folder, tell=lines.append)
+    epochs = [entry for entry in done.run.metrics if entry["step"] == "epoch"]
+    assert (len(epochs), done.run.config.method, done.run.config.training) == (2, "selex", training)
+    assert any(line.startswith("train: 120 images") for line in lines)
+    assert "three" in done.run.hierarchy["names"][: done.run.hierarchy["levels"][0]["n_known"]]
+    assert not np.array_equal(features, done.run.embeddings), "other labels, other features"
+
+
+def test_the_store_of_the_run_is_used_again(made, folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    decide(folder, ("confirm", {"category": 3}))
+    assert again(folder).run.store == made / "store"
+    assert not (tmp_path / "cache").exists()
+
+
+def test_what_is_decided_in_the_meantime_is_said_and_kept(made, folder):
+    decide(folder, ("confirm", {"category": 3}))
+    lines = []
+
+    def tell(line):
+        if line.startswith("labels:"):
+            decide(folder, ("name", {"category": 4, "name": "late"}))
+        lines.append(line)
+
+    done = again(folder, store=made / "store", tell=tell)
+    assert "note: 1 decided in the meantime; that counts from the next time on" in lines
+    assert "late" in labels_of(done.run).of.values()
+
+
+def test_a_failure_of_the_work_is_told(folder, monkeypatch):
+    def broken(*arguments, **options):
+        raise MemoryError("too much")
+
+    monkeypatch.setattr("selex.review.again.again", broken)
+    here, there = multiprocessing.Pipe(duplex=False)
+    with pytest.raises(MemoryError):
+        work(folder, there)
+    kind, line = here.recv()
+    assert (kind, "MemoryError: too much" in line) == ("failed", True)
+
+
+def test_epochs_are_told_while_it_trains(folder):
+    job, run = Job(folder), Run.open(folder)
+    run.log(step="epoch", epoch=7, loss=9.0)
+    time.sleep(0.01)
+    job._state, job._lines, job._began = "running", ["training 0.69 M parameters"], time.time()
+    assert job.status().lines == ["training 0.69 M parameters"], "not those of earlier trainings"
+    run.log(step="epoch", epoch=0, loss=4.25)
+    assert job.status().lines[1:] == ["epoch 1 of 200, loss 4.250"]

@@ -17,8 +17,10 @@ from commands import refused, selex
 from review_runs import made_up_run, small_run
 from selex.review.app import create_app, schema_of
 from selex.review.guard import Door
+from selex.review.ledger import FILE
 from selex.review.serve import _door
 from selex.review.session import Review
+from selex.run import _locked
 
 NASTY = "<img src=x onerror=alert(1)>\"'&"
 ODD_FILE = 'a "quoted" <b>\nnew line é 日本 %2e%2e.png'
@@ -439,3 +441,34 @@ def test_an_export_after_review_has_the_corrections(tmp_path, review):
     assert ",robin," in (tmp_path / "after.csv").read_text()
     selex("export", "run", "--to", "csv", "--out", "found.csv", "--as-found", cwd=tmp_path)
     assert (tmp_path / "found.csv").read_bytes() == (tmp_path / "before.csv").read_bytes()
+
+
+def test_all_images_of_a_list(client, review):
+    listed = client.get("/api/images?filter=open").json()
+    rows = client.get("/api/rows?filter=open").json()
+    assert len(rows["rows"]) == listed["total"]
+    assert rows["standing"]["version"] == "1.0"
+    of_one = client.get("/api/rows?category=1").json()["rows"]
+    assert sorted(of_one) == np.flatnonzero(review.state.category == 1).tolist()
+    assert client.get("/api/rows?q=01").json()["rows"] == [1, *range(10, 20)]
+    assert client.get("/api/rows?category=99").status_code == 404
+
+
+def test_nothing_is_decided_while_the_run_is_written(client, folder):
+    with _locked(folder) as ours:
+        assert ours
+        answer = decide(client, "confirm", category=0)
+        assert (answer.status_code, "being done again" in answer.json()["detail"]) == (422, True)
+        assert client.get("/").status_code == 200
+    assert decide(client, "confirm", category=0).status_code == 200
+
+
+def test_a_run_or_a_ledger_that_is_gone_is_said_so(client, folder):
+    (folder / FILE).unlink()
+    answer = decide(client, "confirm", category=0)
+    assert (answer.status_code, "start `selex review` again" in answer.json()["detail"]) == (503, True)
+    shutil.rmtree(folder)
+    assert decide(client, "confirm", version="1.0", category=0).status_code == 503
+    page = client.get("/")
+    assert (page.status_code, page.headers["content-type"]) == (503, "text/plain; charset=utf-8")
+    assert page.text.startswith("error: ")

@@ -77,7 +77,7 @@ def discover(
             folder = Path(store) if store else store_folder(table.root, size)
             images = ImageStore.build(table, folder, size=size, strict=strict, progress=progress)
             check_categories(config, images.table)
-            step.done(len(images), skipped=len(images.skipped))
+            step.done(len(images), skipped=len(images.skipped), **({"store": str(folder.absolute())} if store else {}))
         close, labels, found, method = near(images, torch.device(device)), images.table.labels, None, None
         if config.categories is None or fabric is None:
             with _Step(run, tell, "embed", "images") as step:

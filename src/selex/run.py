@@ -111,6 +111,14 @@ class Run:
         return (self.folder / "clusters.parquet").exists()
 
     @property
+    def busy(self) -> bool:
+        """Whether a command is writing to it now."""
+        if not self.folder.is_dir():
+            return False
+        with _locked(self.folder) as ours:
+            return not ours
+
+    @property
     def work(self) -> Path:
         """Where the one who writes keeps what is not done yet: features, checkpoints."""
         return self.folder / _WORK
@@ -148,6 +156,12 @@ class Run:
             with suppress(ValueError):
                 entries.append(json.loads(line))
         return entries
+
+    @property
+    def store(self) -> Path | None:
+        """Where decoded images were kept when the run was last done; None for the cache, or if it is gone."""
+        places = [entry.get("store") for entry in self.metrics if entry.get("step") == "decode"]
+        return Path(places[-1]) if places and places[-1] and Path(places[-1]).is_dir() else None
 
     def log(self, **values: Any) -> None:
         """Add a line to `metrics.jsonl`."""

@@ -171,6 +171,7 @@ def train(
     from selex.run import Run
 
     opened = Run.open(run)
+    store = store or opened.store
     if resume:
         config = interrupted(opened)
     else:
@@ -211,9 +212,21 @@ def _discover(
         return
     _summary(run)
     typer.echo(f"\ntable:  {out / 'clusters.csv'}")
-    typer.echo(f"next:   selex export {out} --to folders --out sorted      look at the categories in folders")
-    typer.echo(f"        selex review {out}                                look at them in the browser, name, correct")
-    typer.echo(f"        selex predict {out} NEW_PHOTOS                    sort new photos")
+    _next(
+        {
+            f"selex report {out}": "one HTML page to look at or to send",
+            f"selex review {out}": "look at the categories in the browser, name them, correct them",
+            f"selex export {out} --to folders --out sorted": "take them elsewhere, as folders",
+            f"selex predict {out} NEW_PHOTOS": "sort new photos",
+        }
+    )
+
+
+def _next(steps: dict[str, str]) -> None:
+    """What a person may want to do now: commands, and what they are for."""
+    width = max(map(len, steps))
+    for number, (command, use) in enumerate(steps.items()):
+        typer.echo(f"{'' if number else 'next:':<8}{command:<{width}}  {use}")
 
 
 @app.command()

@@ -28,9 +28,13 @@ def report(
     Example: `selex report birds`
     """
     from selex.report.html import NAME, write_report
+    from selex.review.outcome import count_decisions
     from selex.run import Run
 
     opened = Run.open(run)
     with progress_bar("images") as show:
         path = write_report(opened, out or run / NAME, truth, show)
     typer.echo(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser")
+    if count := count_decisions(opened):
+        typer.echo(f"it shows what the run found, without {count} decided in `selex review`;")
+        typer.echo(f"to take that in: selex discover {run} --continue, then selex report {run}")

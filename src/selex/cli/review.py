@@ -51,7 +51,7 @@ def continue_run(context: typer.Context, run: Path, summary: Callable[[Run], Non
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise InputError(f"--continue: the run's own settings count; leave --{name.replace('_', '-')} out")
-    with resumable("images and features that are done are kept"):
+    with resumable("images, features and whole epochs that are done are kept"):
         done = again(run, tell=typer.echo, **options)
     summary(done.run)
     typer.echo(f"\nchanged: {done.changes}")

@@ -92,10 +92,7 @@ def compare(run: Run, facts: Facts, path: Path) -> Truth:
         scores=split_accuracy(names, found, known),
         nmi=nmi(names, found),
         ari=ari(names, found),
-        sides=[
-            [int((side & (place == (found < facts.n_known))).sum()) for place in (True, False)]
-            for side in (known, ~known)
-        ],
+        sides=_sides(known, found < facts.n_known),
         **_confusion(names, found),
         mostly=_mostly(facts, true),
     )

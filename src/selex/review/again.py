@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from selex.review.ledger import Ledger
 from selex.review.outcome import Changes, Labels, compare, labels_of
 from selex.review.results import Results
 from selex.review.state import State
+from selex.review.timeline import Timeline
 from selex.run import Run
 
 LABELS = "review-labels.csv"
@@ -37,7 +39,7 @@ def again(folder: Path, *, tell: Callable[[str], None] = lambda line: None, **op
     Args:
         folder: a finished run.
         tell: called with a line about each step that is done.
-        options: `device`, `store`, `strict` and `progress` as `discover` takes them.
+        options: `device`, `store` (that of the run, if not given), `strict` and `progress` as `discover` takes them.
 
     Returns:
         What was given and what changed. The run's results are new, and decisions start anew on them.
@@ -45,10 +47,12 @@ def again(folder: Path, *, tell: Callable[[str], None] = lambda line: None, **op
     run = Run.open(folder)
     labels = labels_of(run)
     if not labels.decisions:
-        raise InputError(f"{folder}: nothing was decided yet; look at it with `selex review {folder}` first")
+        raise InputError(
+            f"{folder}: nothing was decided yet: name, merge or confirm something (`selex review {folder}`)"
+        )
     if not run.config.photos:
         raise InputError(f"{folder}: its images came from a list in Python; call discover with the list and new labels")
-    before = _standing(run)
+    number, before = _standing(run)
     photos = _photos(run, labels)
     kept = set(photos.files)
     lines = [(file, name) for file, name in labels.of.items() if file in kept]
@@ -56,17 +60,25 @@ def again(folder: Path, *, tell: Callable[[str], None] = lambda line: None, **op
     tell(f"labels: {len(lines)} images in {len({name for _, name in lines})} categories, {len(labels.junk)} left out")
     count = max(labels.categories, len({name for _, name in lines}))
     config = replace(run.config, labels=str((folder / LABELS).absolute()), categories=min(count, len(photos)))
+    options["store"] = options.get("store") or run.store
     done = discover(config, folder, photos=photos, tell=tell, **options)
-    return Again(done, labels, _changes(done, before))
+    changes, late = _changes(done, before.state), _since(folder, number, before.version)
+    if late:
+        tell(f"note: {late} decided in the meantime; that counts from the next time on")
+    return Again(done, labels, changes)
 
 
-def _standing(run: Run) -> State:
-    """How the run's categories stand, with all decisions."""
-    ledger = Ledger(run.folder)
-    try:
-        return ledger.replay(ledger.round(Results.read(run))).state
-    finally:
-        ledger.close()
+def _standing(run: Run) -> tuple[int, Timeline]:
+    """The round of a run's results, and how its categories stand with all decisions."""
+    with closing(Ledger(run.folder)) as ledger:
+        number = ledger.round(Results.read(run))
+        return number, ledger.replay(number)
+
+
+def _since(folder: Path, number: int, version: int) -> int:
+    """How much was decided in a round after a version of it."""
+    with closing(Ledger(folder)) as ledger:
+        return len(ledger.events(number, version))
 
 
 def _photos(run: Run, labels: Labels) -> ImageTable:
@@ -85,9 +97,7 @@ def _photos(run: Run, labels: Labels) -> ImageTable:
 
 def _changes(run: Run, before: State) -> Changes:
     """What the new results changed; from now on decisions are about them."""
-    results, ledger = Results.read(run), Ledger(run.folder)
-    try:
+    results = Results.read(run)
+    with closing(Ledger(run.folder)) as ledger:
         ledger.round(results)
-    finally:
-        ledger.close()
     return compare(before, results)

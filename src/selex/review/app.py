@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from selex import __version__
 from selex.errors import InputError
@@ -101,6 +101,11 @@ def _reading(app: FastAPI, views: Views) -> None:
         """Images of all categories; `q` searches file names."""
         return views.images(filter, q, sort, page)
 
+    @app.get("/api/rows", tags=["read"])
+    def rows(filter: schema.ImageFilter = "all", q: Words = "", category: int | None = None) -> schema.Rows:
+        """All images of a list at once, by row: what to decide about a whole list of many pages."""
+        return views.rows(filter, q, category)
+
     @app.get("/api/images/{row}", tags=["read"])
     def image(row: int) -> schema.ImagePage:
         """An image and those that look like it."""
@@ -123,7 +128,7 @@ def _deciding(app: FastAPI, views: Views, job: Job) -> None:
     @app.post("/api/decisions", tags=["decide"], responses=MISSED)
     def decide(given: schema.DecisionIn) -> schema.Decided:
         """Make a decision."""
-        _idle(job)
+        _idle(views, job)
         parts = tuple(map(tuple, given.parts))
         decision = Decision(given.kind, given.category, tuple(given.categories), tuple(given.rows), parts, given.name)
         done = views.review.decide(decision, given.version)
@@ -160,18 +165,22 @@ def _leaving(app: FastAPI, views: Views, job: Job) -> None:
 
 
 def _step(views: Views, job: Job, kind: str, given: schema.StepIn) -> schema.Decided:
-    _idle(job)
+    _idle(views, job)
     done = views.review.step(kind, given.version)
     return schema.Decided(summary=done.summary, missed=done.missed, standing=views.standing())
 
 
-def _idle(job: Job) -> None:
-    if job.running:
-        raise Refused("not now: it is being clustered again with the decisions so far")
+def _idle(views: Views, job: Job) -> None:
+    """Refuse to decide about results that are about to go, whoever makes the new ones."""
+    if job.running or views.review.run.busy:
+        raise Refused("not now: the run is being done again with the decisions so far")
 
 
 def _say(status: int, request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": str(error)}, status)
+    """In JSON for programs; a person gets a line of text, for there may be no state to make a page of."""
+    if request.url.path.startswith("/api/"):
+        return JSONResponse({"detail": str(error)}, status)
+    return PlainTextResponse(f"error: {error}\n", status)
 
 
 def _say_missed(request: Request, error: Exception) -> Response:

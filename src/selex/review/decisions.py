@@ -34,6 +34,7 @@ FIELDS: dict[str, tuple[tuple[str, ...], ...]] = {
 """The fields that a decision of each kind must have, one way or the other."""
 
 LONGEST_NAME = 200
+_TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # would turn the text around a name, too
 
 
 class Refused(InputError):
@@ -85,8 +86,6 @@ def clean_name(name: str) -> str:
         raise Refused("a category needs a name")
     if len(name) > LONGEST_NAME:
         raise Refused(f"a name may have {LONGEST_NAME} characters, this one has {len(name)}")
-    if any(
-        unicodedata.category(character) in ("Cc", "Cs") for character in name
-    ):  # control characters, half characters
-        raise Refused("a name must be text")
+    if any(unicodedata.category(letter) in ("Cc", "Cs") or letter in _TURNING for letter in name):
+        raise Refused("a name must be text, without control characters")
     return name

@@ -6,9 +6,11 @@ from pathlib import Path
 
 from selex.errors import InputError
 from selex.report.export import FORMATS, export
+from selex.review.decisions import Refused
 from selex.review.outcome import corrected
 from selex.review.schema import Written
 from selex.review.session import Review
+from selex.review.state import JUNK
 
 FOLDER = "exports"
 _ENDINGS = {"csv": ".csv", "parquet": ".parquet"}
@@ -22,6 +24,8 @@ def write_export(review: Review, to: str) -> Written:
     except OSError as error:
         raise InputError(f"{folder}: cannot be made ({error.strerror})") from None
     with review.steady():
+        if (review.state.mark == JUNK).all():
+            raise Refused("every image is marked as junk: there is nothing to export")
         table, run, version = corrected(review.run, review.state), review.run, review.version
     done = export(run, to, _new(folder, f"{to}-{version}", _ENDINGS.get(to, "")), table=table)
     return Written(path=str(done.out.absolute()), images=done.images, categories=done.categories, advice=done.advice)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
 
+from selex.data.files import first_line
 from selex.errors import InputError
 from selex.review.decisions import Refused
 from selex.review.schema import ContinueOut
+from selex.run import Run
 
 Condition = Literal["idle", "running", "done", "failed"]
 
@@ -24,6 +27,7 @@ class Job:
         self._lines: list[str] = []
         self._lock = threading.Lock()
         self._process: multiprocessing.process.BaseProcess | None = None
+        self._began = 0.0
 
     @property
     def running(self) -> bool:
@@ -41,19 +45,29 @@ class Job:
             self._process = context.Process(target=work, args=(self._folder, there), daemon=True)
             self._process.start()
             there.close()
-            self._state, self._lines = "running", []
+            self._state, self._lines, self._began = "running", [], time.time()
             threading.Thread(target=self._listen, args=(here,), daemon=True).start()
         return self.status()
 
     def status(self) -> ContinueOut:
         """How it is going."""
-        return ContinueOut(state=self._state, lines=list(self._lines))
+        lines = list(self._lines)
+        if self.running and lines and lines[-1].startswith("training"):
+            lines += self._epochs()
+        return ContinueOut(state=self._state, lines=lines)
 
     def stop(self) -> None:
         """End it; what it has done so far is kept, and the same again goes on from there."""
         if self._process is not None and self._process.is_alive():
             self._process.terminate()
             self._process.join(5)
+
+    def _epochs(self) -> list[str]:
+        """How far training is: it may take hours, and says nothing until it is done."""
+        run = Run(self._folder)
+        done = [entry for entry in run.metrics if entry.get("step") == "epoch" and entry["time"] >= self._began]
+        of = run.config.training.epochs
+        return [f"epoch {entry['epoch'] + 1} of {of}, loss {entry['loss']:.3f}" for entry in done[-1:]]
 
     def _listen(self, pipe: Connection) -> None:
         end: Condition = "failed"
@@ -81,3 +95,6 @@ def work(folder: Path, pipe: Connection) -> None:
         pipe.send(("done", str(done.changes)))
     except InputError as error:
         pipe.send(("failed", str(error)))
+    except Exception as error:
+        pipe.send(("failed", f"it failed ({type(error).__name__}: {first_line(error)}); the server's output has more"))
+        raise

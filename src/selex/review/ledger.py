@@ -22,6 +22,13 @@ FILE = "review.sqlite"
 FORMAT = 1
 _OURS = 0x5E1EC5  # tells our files from other programs' SQLite files
 _WAIT = 5.0  # seconds to wait for another process to end its transaction
+_RECOVER = "; copy it, then try `sqlite3 review.sqlite .recover`, or move it elsewhere to begin anew"
+_ADVICE = {
+    "locked": "; another program keeps it locked: end that program",
+    "readonly": "; if it was moved or replaced, start `selex review` again",
+    "malformed": _RECOVER,
+    "not a database": _RECOVER,
+}
 _TABLES = """
 CREATE TABLE rounds (number INTEGER PRIMARY KEY, digest TEXT NOT NULL, results BLOB NOT NULL, started REAL NOT NULL);
 CREATE TABLE events (number INTEGER PRIMARY KEY AUTOINCREMENT, round INTEGER NOT NULL REFERENCES rounds,
@@ -147,6 +154,5 @@ class Ledger:
         try:
             yield
         except sqlite3.Error as error:
-            if "locked" in str(error):
-                raise InputError(f"{self.path}: another program keeps it locked; end that program") from None
-            raise InputError(f"{self.path}: cannot be used ({first_line(error)})") from None
+            advice = next((advice for words, advice in _ADVICE.items() if words in str(error)), "")
+            raise InputError(f"{self.path}: cannot be used ({first_line(error)}){advice}") from None

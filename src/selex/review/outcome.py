@@ -13,6 +13,7 @@ from selex.errors import InputError
 from selex.review.ledger import Ledger
 from selex.review.results import Results
 from selex.review.state import FREE, HELD, JUNK, MARKS, State
+from selex.review.timeline import Timeline
 from selex.run import Run
 
 Array = np.ndarray[Any, Any]
@@ -84,15 +85,26 @@ def reviewed(run: Run) -> tuple[Columns, int] | None:
     `cluster` and `category` are as decided, `known` is 1 for what was known or named by a person, and a column `review`
     says what was decided of each image: `held`, `unsure`, or `free` where nothing was.
     """
+    timeline = _timeline(run)
+    return (corrected(run, timeline.state), timeline.n_decisions) if timeline and timeline.n_decisions else None
+
+
+def count_decisions(run: Run) -> int:
+    """How many decisions count about the results that a run has now."""
+    timeline = _timeline(run)
+    return timeline.n_decisions if timeline else 0
+
+
+def _timeline(run: Run) -> Timeline | None:
+    """The decisions about the results that a run has now, None where nobody has looked at them."""
     ledger = Ledger.of(run.folder)
     if ledger is None:
         return None
     try:
         number = ledger.find(Results.read(run))
-        timeline = ledger.replay(number) if number is not None else None
+        return ledger.replay(number) if number is not None else None
     finally:
         ledger.close()
-    return (corrected(run, timeline.state), timeline.n_decisions) if timeline and timeline.n_decisions else None
 
 
 def corrected(run: Run, state: State) -> Columns:

@@ -114,6 +114,13 @@ class ImageList(Paged):
     images: list[ImageCard]
 
 
+class Rows(BaseModel):
+    """All images of a list, those of its other pages too."""
+
+    standing: Standing
+    rows: list[int]
+
+
 class CategoryPage(ImageList):
     """A category: its images, a page of them, and the categories most like it."""
 

@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 
 from selex.review import schema
+from selex.review.cards import category_card, image_card, standing_of
 from selex.review.lists import Gone, gone_photos, natural, one_page
 from selex.review.overview import DOUBTFUL, Overview
 from selex.review.session import Review
 from selex.review.similar import Space
 from selex.review.split import parts_of
-from selex.review.state import FREE, HELD, JUNK, MARKS, UNSURE
+from selex.review.state import FREE, HELD, JUNK, UNSURE
 from selex.review.suggest import ideas
 from selex.review.tree import Tree
 
 Array = np.ndarray[Any, Any]
 
 CATEGORIES_A_PAGE, IMAGES_A_PAGE, EVENTS_A_PAGE = 48, 120, 100
-EXAMPLES, NEIGHBOURS, SIMILAR, SUGGESTIONS = 6, 8, 24, 6
+NEIGHBOURS, SIMILAR, SUGGESTIONS = 8, 24, 6
 
 
 class Views:
@@ -37,7 +38,7 @@ class Views:
     def standing(self) -> schema.Standing:
         """How far the review is."""
         with self._now() as overview:
-            return self._standing(overview)
+            return standing_of(self.review, overview, self.note)
 
     def categories(
         self,
@@ -59,7 +60,7 @@ class Views:
             found = self._sorted(found, sort, overview)
             page, pages, part = one_page(found, page, CATEGORIES_A_PAGE)
             return schema.CategoryList(
-                standing=self._standing(overview),
+                standing=standing_of(self.review, overview, self.note),
                 total=len(found),
                 page=page,
                 pages=pages,
@@ -69,7 +70,7 @@ class Views:
                 level=level,
                 cluster=cluster,
                 tree=self._nodes(overview, level, cluster),
-                categories=[self._category(number, overview) for number in part.tolist()],
+                categories=[category_card(self.review, overview, number) for number in part.tolist()],
                 files=len(self._search(q)) if q else 0,
             )
 
@@ -83,9 +84,9 @@ class Views:
             near = self._space.neighbours(number, overview, self.review, NEIGHBOURS)
             return schema.CategoryPage(
                 **dict(images),
-                category=self._category(number, overview),
+                category=category_card(self.review, overview, number),
                 neighbours=[
-                    schema.Near(**dict(self._category(other, overview)), similarity=round(cosine, 4))
+                    schema.Near(**dict(category_card(self.review, overview, other)), similarity=round(cosine, 4))
                     for other, cosine in near
                 ],
             )
@@ -95,8 +96,16 @@ class Views:
     ) -> schema.ImageList:
         """A page of all images, or of those whose file name has the words searched for."""
         with self._now() as overview:
-            rows = self._search(q) if q else np.arange(len(self.review.results))
-            return self._images(rows, sort, chosen, q, page, overview)
+            return self._images(self._searched(q), sort, chosen, q, page, overview)
+
+    def rows(self, chosen: schema.ImageFilter = "all", q: str = "", category: int | None = None) -> schema.Rows:
+        """All images of a list, or of a category's list."""
+        with self._now() as overview:
+            if category is not None:
+                self._check_category(category, overview)
+            found = self._searched(q) if category is None else overview.rows(category)
+            found = self._filtered(found, chosen, overview)
+            return schema.Rows(standing=standing_of(self.review, overview, self.note), rows=found.tolist())
 
     def image(self, row: int) -> schema.ImagePage:
         """An image and what looks like it."""
@@ -108,10 +117,12 @@ class Views:
             before = int(rows[place[0] - 1]) if len(place) and place[0] else None
             after = int(rows[place[0] + 1]) if len(place) and place[0] + 1 < len(rows) else None
             return schema.ImagePage(
-                standing=self._standing(overview),
-                image=self._card(row, overview),
-                category=self._category(category, overview),
-                similar=[self._card(other, overview, cosine) for other, cosine in self._space.near(row, SIMILAR)],
+                standing=standing_of(self.review, overview, self.note),
+                image=image_card(self.review, overview, row),
+                category=category_card(self.review, overview, category),
+                similar=[
+                    image_card(self.review, overview, other, cosine) for other, cosine in self._space.near(row, SIMILAR)
+                ],
                 before=before,
                 after=after,
             )
@@ -122,19 +133,22 @@ class Views:
             found = [
                 schema.Suggestion(
                     kind=idea.kind,  # type: ignore[arg-type]
-                    categories=[self._category(number, overview) for number in idea.categories],
+                    categories=[category_card(self.review, overview, number) for number in idea.categories],
                     images=idea.images,
                     reason=idea.reason,
                 )
                 for idea in ideas(self.review, overview, SUGGESTIONS)
             ]
-            return schema.Suggestions(standing=self._standing(overview), suggestions=found)
+            return schema.Suggestions(standing=standing_of(self.review, overview, self.note), suggestions=found)
 
     def parts(self, number: int, count: int) -> schema.Parts:
         """The parts that a category falls into."""
         with self._now() as overview:
             self._check_category(number, overview)
-            standing, category = self._standing(overview), self._category(number, overview)
+            standing, category = (
+                standing_of(self.review, overview, self.note),
+                category_card(self.review, overview, number),
+            )
             rows, features = overview.rows(number), self.review.embeddings
         # outside: this may take a while, and others want to go on; the version says what it was worked out on
         sure = self.review.results.confidence
@@ -162,7 +176,7 @@ class Views:
                 )
                 for place in part.tolist()
             ]
-            standing = self._standing(overview)
+            standing = standing_of(self.review, overview, self.note)
         return schema.History(
             standing=standing, total=len(played), page=page, pages=pages, round=number, rounds=rounds, events=events
         )
@@ -197,25 +211,6 @@ class Views:
         names = [self._names[number] for number in live]
         return self._tree.nodes(names, self._origin()[live], overview.sizes[live], level, cluster)
 
-    def _standing(self, overview: Overview) -> schema.Standing:
-        review, marks = self.review, overview.marks
-        return schema.Standing(
-            version=review.version,
-            round=review.round,
-            run=review.run.folder.resolve().name,
-            images=int(marks.sum() - marks[JUNK]),
-            categories=len(overview.live),
-            held=int(marks[HELD]),
-            unsure=int(marks[UNSURE]),
-            junk=int(marks[JUNK]),
-            changed=int(overview.changed.sum()),
-            decisions=review.timeline.n_decisions,
-            undo=review.timeline.can_undo,
-            redo=review.timeline.can_redo,
-            news=str(review.changes) if review.changes is not None else None,
-            note=self.note,
-        )
-
     def _keep(self, chosen: schema.CategoryFilter, overview: Overview) -> Array:
         """Which categories a filter lets through."""
         state, numbers = self.review.state, np.arange(len(overview.sizes))
@@ -232,25 +227,29 @@ class Views:
         ordered: Array = found[np.argsort(key[found], kind="stable")]
         return ordered
 
-    def _category(self, number: int, overview: Overview) -> schema.Category:
-        state = self.review.state
-        return schema.Category(
-            id=number,
-            name=state.names[number],
-            known=state.known(number),
-            named=state.named[number],
-            size=int(overview.sizes[number]),
-            confidence=round(float(overview.confidence[number]), 4),
-            held=int(overview.held[number]),
-            unsure=int(overview.unsure[number]),
-            doubtful=int(overview.doubtful[number]),
-            changed=int(overview.changed[number]),
-            examples=overview.rows(number)[:EXAMPLES].tolist(),
-        )
-
     def _images(
         self, rows: Array, sort: schema.ImageSort, chosen: schema.ImageFilter, q: str, page: int, overview: Overview
     ) -> schema.ImageList:
+        rows = self._filtered(rows, chosen, overview)
+        sure = self.review.results.confidence[rows]
+        if sort == "name":
+            rows = np.sort(rows)  # tables are in the order of names
+        else:
+            rows = rows[np.argsort(sure if sort == "doubtful" else -sure, kind="stable")]
+        page, pages, part = one_page(rows, page, IMAGES_A_PAGE)
+        return schema.ImageList(
+            standing=standing_of(self.review, overview, self.note),
+            total=len(rows),
+            page=page,
+            pages=pages,
+            sort=sort,
+            filter=chosen,
+            q=q,
+            images=[image_card(self.review, overview, row) for row in part.tolist()],
+        )
+
+    def _filtered(self, rows: Array, chosen: schema.ImageFilter, overview: Overview) -> Array:
+        """The rows that a filter lets through."""
         mark, sure = self.review.state.mark[rows], self.review.results.confidence[rows]
         ways = {
             "open": mark == FREE,
@@ -259,47 +258,12 @@ class Views:
             "changed": overview.changed_rows[rows] & (mark != JUNK),
             "junk": mark == JUNK,
         }
-        rows = rows[ways.get(chosen, mark != JUNK)]
-        sure = self.review.results.confidence[rows]
-        if sort == "name":
-            rows = np.sort(rows)  # tables are in the order of names
-        else:
-            rows = rows[np.argsort(sure if sort == "doubtful" else -sure, kind="stable")]
-        page, pages, part = one_page(rows, page, IMAGES_A_PAGE)
-        return schema.ImageList(
-            standing=self._standing(overview),
-            total=len(rows),
-            page=page,
-            pages=pages,
-            sort=sort,
-            filter=chosen,
-            q=q,
-            images=[self._card(row, overview) for row in part.tolist()],
-        )
+        kept: Array = rows[ways.get(chosen, mark != JUNK)]
+        return kept
 
-    def _card(self, row: int, overview: Overview, cosine: float | None = None) -> schema.ImageCard:
-        state, results = self.review.state, self.review.results
-        category, next_best = int(state.category[row]), int(results.runner_up[row])
-        return schema.ImageCard(
-            row=row,
-            file=results.files[row],
-            category=category,
-            category_name=state.names[category],
-            runner_up=state.names[next_best] if next_best >= 0 else None,
-            confidence=round(float(results.confidence[row]), 4),
-            mark=MARKS[state.mark[row]],  # type: ignore[arg-type]
-            labelled=bool(results.labelled[row]),
-            changed=bool(overview.changed_rows[row]),
-            was=self._was(row) if overview.changed_rows[row] else None,
-            similarity=None if cosine is None else round(cosine, 4),
-        )
-
-    def _was(self, row: int) -> str | None:
-        """Where a changed image was: as the run had it, or the round before."""
-        review, found = self.review, int(self.review.results.category[row])
-        if review.state.category[row] != found or review.changes is None:
-            return review.results.names[found]
-        return review.changes.was(row)
+    def _searched(self, q: str) -> Array:
+        """All rows, or those whose file name has the words searched for."""
+        return self._search(q) if q else np.arange(len(self.review.results))
 
     def _search(self, q: str) -> Array:
         words = q.casefold()

@@ -1,5 +1,5 @@
 // Everything by keyboard. Single keys can be switched off: they get in the way of speech input and some screen readers.
-import { choose, chooseAll, showChosen, toggle } from "./select.js";
+import { choose, chooseAll, chooseList, showChosen, toggle } from "./select.js";
 
 const KEYS = {
   "?": "help", "/": "search", z: "undo", Z: "redo", y: "redo", h: "home", w: "next", n: "name", m: "merge", s: "split",
@@ -27,6 +27,7 @@ export function listenToKeys(perform) {
     if (event.key in ARROWS) return go(event);
     if (!box.checked) return;
     if (event.key === "a") return run(event, chooseAll);
+    if (event.key === "A") return run(event, chooseList);
     if (event.key === "x") return run(event, pick);
     if (event.key === "o") return run(event, openFocused);
     if (event.key in KEYS) run(event, () => perform(KEYS[event.key]));

@@ -1,26 +1,45 @@
 // Which images and categories are chosen: by click, shift-click, a box drawn with the mouse, or keys.
+import { ask } from "./review.js";
+
 let anchor = null;
+let beyond = []; // chosen rows that are on other pages of the list
 
 const tiles = () => [...document.querySelectorAll("#main [data-grid] > .tile")];
 const shot = (tile) => tile.querySelector(".shot");
 const isOn = (tile) => shot(tile).getAttribute("aria-pressed") === "true";
 const set = (tile, on) => shot(tile).setAttribute("aria-pressed", String(on));
 
-export const chosenRows = () => tiles().filter(isOn).map((tile) => Number(tile.dataset.row));
+const row = (tile) => Number(tile.dataset.row);
+
+export const chosenRows = () => [...tiles().filter(isOn).map(row), ...beyond];
 
 // Chosen categories; the first is the one that others would be merged into: known before named before new, then by size.
 export const chosenCategories = () =>
   [...document.querySelectorAll(".card .pick:checked")].map((box) => box.closest(".card"))
     .sort((a, b) => b.dataset.rank - a.dataset.rank || b.dataset.size - a.dataset.size);
 
-export function choose(rows) {
+export function choose(rows, others = []) {
   const wanted = new Set(rows);
-  for (const tile of tiles()) set(tile, wanted.has(Number(tile.dataset.row)));
+  beyond = others;
+  for (const tile of tiles()) set(tile, wanted.has(row(tile)));
   for (const box of rows.length ? [] : document.querySelectorAll(".pick:checked")) box.checked = false;
   showChosen();
 }
 
-export const chooseAll = () => choose(tiles().map((tile) => Number(tile.dataset.row)));
+export const chooseAll = () => choose(tiles().map(row));
+
+const listed = () => Number(document.querySelector("#main [data-total]")?.dataset.total ?? 0);
+
+// Every image of the list, those on its other pages too.
+export async function chooseList() {
+  if (listed() <= tiles().length) return chooseAll();
+  const asked = new URLSearchParams(location.search), category = document.getElementById("category")?.dataset.id;
+  if (category !== undefined) asked.set("category", category);
+  const found = await ask(`/api/rows?${asked}`);
+  if (!found) return;
+  const here = new Set(tiles().map(row));
+  choose([...here], found.rows.filter((one) => !here.has(one)));
+}
 
 export function toggle(tile, range) {
   const all = tiles();
@@ -49,7 +68,8 @@ export function showChosen() {
   if (!count) return;
   const text = document.createElement("strong");
   const [first, ...others] = cards.map((card) => card.dataset.name);
-  text.textContent = kind === "rows" ? `${count} selected` : others.length ? `${others.join(", ")} → ${first}` : first;
+  const away = beyond.length ? `, ${number(beyond.length)} on other pages` : "";
+  text.textContent = kind === "rows" ? `${number(count)} selected${away}` : others.length ? `${others.join(", ")} → ${first}` : first;
   bar.append(text);
   for (const [act, words, key] of BUTTONS[kind]) {
     const button = document.createElement("button"), hint = document.createElement("kbd");
@@ -60,11 +80,17 @@ export function showChosen() {
     button.disabled = kind === "categories" && count < 2;
     bar.append(button);
   }
-  const none = document.createElement("button");
-  none.type = "button";
-  none.textContent = "Select nothing";
-  none.addEventListener("click", () => choose([]));
-  bar.append(none);
+  if (kind === "rows" && !beyond.length && tiles().every(isOn) && listed() > count)
+    bar.append(plain(`Select all ${number(listed())}`, chooseList));
+  bar.append(plain("Select nothing", () => choose([])));
+}
+
+const number = (value) => value.toLocaleString("en");
+
+function plain(text, act) {
+  const button = Object.assign(document.createElement("button"), { type: "button", textContent: text });
+  button.addEventListener("click", act);
+  return button;
 }
 
 export function listenToPointer() {
@@ -100,7 +126,7 @@ function startBox(event) {
       const place = shot(tile).getBoundingClientRect();
       return place.left < drawn.right && place.right > drawn.left && place.top < drawn.bottom && place.bottom > drawn.top;
     });
-    choose([...before, ...met.map((tile) => Number(tile.dataset.row))]);
+    choose([...before, ...met.map(row)]);
     at.preventDefault();
   };
   const end = () => {
