@@ -101,3 +101,25 @@ def test_a_mirrored_view_mirrored_is_the_view(store):
     plain, mirrored = (images.crops(rows, views.Place(corners, torch.full((5,), is_so)), 24) for is_so in (False, True))
     assert torch.equal(mirrored.flip(3), plain)
     assert not torch.equal(mirrored, plain)
+
+
+def test_warped_views_turn_and_stretch_about_the_middle():
+    images = torch.zeros(3, 3, 9, 9)
+    images[:, :, 2, 4] = 1.0  # a dot above the middle
+    maps = torch.stack([torch.eye(2), torch.tensor([[0.0, 1.0], [-1.0, 0.0]]), 2 * torch.eye(2)])
+    same, turned, shrunk = views.warped(images, maps)
+    assert torch.allclose(same, images[0], atol=1e-5)
+    assert turned[0].argmax() in (4 * 9 + 2, 4 * 9 + 6)  # a quarter turn: beside the middle
+    assert shrunk[0].argmax() == 3 * 9 + 4  # half as far from it
+
+
+def test_places_with_maps_are_cut_and_joined_in_order():
+    place = views.Place.draw(6, True, torch.Generator().manual_seed(0), warp=0.2)
+    assert place.maps.shape == (6, 2, 2)
+    assert (place.maps - torch.eye(2)).abs().max() <= 0.2
+    again = views.Place.join(place[:2], place[2:])
+    for part in ("corners", "mirrored", "maps"):
+        assert torch.equal(getattr(again, part), getattr(place, part))
+    plain = views.Place.draw(6, True, torch.Generator().manual_seed(0))
+    assert plain.maps is None
+    assert torch.equal(plain.corners, place.corners)  # the rest is the same with and without

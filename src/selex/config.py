@@ -23,6 +23,7 @@ class Training:
         weight_decay: of all that is trained.
         trained_blocks: so many of the backbone's last blocks (or stages) are trained; None trains all of it.
         flip: views are mirrored at random.
+        warp: views are turned, stretched and sheared at random by up to so much, 0.15 is visible; the paper does not.
         hssk: pseudo-labels of all levels of abstraction; off: of the base level alone.
         use: unsupervised self-expertise; off: plain InfoNCE.
         sse: supervised self-expertise; off: the supervised contrastive loss of the labelled rows alone.
@@ -50,6 +51,7 @@ class Training:
     weight_decay: float = 1e-4
     trained_blocks: int | None = 2
     flip: bool = True
+    warp: float = 0.0
     hssk: bool = True
     use: bool = True
     sse: bool = True
@@ -77,7 +79,7 @@ class Training:
         for name in ("lr", "temperature", "supervised_temperature"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"{name} must be over 0, not {getattr(self, name)}")
-        for name in ("alpha", "balance", "momentum", "renew", "weight_decay"):
+        for name in ("alpha", "balance", "momentum", "renew", "warp", "weight_decay"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
         if self.view_bank < 0 or self.view_bank == 1:

@@ -179,7 +179,8 @@ class _Loop:
         """L2-normalised features of all images as the network is now."""
         chunks = self.states.centres()
         if self.method.augmented:
-            chunks = self.states.augmented(generator_of(self.seed, _AUGMENTED, epoch), self.settings.flip)
+            generator = generator_of(self.seed, _AUGMENTED, epoch)
+            chunks = self.states.augmented(generator, self.settings.flip, self.settings.warp)
         with self.fabric.autocast():
             made = [self.method.features(filled(states, self.states.chunk))[: len(states)] for states in chunks]
         features = normalize(torch.cat(made).float(), dim=1)
@@ -296,12 +297,12 @@ class _Loop:
         settings = self.settings
         if not settings.view_bank:
             return None
-        return ViewBank(self.states, settings.view_bank, settings.renew, settings.flip, self.seed)
+        return ViewBank(self.states, settings.view_bank, settings.renew, settings.flip, self.seed, settings.warp)
 
     def _new_views(self, rows: Tensor, generator: torch.Generator, mine: slice) -> Tensor:
-        places = [Place.draw(len(rows), self.settings.flip, generator)[mine] for _ in range(2)]
-        both = Place(*(torch.cat(parts) for parts in zip(*((p.corners, p.mirrored) for p in places), strict=True)))
-        return self.states.of(rows[mine].repeat(2), both)
+        settings = self.settings
+        places = [Place.draw(len(rows), settings.flip, generator, settings.warp)[mine] for _ in range(2)]
+        return self.states.of(rows[mine].repeat(2), Place.join(*places))
 
     def _bank_views(self, rows: Tensor, generator: torch.Generator, mine: slice) -> Tensor:
         assert self.bank

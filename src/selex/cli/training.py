@@ -28,6 +28,9 @@ Temperature = Annotated[
     float,
     typer.Option(metavar="X", help="Training: of the unsupervised loss; 0.1 suits a network from scratch."),
 ]
+Warp = Annotated[
+    float, typer.Option(metavar="X", help="Training: turn and stretch views at random by up to so much, such as 0.15.")
+]
 Blocks = Annotated[
     int, typer.Option(min=1, metavar="N", help="Training: so many of the backbone's last blocks or stages are trained.")
 ]
@@ -79,6 +82,7 @@ def settings(
     alpha: float,
     balance: float,
     temperature: float,
+    warp: float,
     trained_blocks: int,
     view_bank: int,
     micro_batch: int | None,
@@ -102,6 +106,7 @@ def settings(
         alpha=alpha,
         balance=balance,
         temperature=temperature,
+        warp=warp,
         trained_blocks=trained_blocks,
         view_bank=view_bank,
         micro_batch=micro_batch,

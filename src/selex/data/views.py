@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import affine_grid, grid_sample
 
 from selex.data.store import ImageStore
 
@@ -21,24 +22,44 @@ _BLOCK = 256 << 20  # bytes copied to the device at a time
 
 @dataclass(frozen=True)
 class Place:
-    """Where views are cut: corners `(n, 2)`, top and left as shares of the room there is; whether to mirror `(n,)`."""
+    """Where views are cut: corners `(n, 2)`, top and left as shares of the room there is; whether to mirror `(n,)`.
+
+    `maps` `(n, 2, 2)`, where there are any, turn and stretch each view about its middle.
+    """
 
     corners: Tensor
     mirrored: Tensor
+    maps: Tensor | None = None
 
     @classmethod
-    def draw(cls, n: int, flip: bool, generator: torch.Generator) -> Place:
+    def draw(cls, n: int, flip: bool, generator: torch.Generator, warp: float = 0.0) -> Place:
         """Random places; the generator is the host's, so that views do not depend on the device."""
         corners = torch.rand(n, 2, generator=generator)
-        return cls(corners, (torch.rand(n, generator=generator) < 0.5) & flip)
+        mirrored = (torch.rand(n, generator=generator) < 0.5) & flip
+        maps = torch.eye(2) + warp * (2 * torch.rand(n, 2, 2, generator=generator) - 1) if warp else None
+        return cls(corners, mirrored, maps)
 
     def __getitem__(self, index: slice) -> Place:
-        return Place(self.corners[index], self.mirrored[index])
+        return Place(self.corners[index], self.mirrored[index], None if self.maps is None else self.maps[index])
+
+    @classmethod
+    def join(cls, *places: Place) -> Place:
+        """One place after the other."""
+        maps = [place.maps for place in places if place.maps is not None]
+        corners, mirrored = torch.cat([p.corners for p in places]), torch.cat([p.mirrored for p in places])
+        return cls(corners, mirrored, torch.cat(maps) if maps else None)
 
     def corner(self, shapes: Tensor, crop: int) -> Tensor:
         """Top and left `(n, 2)`, in pixels, of crops of images of these shapes."""
         room = shapes - crop + 1
         return torch.minimum((self.corners.to(shapes.device).double() * room).long(), room - 1)
+
+
+def warped(views: Tensor, maps: Tensor) -> Tensor:
+    """Views `(n, 3, crop, crop)`, turned and stretched; what comes in from outside repeats the edge."""
+    shift = torch.zeros(len(maps), 2, 1)
+    grid = affine_grid(torch.cat([maps, shift], 2).to(views.device), list(views.shape), align_corners=False)
+    return grid_sample(views.float(), grid, padding_mode="border", align_corners=False)
 
 
 def cut(
