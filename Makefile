@@ -3,13 +3,19 @@ PYTHON ?= python3
 BIN = .venv/bin
 READY = .venv/ready
 
-.PHONY: demo test lint docs bench clean
+.PHONY: demo test browser lint docs bench clean
 
 demo: $(READY)
 	$(BIN)/selex demo --out demo
 
-test: $(READY)
+test: $(READY) browser
 	$(BIN)/python -m pytest
+
+# Chromium, for the tests of pages: installed where that is possible; where it is not, they are skipped.
+browser:
+	@command -v chromium >/dev/null || \
+	  { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && { apt-get update -qq; apt-get install -qq -y chromium >/dev/null; }; } || \
+	  echo "note: no chromium here: tests of pages in a browser are skipped" >&2
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -24,7 +30,6 @@ bench: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
 	$(BIN)/python benchmarks/cluster_cpu.py
 
-# Chromium, for the tests of the review page: installed where that is possible; where it is not, they are skipped.
 # venv is missing from some Debian installations: it is installed where that is possible, and said where it is not
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c "import ensurepip, venv" 2>/dev/null || \
@@ -33,9 +38,6 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
-	@command -v chromium >/dev/null || \
-	  { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && { apt-get update -qq; apt-get install -qq -y chromium >/dev/null; }; } || \
-	  echo "note: no chromium here: tests of the review page in a browser are skipped" >&2
 	@touch $(READY)
 
 clean:

@@ -5,6 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+from commands import digit_photos
+from selex.review.session import Review
+
 hypothesis.settings.register_profile("default", max_examples=40, deadline=None, derandomize=True)
 hypothesis.settings.load_profile("default")
 
@@ -33,3 +36,20 @@ def half_labelled(truth, n_known, seed=0):
         chosen = rng.choice(rows, max(1, len(rows) // 2), replace=False)
         labels[chosen] = category
     return labels
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with photos in it, and a cache of its own beside it."""
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    home = tmp_path / "home"
+    digit_photos(home / "photos")
+    return home
+
+
+@pytest.fixture
+def review(folder):
+    """The review of the run that a test module's own `folder` is."""
+    review = Review(folder)
+    yield review
+    review.ledger.close()

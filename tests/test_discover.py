@@ -33,15 +33,6 @@ BASE = ("discover", "photos", "--backbone", "pixels", "--out", "run")
 FIVE = (*BASE, "--categories", 5)
 
 
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """A folder with photos in it, and a cache of its own beside it."""
-    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
-    home = tmp_path / "home"
-    digit_photos(home / "photos")
-    return home
-
-
 def read(path):
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))

@@ -27,13 +27,6 @@ def folder(tmp_path):
     return small_run(tmp_path).folder
 
 
-@pytest.fixture
-def review(folder):
-    review = Review(folder)
-    yield review
-    review.ledger.close()
-
-
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     return Results.read(small_run(tmp_path_factory.mktemp("results")))

@@ -31,13 +31,6 @@ def folder(tmp_path):
     return small_run(tmp_path, images=True).folder
 
 
-@pytest.fixture
-def review(folder):
-    review = Review(folder)
-    yield review
-    review.ledger.close()
-
-
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     """A client of a run that many examples share."""

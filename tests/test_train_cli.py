@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file
 
 import selex as package
-from commands import contents, digit_photos, refused, selex
+from commands import contents, refused, selex
 from selex.config import Training
 from selex.fit import Ways
 from test_discover import FILES
@@ -19,15 +19,6 @@ TINY = ("--backbone", "tiny-vit", "--categories", 5)
 SHORT = ("--batch", 16, "--lr", 0.01, "--epochs", 1)
 DISCOVER = ("discover", "photos", *TINY, *SHORT, "--out", "run", "--method")
 TRAINED_FILES = sorted([*FILES, "model/trained.safetensors"])
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """A folder with photos in it, and a cache of its own beside it."""
-    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
-    home = tmp_path / "home"
-    digit_photos(home / "photos")
-    return home
 
 
 def read(path):

@@ -12,6 +12,7 @@ import typer
 
 from selex.cli import training
 from selex.cli.app import resumable
+from selex.config import Training
 
 if TYPE_CHECKING:
     from selex.bench.render import Table
@@ -62,7 +63,9 @@ def bench() -> None:
 
 
 @app.command()
+@training.trains
 def run(
+    asked: Training,
     dataset: Annotated[
         str,
         typer.Option(
@@ -92,21 +95,6 @@ def run(
     ] = None,
     store: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where decoded images are kept.")] = None,
     device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where it runs.")] = "auto",
-    epochs: training.Epochs = 200,
-    batch: training.BatchSize = 128,
-    lr: training.Rate = 0.1,
-    alpha: training.Alpha = 0.5,
-    balance: training.Lambda = 0.35,
-    temperature: training.Temperature = 1.0,
-    warp: training.Warp = 0.0,
-    trained_blocks: training.Blocks = 2,
-    view_bank: training.Bank = 0,
-    micro_batch: training.Micro = None,
-    interval: training.Interval = 1,
-    without: training.Without = None,
-    train_levels: training.TrainLevels = None,
-    targets: training.Targets = "labels",
-    published: training.Published = False,
 ) -> None:
     """Run the benchmark on a dataset, one result file a run; runs whose file is there already are left out.
 
@@ -119,30 +107,13 @@ def run(
     from selex.models import default_backbone
 
     place = find_device(device)
-    asked = training.settings(
-        epochs,
-        batch,
-        lr,
-        alpha,
-        balance,
-        temperature,
-        warp,
-        trained_blocks,
-        view_bank,
-        micro_batch,
-        interval,
-        without,
-        train_levels,
-        targets,
-        published,
-    )
     job = Job(
         dataset=dataset,
         root=root,
         method=method,
         backbone=backbone or default_backbone(place),
         training=asked,
-        variant=variant or ("published" if published else "paper"),
+        variant=variant or ("published" if asked.published else "paper"),
         suite=suite,
         crop=crop,
         weights=str(weights.absolute()) if weights else None,

@@ -11,6 +11,7 @@ import typer
 
 from selex.cli import training
 from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, app, parse_count, resumable
+from selex.config import Training
 from selex.errors import InputError
 from selex.progress import progress_bar
 
@@ -29,7 +30,9 @@ Store = Annotated[
 
 
 @app.command()
+@training.trains
 def discover(
+    asked: Training,
     context: typer.Context,
     photos: Annotated[
         Path,
@@ -72,21 +75,6 @@ def discover(
             "--continue", help="PHOTOS is a run: cluster it again, what was decided in `selex review` as labels."
         ),
     ] = False,
-    epochs: training.Epochs = 200,
-    batch: training.BatchSize = 128,
-    lr: training.Rate = 0.1,
-    alpha: training.Alpha = 0.5,
-    balance: training.Lambda = 0.35,
-    temperature: training.Temperature = 1.0,
-    warp: training.Warp = 0.0,
-    trained_blocks: training.Blocks = 2,
-    view_bank: training.Bank = 0,
-    micro_batch: training.Micro = None,
-    interval: training.Interval = 1,
-    without: training.Without = None,
-    train_levels: training.TrainLevels = None,
-    targets: training.Targets = "labels",
-    published: training.Published = False,
     resume: training.Resume = False,
     restart: training.Restart = False,
     tensorboard: training.Board = False,
@@ -114,23 +102,7 @@ def discover(
         weights=str(weights.absolute()) if weights else None,
         crop=crop,
         method=method,
-        training=training.settings(
-            epochs,
-            batch,
-            lr,
-            alpha,
-            balance,
-            temperature,
-            warp,
-            trained_blocks,
-            view_bank,
-            micro_batch,
-            interval,
-            without,
-            train_levels,
-            targets,
-            published,
-        ),
+        training=asked,
         levels=levels,
         restarts=restarts,
         balanced=not unbalanced,
@@ -142,24 +114,11 @@ def discover(
 
 
 @app.command()
+@training.trains
 def train(
+    asked: Training,
     run: RunFolder,
     method: training.MethodName = "selex",
-    epochs: training.Epochs = 200,
-    batch: training.BatchSize = 128,
-    lr: training.Rate = 0.1,
-    alpha: training.Alpha = 0.5,
-    balance: training.Lambda = 0.35,
-    temperature: training.Temperature = 1.0,
-    warp: training.Warp = 0.0,
-    trained_blocks: training.Blocks = 2,
-    view_bank: training.Bank = 0,
-    micro_batch: training.Micro = None,
-    interval: training.Interval = 1,
-    without: training.Without = None,
-    train_levels: training.TrainLevels = None,
-    targets: training.Targets = "labels",
-    published: training.Published = False,
     resume: training.Resume = False,
     restart: training.Restart = False,
     tensorboard: training.Board = False,
@@ -175,27 +134,7 @@ def train(
 
     opened = Run.open(run)
     store = store or opened.store
-    if resume:
-        config = interrupted(opened)
-    else:
-        asked = training.settings(
-            epochs,
-            batch,
-            lr,
-            alpha,
-            balance,
-            temperature,
-            warp,
-            trained_blocks,
-            view_bank,
-            micro_batch,
-            interval,
-            without,
-            train_levels,
-            targets,
-            published,
-        )
-        config = replace(opened.config, method=method, training=asked)
+    config = interrupted(opened) if resume else replace(opened.config, method=method, training=asked)
     _discover(config, run, find_device(device), store, False, restart, tensorboard)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
+from selex.config import Training
 from selex.errors import InputError
-
-if TYPE_CHECKING:
-    from selex.config import Training
 
 MethodName = Annotated[
     str,
@@ -73,32 +74,31 @@ Restart = Annotated[bool, typer.Option("--restart", help="Train from the beginni
 Board = Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard too, to RUN/tensorboard.")]
 
 _PARTS = ("hssk", "use", "sse", "flip")
+_PAPER = Training()
 
 
 def settings(
-    epochs: int,
-    batch: int,
-    lr: float,
-    alpha: float,
-    balance: float,
-    temperature: float,
-    warp: float,
-    trained_blocks: int,
-    view_bank: int,
-    micro_batch: int | None,
-    interval: int,
-    without: list[str] | None,
-    train_levels: int | None,
-    targets: str,
-    published: bool,
+    epochs: Epochs = _PAPER.epochs,
+    batch: BatchSize = _PAPER.batch,
+    lr: Rate = _PAPER.lr,
+    alpha: Alpha = _PAPER.alpha,
+    balance: Lambda = _PAPER.balance,
+    temperature: Temperature = _PAPER.temperature,
+    warp: Warp = _PAPER.warp,
+    trained_blocks: Blocks = 2,
+    view_bank: Bank = _PAPER.view_bank,
+    micro_batch: Micro = None,
+    interval: Interval = _PAPER.interval,
+    without: Without = None,
+    train_levels: TrainLevels = None,
+    targets: Targets = _PAPER.targets,
+    published: Published = False,
 ) -> Training:
-    """The settings of training, from the options."""
-    from selex.config import Training
-
+    """The settings of training, from its options: the one list of them."""
     for part in without or ():
         if part not in _PARTS:
             raise InputError(f"--without {part}: give one of {', '.join(_PARTS)}")
-    parts = dict.fromkeys(without or (), False)
+    parts: dict[str, Any] = dict.fromkeys(without or (), False)
     return Training(
         epochs=epochs,
         batch=batch,
@@ -114,5 +114,21 @@ def settings(
         levels=train_levels,
         targets=cast(Literal["labels", "radii"], targets),
         published=published,
-        **cast(dict[str, Any], parts),
+        **parts,
     )
+
+
+def trains(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of training; it gets what they say as its argument `asked`."""
+    own, shared = (inspect.signature(function, eval_str=True) for function in (command, settings))
+    kept = [parameter for name, parameter in own.parameters.items() if name != "asked"]
+    parameters = [*kept, *shared.parameters.values()]
+
+    @wraps(command)
+    def with_options(**given: Any) -> None:
+        options = {name: given.pop(name) for name in shared.parameters}
+        command(**given, asked=settings(**options))
+
+    with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_options
