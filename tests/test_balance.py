@@ -22,18 +22,21 @@ def problems(draw, whole=False):
 
 
 def in_all_ways(x, centers, capacity):
-    """Labels from each implementation: all distances known, freed rows worked out anew, every row every round."""
+    """Labels from each implementation: all distances known, freed rows worked out anew, every row every round,
+    and that with rows which are not there."""
     room = torch.from_numpy(capacity)
     rows = Rows(x)
     shifted = torch.from_numpy(centers) - rows.shift
     tight = Rows(x, memory=1)
     single = Rows(x.astype(np.float32))
     known = single.distances(shifted.float())
+    more = balance.padded(balance.keys_of(known), room, len(x) + 3)
     return {
         "known": balance.match_freed(rows, shifted, room, rows.distances(shifted))[0],
         "chosen": balance.stable_match(rows, shifted, room)[0],
         "anew": balance.match_freed(tight, shifted, room)[0],
         "at once": balance.match_at_once(known, room)[0],
+        "at once, padded": balance.rounds(*more)[: len(x)],
     }
 
 

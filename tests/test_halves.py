@@ -35,6 +35,7 @@ NETWORKS = {
     "gated": lambda: vit(mlp_layer=SwiGLUPacked, act_layer=nn.SiLU),
     "no biases": lambda: vit(qkv_bias=False),
     "norm before": lambda: vit(pre_norm=True),
+    "any size": lambda: vit(dynamic_img_size=True),
     "mean of tokens": lambda: vit(global_pool="avg"),
     "attention pooling": lambda: vit(global_pool="map"),
     "parallel blocks": lambda: vit(block_fn=ParallelScalingBlock),

@@ -16,6 +16,7 @@ from selex.losses import (
     info_nce,
     logits,
     radius_targets,
+    self_expertise,
     supervised_contrastive,
     supervised_self_expertise,
     unsupervised_self_expertise,
@@ -49,6 +50,15 @@ def test_supervised_contrastive_as_plain_loops(seed, kind, temperature):
     labels[0] = -1  # views may differ, and rows may be alone
     expected = plain.supervised_contrastive(batch.rows.tolist(), labels.tolist(), temperature, kind)
     equal(supervised_contrastive(batch.rows, labels, temperature, kind), expected)
+
+
+@given(seeds, kinds, st.sampled_from(FORMS), temperatures)
+def test_both_losses_at_once_are_the_two_of_them(seed, kind, form, temperature):
+    batch = Batch(seed)
+    targets, labels, levels = use_targets(batch.levels, 0.5), batch.labels.repeat(2), batch.levels.repeat(1, 2)
+    use, sse = self_expertise(batch.rows, targets, labels, levels, (temperature, 0.3), kind, form)
+    equal(use, unsupervised_self_expertise(batch.a, batch.v, targets, temperature, kind, form).item())
+    equal(sse, supervised_self_expertise(batch.rows, labels, levels, 0.3, kind).item())
 
 
 @given(seeds, st.floats(0, 1), st.sampled_from(["rows", "columns"]))

@@ -102,7 +102,8 @@ def test_a_batch_in_pieces_has_the_same_gradient(name, way, micro_batch, data):
     found = {}
     for size in (None, micro_batch):
         method = prepared(name, data, micro_batch=size, **way)
-        losses = loop(method, data)._forward_backward(batch(data, method))
+        given = batch(data, method)
+        losses = loop(method, data)._forward_backward(given.states, given.rows, given.labels)
         found[size] = (
             {key: float(value) for key, value in losses.items()},
             {key: tensor.grad for key, tensor in method.named_parameters() if tensor.requires_grad},

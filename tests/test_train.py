@@ -14,6 +14,7 @@ from selex import train as loop_module
 from selex.checkpoint import Checkpoints
 from selex.errors import InputError
 from selex.launch import start
+from selex.speed import same_bits
 from selex.train import Watch, check, draw
 from training_for_tests import TRAINED, batch, digit_data, fit, loop, small, weights, without_times
 
@@ -86,7 +87,7 @@ def test_only_what_is_trained_is_optimised_and_kept(data, tmp_path):
     trained = {key for key, tensor in method.named_parameters() if tensor.requires_grad}
     state = keep.latest()
     assert set(state["method"]) == trained
-    assert all(key.startswith(("head.", "tail.rest.blocks.1.")) for key in trained)
+    assert all(key.startswith(("head.", "tail.rest.blocks.0.")) for key in trained)
     assert len(state["optimizer"]) == len(trained)
     parts = loop(method, data)
     assert [id(tensor) for tensor in parts.optimizer.param_groups[0]["params"]] == [id(t) for t in parts.trained]
@@ -237,3 +238,11 @@ def test_a_cluster_that_was_asked_in_a_way_that_does_not_work(monkeypatch):
     monkeypatch.delenv("SLURM_NTASKS_PER_NODE", raising=False)
     with pytest.raises(InputError, match=r"cannot train with 4 processes: .*--ntasks-per-node"):
         start("cpu")
+
+
+def test_same_bits_is_asked_for_inside_and_not_after():
+    with same_bits():
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.utils.deterministic.fill_uninitialized_memory

@@ -98,7 +98,8 @@ class ViewBank:
     def pick(self, rows: Tensor, slots: Tensor) -> Tensor:
         """States of rows, each in the view of the given number."""
         assert self.bank is not None
-        return self.bank[(slots * len(self.states) + rows).to(self.bank.device)].to(self.states.device)
+        entries = (slots * len(self.states) + rows).to(self.bank.device)
+        return self.bank.index_select(0, entries).to(self.states.device)
 
     def _rounds(self, epoch: int) -> Any:
         """How often each chunk was renewed until an epoch, going round and round through the bank."""

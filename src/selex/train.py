@@ -26,7 +26,7 @@ from selex.launch import Fabric
 from selex.methods.base import Batch, Method, here_only
 from selex.metrics import matched
 from selex.progress import training_bar
-from selex.speed import Graph, compiled_blocks
+from selex.speed import Graph, beside, compiled_blocks, same_bits, together
 from selex.states import CPU_CHUNK, States, ViewBank, filled, generator_of
 from selex.types import Level
 
@@ -119,6 +119,7 @@ class _Loop:
         self.bank = self._bank()
         self.compile = compile
         self.graph = Graph(self._forward_backward) if self._can_graph() else None
+        self.embed = Graph(self._embed) if self.device.type == "cuda" else self._embed
         self.trained = [parameter for parameter in method.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.SGD(
             self.trained,
@@ -150,11 +151,14 @@ class _Loop:
 
     def let_go(self) -> None:
         """Hold on to nothing: the device's memory is free once nobody uses the method."""
-        self.method.gather, self.graph, self.bank = here_only, None, None
+        self.method.gather, self.graph, self.bank, self.embed = here_only, None, None, self._embed
 
     def prepare(self, epoch: int) -> Entry:
         """Pseudo-labels, made once and shared by all processes, and what can be seen of them."""
         seen: Entry = {}
+        if self.bank:
+            with beside(self.device):
+                self.bank.turn_to(epoch)
         if self.fabric.is_global_zero:
             rows: list[Tensor] = []
 
@@ -168,8 +172,7 @@ class _Loop:
         if self.fabric.world_size > 1:
             memory = {name: _host(value) for name, value in self.method.memory().items()}
             self.method.remember(_to(self.fabric.broadcast(memory), self.device))
-        if self.bank:
-            self.bank.turn_to(epoch)
+        together(self.device)
         if self.graph:
             self.graph.forget()  # it reads pseudo-labels where they were
         return seen
@@ -181,12 +184,17 @@ class _Loop:
         if self.method.augmented:
             generator = generator_of(self.seed, _AUGMENTED, epoch)
             chunks = self.states.augmented(generator, self.settings.flip, self.settings.warp)
-        with self.fabric.autocast():
-            made = [self.method.features(filled(states, self.states.chunk))[: len(states)] for states in chunks]
-        features = normalize(torch.cat(made).float(), dim=1)
+        made = [self.embed(filled(states, self.states.chunk))["features"][: len(states)] for states in chunks]
+        features = torch.cat(made)
         if not features.isfinite().all():
             raise InputError(f"features are not finite before epoch {epoch}; {self._last_good()}; try a smaller --lr")
         return features
+
+    @torch.no_grad()
+    def _embed(self, states: Tensor) -> dict[str, Tensor]:
+        with self.fabric.autocast(), same_bits():
+            features = self.method.features(states)
+        return {"features": normalize(features.float(), dim=1)}
 
     def epoch(self, epoch: int, bar: Any) -> Entry:
         """All steps of an epoch; the mean of each loss."""
@@ -221,20 +229,23 @@ class _Loop:
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """One step of the optimiser; the losses."""
-        losses = self.graph(batch) if self.graph else self._forward_backward(batch)
+        work = self.graph or self._forward_backward
+        losses = work(batch.states, batch.rows, batch.labels)
         if self.fabric.world_size > 1:
             self._add_up()
         self.optimizer.step()
         return losses
 
-    def _forward_backward(self, batch: Batch) -> dict[str, Tensor]:
-        """The losses, and the gradient of the first of them in place of the one before."""
+    def _forward_backward(self, *tensors: Tensor) -> dict[str, Tensor]:
+        """The losses of a batch, and the gradient of the first of them in place of the one before."""
+        batch = Batch(*tensors)
         self.optimizer.zero_grad(set_to_none=True)
-        if self.settings.micro_batch:
-            return self._in_pieces(batch)
-        with self.fabric.autocast():
-            losses = self.method(batch)
-        losses["loss"].backward()
+        with same_bits():
+            if self.settings.micro_batch:
+                return self._in_pieces(batch)
+            with self.fabric.autocast():
+                losses = self.method(batch)
+            losses["loss"].backward()
         return {name: value.detach() for name, value in losses.items()}
 
     def _in_pieces(self, batch: Batch) -> dict[str, Tensor]:

@@ -7,10 +7,17 @@ cluster id and the lower row come first. Shapes: n rows, k clusters.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from selex.cluster.rows import Rows, count
+
+_NEVER = torch.iinfo(torch.long).max
+_RECORDED = 1 << 21  # entries of a problem that is small enough to keep its rounds recorded
+_ROUNDS = 4  # recorded at a time
+_STEP = 1024  # rows; problems of nearly one size share a record
 
 
 def stable_match(rows: Rows, centers: Tensor, capacity: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,24 +59,85 @@ def match_freed(rows: Rows, centers: Tensor, capacity: Tensor, known: Tensor | N
 
 
 def match_at_once(known: Tensor, capacity: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for a GPU and few rows, where a round costs its launches and not its arithmetic: every row, every round.
-
-    A float32 ≥ 0 and a row number make one whole number that orders as (distance, row) does.
-    """
+    """The same for a GPU and few rows: every row in every round, which costs its launches and not its arithmetic."""
     n, k = known.shape
-    keys = (known.view(torch.int32).long() << 32) | torch.arange(n, device=known.device)[:, None]
-    never = torch.iinfo(torch.long).max
-    worst = torch.where(capacity > 0, never - 1, -1)  # a cluster keeps what comes no later than its worst row
-    bounds = torch.arange(k + 1, device=known.device) << 32
-    while True:
-        nearest, labels = torch.where(keys <= worst, keys, never).min(1)
-        by_cluster, order = torch.sort((labels << 32) | (nearest >> 32), stable=True)
-        first = torch.searchsorted(by_cluster, bounds)
-        full = first[1:] - first[:-1] > capacity
-        if not full.any():
-            return labels, known.gather(1, labels[:, None])[:, 0]
-        last = (first[:-1] + capacity - 1).clamp_(0, n - 1)
-        worst = torch.where(full, nearest[order[last]], worst)
+    keys = keys_of(known)
+    if known.is_cuda and n * k <= _RECORDED:
+        labels = _recorded(-(-n // _STEP) * _STEP, k, known.device).match(keys, capacity)
+    else:
+        labels = rounds(keys, capacity)
+    return labels, known.gather(1, labels[:, None])[:, 0]
+
+
+def keys_of(distances: Tensor) -> Tensor:
+    """A float32 ≥ 0 and a row number make one whole number that orders as (distance, row) does."""
+    rows = torch.arange(len(distances), device=distances.device)[:, None]
+    return (distances.view(torch.int32).long() << 32) | rows
+
+
+def rounds(keys: Tensor, capacity: Tensor) -> Tensor:
+    """Cluster of every row, after as many rounds as it takes."""
+    worst, going = _no_worst(capacity), True
+    while going:
+        labels, worst, full = _round(keys, capacity, worst)
+        going = bool(full.any())
+    return labels
+
+
+def _no_worst(capacity: Tensor) -> Tensor:
+    """Key of the worst row that each cluster keeps, before there is any: it keeps what comes no later."""
+    return torch.where(capacity > 0, _NEVER - 1, -1)
+
+
+def _round(keys: Tensor, capacity: Tensor, worst: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Every row goes to the nearest cluster that would keep it; clusters over capacity learn their worst row anew.
+
+    Once no cluster is over capacity a further round changes nothing.
+    """
+    nearest, labels = torch.where(keys <= worst, keys, _NEVER).min(1)
+    by_cluster, order = torch.sort((labels << 32) | (nearest >> 32), stable=True)
+    first = torch.searchsorted(by_cluster, torch.arange(len(capacity) + 1, device=keys.device) << 32)
+    full = first[1:] - first[:-1] > capacity
+    last = (first[:-1] + capacity - 1).clamp_(0, len(keys) - 1)
+    return labels, torch.where(full, nearest[order[last]], worst), full
+
+
+def padded(keys: Tensor, capacity: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The same problem with n rows: those that are not there go to a cluster of their own, which has room for all."""
+    more = torch.full((n, keys.shape[1] + 1), _NEVER, device=keys.device)
+    more[: len(keys), :-1] = keys
+    more[len(keys) :, -1] = 0
+    return more, torch.cat([capacity, capacity.new_tensor([n])])
+
+
+class _Recorded:
+    """A few rounds for up to n rows and k clusters, recorded once and replayed with a single launch."""
+
+    def __init__(self, n: int, k: int, device: torch.device) -> None:
+        self.n = n
+        nobody = torch.zeros(0, k, dtype=torch.long, device=device)
+        self.keys, self.capacity = padded(nobody, torch.zeros(k, dtype=torch.long, device=device), n)
+        self.worst = _no_worst(self.capacity)
+        _round(self.keys, self.capacity, self.worst)  # what is made at the first call must not be recorded
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            worst = self.worst
+            for _ in range(_ROUNDS):
+                self.labels, worst, full = _round(self.keys, self.capacity, worst)
+            self.worst.copy_(worst)
+            self.going = full.any()
+
+    def match(self, keys: Tensor, capacity: Tensor) -> Tensor:
+        for own, given in zip((self.keys, self.capacity), padded(keys, capacity, self.n), strict=True):
+            own.copy_(given)
+        self.worst.copy_(_no_worst(self.capacity))
+        self.graph.replay()
+        while self.going:
+            self.graph.replay()
+        return self.labels[: len(keys)].clone()
+
+
+_recorded = lru_cache(maxsize=16)(_Recorded)
 
 
 def sweep(rows: Rows, centers: Tensor, labels: Tensor, distances: Tensor, capacity: Tensor) -> tuple[Tensor, Tensor]:

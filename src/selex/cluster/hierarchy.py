@@ -84,12 +84,22 @@ def level_sizes(n_known: int, n_novel: int) -> list[tuple[int, int]]:
 
 
 def _group(level: Level, n_groups: int, rng: np.random.Generator, memory: int) -> Tensor:
-    """Plain k-means of a level's known prototypes: the group of each."""
+    """Plain k-means of a level's known prototypes: the group of each.
+
+    They are few: on the host, which needs no launch for each small operation, and on one core of it.
+    """
+    centers = torch.as_tensor(level.centers)
     if not n_groups:
-        return torch.arange(0, device=torch.as_tensor(level.centers).device)
-    rows = Rows(level.centers[: level.n_known], memory)
-    unlabelled = torch.full((rows.n,), UNLABELLED, device=rows.device)
-    return torch.as_tensor(run(rows, unlabelled, 0, n_groups, Settings(balanced=False), rng).labels)
+        return torch.arange(0, device=centers.device)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        rows = Rows(centers[: level.n_known].cpu(), memory)
+        unlabelled = torch.full((rows.n,), UNLABELLED)
+        found = run(rows, unlabelled, 0, n_groups, Settings(balanced=False), rng)
+    finally:
+        torch.set_num_threads(threads)
+    return torch.as_tensor(found.labels).to(centers.device)
 
 
 def _hyper_labels(base: Level, group: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 - `logits`: minus distance, or cosine, of rows
 - `info_nce`, `supervised_contrastive`: the two losses of GCD
 - `use_targets`, `radius_targets`, `cluster_radii`, `TargetVariant`: the target matrix of unsupervised self-expertise
-- `unsupervised_self_expertise`, `supervised_self_expertise`: the two losses of SelEx
+- `unsupervised_self_expertise`, `supervised_self_expertise`: the two losses of SelEx; `self_expertise`: both at once
 - `prefix_distances`, `prefix_sizes`: distances over leading dims, for all levels in one pass
 - `self_distillation`, `teacher_temperature`, `mean_entropy`, `supervised_cross_entropy`: what SimGCD adds
 """
@@ -13,6 +13,7 @@ from selex.losses.distillation import mean_entropy, self_distillation, supervise
 from selex.losses.expertise import (
     prefix_distances,
     prefix_sizes,
+    self_expertise,
     supervised_self_expertise,
     unsupervised_self_expertise,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "prefix_sizes",
     "radius_targets",
     "self_distillation",
+    "self_expertise",
     "supervised_contrastive",
     "supervised_cross_entropy",
     "supervised_self_expertise",

@@ -56,7 +56,7 @@ def info_nce(view_a: Tensor, view_b: Tensor, temperature: float, kind: Kind = "d
         The loss, a scalar.
     """
     log_shares = log_shares_of_views(view_a, view_b, temperature, kind)
-    return -log_shares.gather(1, positive_index(log_shares)[:, None]).mean()
+    return -positives_of(log_shares).mean()
 
 
 def supervised_contrastive(embeddings: Tensor, labels: Tensor, temperature: float, kind: Kind = "distance") -> Tensor:
@@ -93,12 +93,19 @@ def log_shares_of_views(view_a: Tensor, view_b: Tensor, temperature: float, kind
     """`2b × 2b` logarithm of the softmax over each row's logits, its own entry left out."""
     check_same_rows(view_a, view_b)
     check_temperature(temperature)
-    rows = torch.cat([view_a, view_b])
-    scaled = logits_among(rows, kind) / temperature
+    return log_shares_of(logits_among(torch.cat([view_a, view_b]), kind), temperature)
+
+
+def log_shares_of(square: Tensor, temperature: float) -> Tensor:
+    """The same from the logits between all rows."""
+    scaled = square / temperature
     return without(scaled, own_entries(scaled)).log_softmax(1)
 
 
-def positive_index(rows: Tensor) -> Tensor:
-    """The other view of each of 2b rows: i + b in the first half, i - b in the second."""
-    n = len(rows)
-    return torch.arange(n, device=rows.device).roll(n // 2)
+def positives_of(square: Tensor) -> Tensor:
+    """The entry of each of 2b rows at its other view: column i + b in the first half, i - b in the second.
+
+    Two diagonals: their gradient adds nothing up, so that it is the same in every bit each time, on a GPU too.
+    """
+    b = len(square) // 2
+    return torch.cat([square.diagonal(b), square.diagonal(-b)])

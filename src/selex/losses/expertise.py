@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from selex.errors import InputError
-from selex.losses.contrastive import log_shares_of_views, supervised_from_logits
+from selex.losses.contrastive import log_shares_of, log_shares_of_views, supervised_from_logits
 from selex.losses.similarity import (
     KINDS,
     Kind,
@@ -48,10 +48,7 @@ def unsupervised_self_expertise(
         The loss, a scalar.
     """
     check_choice("form", form, tuple(_FORMS))
-    log_shares = log_shares_of_views(view_a, view_b, temperature, kind)
-    if targets.shape != log_shares.shape:
-        raise InputError(f"targets must be of shape {tuple(log_shares.shape)}, not {tuple(targets.shape)}")
-    return _FORMS[form](log_shares, targets.to(log_shares.dtype)).sum(1).mean()
+    return _unsupervised(log_shares_of_views(view_a, view_b, temperature, kind), targets, form)
 
 
 def supervised_self_expertise(
@@ -73,16 +70,39 @@ def supervised_self_expertise(
     Returns:
         The loss, a scalar.
     """
-    check_choice("kind", kind)
     check_temperature(temperature)
-    check_labels(labels, embeddings)
-    if level_labels.ndim != 2 or level_labels.shape[1] != len(labels):
-        raise InputError(f"level_labels must be levels × {len(labels)} rows, not of shape {tuple(level_labels.shape)}")
-    sizes = prefix_sizes(embeddings.shape[1], len(level_labels))
-    scaled = KINDS[kind](*prefix_products(embeddings, sizes)) / temperature
-    losses = supervised_from_logits(scaled, torch.cat([labels[None], level_labels]))
-    weights = 0.5 ** torch.arange(len(losses), device=losses.device)
-    return (weights * losses).sum() / (2 if len(level_labels) else 1)
+    return _supervised(_prefix_logits(embeddings, labels, level_labels, kind), labels, level_labels, temperature)
+
+
+def self_expertise(
+    embeddings: Tensor,
+    targets: Tensor,
+    labels: Tensor,
+    level_labels: Tensor,
+    temperatures: tuple[float, float],
+    kind: Kind = "distance",
+    form: Literal["softmax", "binary"] = "softmax",
+) -> tuple[Tensor, Tensor]:
+    """Both losses of a batch, from one pass over its embeddings: those of USE are the largest prefix of SSE's.
+
+    Args:
+        embeddings: `2b × d` embeddings, one view of each image below the other.
+        targets: `2b × 2b`, see `unsupervised_self_expertise`.
+        labels: category of each of the 2b rows, -1 where unknown.
+        level_labels: `L × 2b`, see `supervised_self_expertise`.
+        temperatures: of the unsupervised and of the supervised loss.
+        kind: `"distance"` or `"cosine"`, see `logits`.
+        form: see `unsupervised_self_expertise`.
+
+    Returns:
+        `unsupervised_self_expertise` and `supervised_self_expertise`.
+    """
+    check_choice("form", form, tuple(_FORMS))
+    for temperature in temperatures:
+        check_temperature(temperature)
+    prefixes = _prefix_logits(embeddings, labels, level_labels, kind)
+    use = _unsupervised(log_shares_of(prefixes[0], temperatures[0]), targets, form)
+    return use, _supervised(prefixes, labels, level_labels, temperatures[1])
 
 
 def prefix_sizes(dims: int, n_levels: int) -> list[int]:
@@ -103,6 +123,27 @@ def prefix_distances(z: Tensor, sizes: Sequence[int]) -> Tensor:
     if not all(1 <= size <= z.shape[1] for size in sizes) or not sizes:
         raise InputError(f"sizes must be from 1 to {z.shape[1]}, not {list(sizes)}")
     return distances(*prefix_products(z, sizes))
+
+
+def _prefix_logits(embeddings: Tensor, labels: Tensor, level_labels: Tensor, kind: Kind) -> Tensor:
+    """`L + 1 × n × n` logits over the dims of the ground truth, of which there are all, and of each level."""
+    check_choice("kind", kind)
+    check_labels(labels, embeddings)
+    if level_labels.ndim != 2 or level_labels.shape[1] != len(labels):
+        raise InputError(f"level_labels must be levels × {len(labels)} rows, not of shape {tuple(level_labels.shape)}")
+    return KINDS[kind](*prefix_products(embeddings, prefix_sizes(embeddings.shape[1], len(level_labels))))
+
+
+def _unsupervised(log_shares: Tensor, targets: Tensor, form: str) -> Tensor:
+    if targets.shape != log_shares.shape:
+        raise InputError(f"targets must be of shape {tuple(log_shares.shape)}, not {tuple(targets.shape)}")
+    return _FORMS[form](log_shares, targets.to(log_shares.dtype)).sum(1).mean()
+
+
+def _supervised(prefixes: Tensor, labels: Tensor, level_labels: Tensor, temperature: float) -> Tensor:
+    losses = supervised_from_logits(prefixes / temperature, torch.cat([labels[None], level_labels]))
+    weights = 0.5 ** torch.arange(len(losses), device=losses.device)
+    return (weights * losses).sum() / (2 if len(level_labels) else 1)
 
 
 def _softmax_form(log_shares: Tensor, targets: Tensor) -> Tensor:

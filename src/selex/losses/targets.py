@@ -15,7 +15,6 @@ from torch.nn.functional import normalize
 
 from selex.cluster.kmeans import distances_to_own
 from selex.errors import InputError
-from selex.losses.contrastive import positive_index
 from selex.losses.similarity import check_choice, check_same_rows, full_precision, logits_among
 from selex.types import Level
 
@@ -104,7 +103,7 @@ def _targets(far: Tensor, alpha: float, variant: TargetVariant) -> Tensor:
     """Eq. 9 from the sums of eq. 8, for 2b rows."""
     if not 0 <= alpha <= 1:
         raise InputError(f"alpha must be from 0 to 1, not {alpha}")
-    positive = torch.zeros_like(far).scatter(1, positive_index(far)[:, None], 1)
+    positive = torch.eye(len(far), dtype=far.dtype, device=far.device).roll(len(far) // 2, 1)
     y = far.fill_diagonal_(0).where(positive == 0, 1)
     # keepdim divides entry (i, j) by the sum of row i; without it numbers are matched with columns, and it is row j's
     y = y / y.sum(1, keepdim=variant.sums == "rows")

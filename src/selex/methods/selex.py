@@ -15,8 +15,7 @@ from selex.losses import (
     TargetVariant,
     cluster_radii,
     radius_targets,
-    supervised_self_expertise,
-    unsupervised_self_expertise,
+    self_expertise,
     use_targets,
 )
 from selex.methods.base import Batch, Losses, Method, Task, no_levels, views
@@ -75,10 +74,10 @@ class SelEx(Method):
         embeddings, settings = encoded[0], self.settings
         levels = self.level_labels[:, batch.rows]
         targets = self.targets(encoded, batch, levels)
-        use = unsupervised_self_expertise(*views(embeddings), targets, settings.temperature, self.kind, settings.form)
         pseudo = levels if settings.sse else no_levels(batch.rows)
-        sse = supervised_self_expertise(
-            embeddings, batch.labels.repeat(2), pseudo.repeat(1, 2), settings.supervised_temperature, self.kind
+        temperatures = settings.temperature, settings.supervised_temperature
+        use, sse = self_expertise(
+            embeddings, targets, batch.labels.repeat(2), pseudo.repeat(1, 2), temperatures, self.kind, settings.form
         )
         loss = (1 - settings.balance) * use + settings.balance * sse
         return {"loss": loss, "use": use.detach(), "sse": sse.detach()}
