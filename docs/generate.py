@@ -55,10 +55,12 @@ it and what the suites are. The paper's numbers are those of `benchmarks/paper.t
 Read ours with this in mind. They are of **20 epochs**, not 200, with images of **168 pixels** and a **ViT-S**, so
 they are to be compared with each other, not with the paper's. GCD and SelEx have the best of the learning rates 0.01,
 0.03 and 0.1 with one seed, 0.01 for both; the published reading of SelEx has the better of 0.01 and 0.03. SelEx has
-**alpha 1**, as the published script has for CUB; the paper's text says 0.5. *base-level* is SelEx with the pseudo-
-labels of the base level alone. Some rows have one or two seeds, and say little. The labelled half is drawn as
-published, but over files sorted by name, not in the order of the official list. What was tried besides, and what it
-suggests, is in the [log](log.md)."""
+**alpha 1**, as the published script has for CUB; the paper's text says 0.5. *whiten*, *views* and *prototypes* are
+[ours](training.md#beyond-the-paper), not the paper's; *base-level* is SelEx with the pseudo-labels of the base level
+alone, made with an older version. *Frozen features* are clustered by BSSK unless a row says otherwise. Some rows have
+one or two seeds, and say little. Up to five runs shared the GPU, so their seconds are no measure. The labelled half is
+drawn as published, but over files sorted by name, not in the order of the official list. What was tried besides, and
+what it suggests, is in the [log](log.md)."""
 
 NO_RESULTS_TEXT = """No result is stored yet. Run the benchmark, put its files into `benchmarks/results/paper/`, draw
 the figures and rewrite this page:

@@ -91,6 +91,8 @@ def test_a_run_folder_file_by_file(place):
         "levels": None,
         "restarts": 3,
         "balanced": True,
+        "whiten": 0.0,
+        "views": 1,
         "size": 32,
         "seed": 3,
     }

@@ -15,6 +15,7 @@ import layouts_for_tests as layouts
 import lite1_reference
 from embed_in_pieces import BATCH, ROWS, Noise
 from selex import embed as embedding
+from selex.data.views import fixed_places
 from selex.embed import embed
 from selex.errors import InputError
 from selex.models import load_backbone
@@ -77,6 +78,38 @@ def test_folded_norms_give_the_features_of_the_backbone_and_leave_it_alone(tmp_p
 def test_any_batch_size_gives_the_same_features(batch_size, backbone):
     features = embed(backbone, Noise(), device="cpu", batch_size=batch_size)
     np.testing.assert_allclose(features, whole(backbone), atol=1e-5)
+
+
+class Seen(Noise):
+    """Noise that can be looked at from elsewhere: another view is the same image, brighter by where it is cut."""
+
+    def crops(self, rows, place, crop):
+        brighter = (40 * place.corners.sum(1) + 15 * place.mirrored).round().long()
+        return (self.centre_crops(rows, crop).long() + brighter[:, None, None, None]).clamp(max=255).to(torch.uint8)
+
+
+@pytest.mark.parametrize(("views", "corners"), [(2, 1), (10, 5)])
+def test_a_feature_is_the_mean_over_views(views, corners, backbone, tmp_path):
+    places = fixed_places(ROWS, views)
+    kinds = {(tuple(place.corners[0].tolist()), bool(place.mirrored[0])) for place in places}
+    assert len(kinds) == len(places) == views
+    assert len({corner for corner, _ in kinds}) == corners
+
+    class Only(Seen):
+        place = places[0]
+
+        def centre_crops(self, rows, crop):
+            return Seen().crops(rows, self.place[rows[0] : rows[-1] + 1], crop)
+
+    alone = []
+    for place in places:
+        Only.place = place
+        alone.append(embed(backbone, Only(), device="cpu", batch_size=BATCH))
+    mean = np.mean(alone, 0)
+    found = embed(backbone, Seen(), tmp_path / "f.npy", device="cpu", batch_size=BATCH, views=views)
+    np.testing.assert_allclose(found, mean / np.linalg.norm(mean, axis=1, keepdims=True), atol=1e-5)
+    again = embed(backbone, Seen(), tmp_path / "f.npy", device="cpu", batch_size=BATCH)
+    assert not np.allclose(again, found)  # one view is something else, and is made anew
 
 
 def test_a_file_holds_the_same_and_is_there_only_when_complete(backbone, tmp_path):

@@ -10,12 +10,14 @@ from torch.nn.functional import normalize
 from conftest import blobs, half_labelled
 from selex.cluster.hierarchy import hssk
 from selex.cluster.variant import Variant, published
+from selex.errors import InputError
 from selex.losses import TargetVariant, cluster_radii, info_nce, radius_targets, supervised_contrastive, use_targets
 from selex.methods import METHODS, Batch, Task
 from selex.types import Hierarchy, Level
 from training_for_tests import TRAINED, batch, digit_data, loop, prepared, small, weights
 
 SELEX_WAYS = [{}, {"targets": "radii"}, {"published": True}, {"form": "binary"}, {"kind": "cosine"}, {"hssk": False}]
+SELEX_WAYS += [{"prototypes": 0.35}, {"prototypes": 0.35, "published": True}, {"slips": "order+crops"}]
 WAYS = [*((name, {}) for name in TRAINED), *(("selex", way) for way in SELEX_WAYS[1:])]
 
 
@@ -270,6 +272,61 @@ def test_published_rows_5_and_6_balancing_and_seeding(many):
         expected = hssk(*many, 8, variant=in_variant(**change), rng=np.random.default_rng(1)).levels[0].labels
         assert torch.equal(found, torch.as_tensor(expected))
         assert not torch.equal(found, right)
+
+
+@pytest.mark.parametrize(
+    ("slips", "variant", "targets", "radii"),
+    [
+        ("order", in_variant(level_order="known-first"), TargetVariant(), False),
+        ("crops", in_variant(crops="augmented"), TargetVariant(), False),
+        ("targets", Variant(), TargetVariant("raw", "columns"), True),
+        ("clustering", Variant("spread", "growing", "before-balancing"), TargetVariant(), False),
+        ("order+crops", in_variant(level_order="known-first", crops="augmented"), TargetVariant(), False),
+        ("decay", Variant(), TargetVariant(), False),
+    ],
+)
+def test_each_difference_of_the_published_code_alone(slips, variant, targets, radii, data):
+    method = small("selex", slips=slips)
+    assert (method.variant, method.target_variant, method.by_radii) == (variant, targets, radii)
+    assert method.augmented == ("crops" in slips)
+    decay = loop(method, data).optimizer.param_groups[0]["weight_decay"]
+    assert decay == (5e-5 if slips == "decay" else 1e-4)
+
+
+def test_a_difference_that_is_none():
+    with pytest.raises(
+        InputError, match="slips must be some of order, crops, targets, clustering, decay, not 'colour'"
+    ):
+        small("selex", slips="order+colour")
+
+
+def test_prototypes_as_plain_loops(data):
+    method = small("selex", task=Task(5, 3, whiten=0.5), prototypes=0.35)
+    parts = loop(method, data)
+    parts.prepare(0)
+    given = batch(data, method)
+    encoded = method.encode(given.states)
+    losses = method.losses(encoded, given)
+    clusters = method.level_labels[0][given.rows].repeat(2)
+    terms = []
+    for row, cluster in zip(encoded[1], clusters.tolist(), strict=True):
+        even = method.even(normalize(row[None], dim=1))[0]
+        scores = torch.stack([even @ center for center in method.centers]) / 0.1
+        terms.append(scores.logsumexp(0) - scores[cluster])
+    expected = torch.stack(terms).mean()
+    torch.testing.assert_close(losses["prototypes"], expected.detach())
+    plain = (1 - 0.35) * losses["use"] + 0.35 * losses["sse"]
+    torch.testing.assert_close(losses["loss"].detach(), plain + 0.35 * expected.detach())
+    torch.testing.assert_close(method.centers.norm(dim=1), torch.ones(5))
+
+
+def test_features_are_evened_out_for_all_that_cluster_them(data, features):
+    labels = torch.as_tensor(data.labels)
+    for name in METHODS:
+        method = small(name, task=Task(5, 3, whiten=0.5))
+        rows = method.evened(features, labels)
+        assert torch.equal(rows, features) == (name == "simgcd")  # its classifier knows features as they are
+        assert torch.equal(small(name).evened(features, labels), features)
 
 
 def test_published_is_all_rows_at_once():

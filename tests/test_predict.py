@@ -61,6 +61,37 @@ def test_the_photos_of_the_run_go_where_they_are(home):
     assert done.stdout.splitlines() == [line, "wrote same.csv"]
 
 
+def test_features_that_are_evened_out_and_seen_in_ten_views(home):
+    base = ("discover", "photos", "--backbone", "tiny-vit", "--categories", 5, "--store", "store2", "--out", "even")
+    done = selex(*base, "--whiten", 0.5, "--views", 10, cwd=home)
+    assert done.returncode == 0, done.stderr
+    model = load(home / "even")
+    assert model.views == 10
+    assert model.even.matrix.shape == (model.assigner.centers.shape[1],) * 2
+    done = selex("predict", "even", "photos", "--out", "even.csv", "--store", "store2", cwd=home)
+    assert done.returncode == 0, done.stderr
+    found, table = read(home / "even.csv"), read(home / "even" / "clusters.csv")
+    for new, old in zip(found, table, strict=True):
+        if old["labelled"] == "0":
+            assert float(new["distance"]) == pytest.approx(float(old["distance"]), abs=1e-4)
+            assert new["fits"] == "0" or new["category"] == old["category"]
+    done = selex("report", "even", cwd=home)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--whiten", 1.5, "whiten must be from 0 to 1, not 1.5"),
+        ("--views", 3, "views must be 1, 2 or 10, not 3"),
+        ("--prototypes", -1, "prototypes must be at least 0, not -1.0"),
+    ],
+)
+def test_settings_of_features_that_cannot_be(home, option, value, message):
+    refused(message, "discover", "photos", option, value, "--out", "not", cwd=home)
+    assert not (home / "not").exists()
+
+
 def test_what_fits_nothing_is_marked(home, tmp_path):
     folder = tmp_path / "new"
     shutil.copytree(home / "photos" / "digit 1", folder)

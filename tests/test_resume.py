@@ -11,6 +11,7 @@ from commands import contents, digit_photos, refused, selex
 from selex.checkpoint import Checkpoints, newest
 from selex.config import Training
 from selex.errors import InputError, Note
+from selex.methods import Task
 from selex.train import _Loop
 from training_for_tests import TRAINED, digit_data, fit, small, weights, without_times
 
@@ -193,11 +194,14 @@ def data(tmp_path_factory):
     return digit_data(tmp_path_factory.mktemp("digits"))
 
 
-@pytest.mark.parametrize("name", TRAINED)
-def test_every_method_goes_on_to_the_same_weights(name, data, tmp_path):
-    whole = small(name, epochs=3)
+BEYOND = {"prototypes": 0.35, "interval": 2, "task": Task(5, 3, whiten=0.5)}
+
+
+@pytest.mark.parametrize(("name", "more"), [*((name, {}) for name in TRAINED), ("selex", BEYOND)])
+def test_every_method_goes_on_to_the_same_weights(name, more, data, tmp_path):
+    whole = small(name, epochs=3, **more)
     expected = fit(whole, data)
-    stopped = small(name, epochs=3)
+    stopped = small(name, epochs=3, **more)
     real, calls = stopped.losses, []
 
     def losses(*arguments):
@@ -209,13 +213,13 @@ def test_every_method_goes_on_to_the_same_weights(name, data, tmp_path):
     stopped.losses = losses
     with pytest.raises(KeyboardInterrupt):
         fit(stopped, data, checkpoints=Checkpoints(tmp_path, {"seed": 0}))
-    again = small(name, epochs=3)
+    again = small(name, epochs=3, **more)
     keep = Checkpoints(tmp_path, {"seed": 0})
     history = fit(again, data, checkpoints=keep)
     assert without_times(history) == without_times(expected)
     assert all(torch.equal(tensor, weights(again)[key]) for key, tensor in weights(whole).items())
     assert [path.name for path in keep.paths()] == ["checkpoint-00001.pt", "checkpoint-00002.pt"]
-    assert len(fit(small(name, epochs=3), data, checkpoints=keep)) == 3  # nothing is left to do
+    assert len(fit(small(name, epochs=3, **more), data, checkpoints=keep)) == 3  # nothing is left to do
 
 
 def test_a_checkpoint_is_whole_or_not_there(tmp_path, monkeypatch):

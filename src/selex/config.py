@@ -8,6 +8,10 @@ from typing import Any, Literal
 from selex.errors import InputError
 
 METHODS = ("frozen", "gcd", "simgcd", "selex")
+SLIPS = ("order", "crops", "targets", "clustering", "decay")
+"""Where the published code leaves the paper: labels of levels out of order, features of augmented crops, its target
+matrix, its seeding and balancing, its weight decay."""
+VIEWS = (1, 2, 10)
 CHOICES = {"targets": ("labels", "radii"), "form": ("softmax", "binary"), "kind": ("distance", "cosine", None)}
 
 
@@ -41,7 +45,10 @@ class Training:
         view_bank: so many views of each image are kept behind the frozen blocks, in place of a new one each time.
         renew: share of the view bank that is made anew each epoch.
         micro_batch: images at a time on the device, for small memory; None takes the batch at once. Same gradient.
+        prototypes: weight of a loss that draws features to the centre of their base-level cluster; 0 is the paper's
+            method.
         published: follow the published code where it leaves the paper.
+        slips: the same for some of its differences alone, such as `"order+crops"`; see `SLIPS`.
     """
 
     epochs: int = 200
@@ -68,9 +75,19 @@ class Training:
     view_bank: int = 0
     renew: float = 0.05
     micro_batch: int | None = None
+    prototypes: float = 0.0
     published: bool = False
+    slips: str = ""
+
+    @property
+    def differences(self) -> frozenset[str]:
+        """In what the published code is followed."""
+        return frozenset(SLIPS if self.published else filter(None, self.slips.split("+")))
 
     def __post_init__(self) -> None:
+        wrong = sorted(self.differences - set(SLIPS))
+        if wrong:
+            raise InputError(f"slips must be some of {', '.join(SLIPS)}, not {wrong[0]!r}")
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} must be {' or '.join(filter(None, allowed))}, not {getattr(self, name)!r}")
@@ -79,6 +96,8 @@ class Training:
         for name in ("lr", "temperature", "supervised_temperature"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"{name} must be over 0, not {getattr(self, name)}")
+        if not 0 <= self.prototypes < float("inf"):
+            raise InputError(f"prototypes must be at least 0, not {self.prototypes}")
         for name in ("alpha", "balance", "momentum", "renew", "warp", "weight_decay"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
@@ -106,6 +125,10 @@ class Config:
         levels: at most so many levels of abstraction in the result; None makes all.
         restarts: clustering runs, of which the tightest is kept.
         balanced: limit cluster sizes; off for long tails.
+        whiten: how far features are evened out by the scatter within known categories before they are clustered, from 0
+            (as they are, the paper's way) to 1.
+        views: a feature is the mean over so many views of an image: 1 is its middle, 2 its mirror image too, 10 the
+            four corners as well.
         crop: side of the square that the backbone looks at, in pixels; None takes what it was made for.
         size: shorter side of stored images, in pixels; None takes what suits the backbone.
         seed: seed of everything random.
@@ -122,6 +145,8 @@ class Config:
     levels: int | None = None
     restarts: int = 3
     balanced: bool = True
+    whiten: float = 0.0
+    views: int = 1
     size: int | None = None
     seed: int = 0
 
@@ -131,6 +156,10 @@ class Config:
         for name in ("categories", "crop", "levels", "restarts", "size"):
             _at_least(1, name, getattr(self, name))
         _at_least(0, "seed", self.seed)
+        if not 0 <= self.whiten <= 1:
+            raise InputError(f"whiten must be from 0 to 1, not {self.whiten}")
+        if self.views not in VIEWS:
+            raise InputError(f"views must be {', '.join(map(str, VIEWS[:-1]))} or {VIEWS[-1]}, not {self.views}")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a JSON file."""

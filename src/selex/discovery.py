@@ -15,6 +15,7 @@ import torch
 from selex.cluster.assign import fit_assigner
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
+from selex.cluster.scatter import Evening, evening
 from selex.config import Config
 from selex.data.clusters import Columns, category_names, cluster_columns
 from selex.data.store import ImageStore
@@ -81,10 +82,12 @@ def discover(
         close, labels, found, method = near(images, torch.device(device)), images.table.labels, None, None
         if config.categories is None or fabric is None:
             with _Step(run, tell, "embed", "images") as step:
-                features = embed(backbone, close, run.features, device=device, progress=progress)
+                features = embed(backbone, close, run.features, device=device, views=config.views, progress=progress)
                 step.done(len(images))
         if config.categories is None:
-            found = estimate(config, on_device(features, device), labels, progress)
+            rows = on_device(features, device)
+            even = evening(rows, labels, config.whiten)
+            found = estimate(config, even(rows) if even else rows, labels, progress)
         count = config.categories or (found.n_clusters if found else 0)
         if fabric:
             method = make_method(config, backbone, count, images.table.n_known)
@@ -93,16 +96,19 @@ def discover(
                 epochs = fit(run, config, method, images, close, fabric, ways or Ways(progress=progress))
                 step.done(epochs * len(images), epochs=epochs, parameters=method.n_trained)
             with _Step(run, tell, "embed", "images") as step:
-                features = embed(backbone, close, run.features, device=device, progress=progress)
+                features = embed(backbone, close, run.features, device=device, views=config.views, progress=progress)
                 step.done(len(images))
         with _Step(run, tell, "cluster", "images") as step:
+            rows = on_device(features, device)
+            even = evening(rows, labels, config.whiten) if method is None or method.clusters else None
+            rows = even(rows) if even else rows
             if method:
-                hierarchy = predict(config, method, on_device(features, device), labels)
+                hierarchy = predict(config, method, rows, labels)
             else:
-                hierarchy = cluster(config, on_device(features, device), labels, count, progress)
+                hierarchy = cluster(config, rows, labels, count, progress)
             hierarchy = on_host(hierarchy)
             step.done(len(images), levels=hierarchy.sizes, inertia=hierarchy.levels[0].inertia)
-        publish(run, config, images, features, hierarchy, backbone, found)
+        publish(run, config, images, features, hierarchy, backbone, found, even)
     return run
 
 
@@ -155,11 +161,13 @@ def publish(
     hierarchy: Hierarchy,
     backbone: Backbone,
     found: KEstimate | None,
+    even: Evening | None = None,
 ) -> None:
     """Everything that is known now, into the run folder."""
     base, table = hierarchy.levels[0], images.table
     names = category_names(table.categories, base.n_clusters)
-    assigner = fit_assigner(features, base, table.labels)
+    rows = even(features) if even else features
+    assigner = fit_assigner(rows, base, table.labels)
     model = Model(
         assigner,
         names,
@@ -170,8 +178,10 @@ def publish(
         images.size,
         backbone.crop,
         trained_weights(backbone) if config.method != "frozen" else {},
+        config.views,
+        even,
     )
-    judged = model.describe(table.files, assigner(features, base.labels))
+    judged = model.describe(table.files, assigner(rows, base.labels))
     more: Columns = {key: judged[key] for key in ("confidence", "runner_up", "distance")}
     columns = cluster_columns("file", table.files, hierarchy, names, table.labelled, more)
     run.publish(config, table.root, columns, _tree(hierarchy, names, found), images.skipped, model.save)

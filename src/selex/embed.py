@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.nn.functional import normalize
 
+from selex.data.views import Place, fixed_places
 from selex.errors import InputError
 from selex.feature_file import FeatureFile, Features, Standing
 from selex.models.backbones import Backbone
@@ -46,13 +47,21 @@ class Images(Protocol):
         """Centre crops (rows, 3, crop, crop), uint8, of the rows with these numbers."""
 
 
+class ViewedImages(Images, Protocol):
+    """Images by row, of which other views than the middle can be had."""
+
+    def crops(self, rows: np.ndarray[Any, Any], place: Place, crop: int) -> torch.Tensor:
+        """Views (rows, 3, crop, crop), uint8, one of each row."""
+
+
 def embed(
     backbone: Backbone,
-    images: Images,
+    images: Images | ViewedImages,
     out: str | Path | None = None,
     *,
     device: str | torch.device,
     batch_size: int | None = None,
+    views: int = 1,
     progress: bool = False,
     compile: bool = False,
 ) -> Features:
@@ -60,14 +69,15 @@ def embed(
 
     With `out`, a `.npy` file that the result is mapped from: it is there once all rows are done, and only then. Until
     then the rows done are in `out` + ".part", and a call with the same backbone and images goes on from there.
-    `compile` speeds up a GPU after a minute of compiling.
+    `compile` speeds up a GPU after a minute of compiling. With `views` of 2 or 10 a feature is the mean over so many
+    fixed views of an image, see `fixed_places`; it takes that many times as long.
     """
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch_size is {batch_size}, must be at least 1")
     device = torch.device(device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device is {device}, but no GPU can be used here")
-    work = _Work(backbone, images, device, batch_size or default_batch(device), compile)
+    work = _Work(backbone, images, device, batch_size or default_batch(device), compile, views)
     if out is not None:
         return _embed_to(Path(out), work, batch_size, progress)
     features = np.empty((len(images), backbone.dim), dtype=np.float32)
@@ -92,10 +102,21 @@ class _Work:
     device: torch.device
     size: int
     compile: bool
+    views: int = 1
+
+    def crops(self, rows: np.ndarray[Any, Any]) -> torch.Tensor:
+        """All views of some rows, (views × rows, 3, crop, crop), one view of all of them after the other."""
+        images: Any = self.images
+        crop = self.backbone.crop
+        if self.views == 1:
+            middle: torch.Tensor = images.centre_crops(rows, crop)
+            return middle
+        return torch.cat([images.crops(rows, place, crop) for place in fixed_places(len(rows), self.views)])
 
 
 def _embed_to(out: Path, work: _Work, asked_size: int | None, progress: bool) -> Features:
     key = f"{work.backbone.name} {work.backbone.fingerprint()} {work.images.key}"
+    key += f" {work.views} views" if work.views > 1 else ""
     file = FeatureFile(out, Standing(key, len(work.images), work.backbone.dim, work.size))
     if file.complete:
         return file.read()
@@ -156,7 +177,13 @@ def _features(work: _Work, start: int) -> Generator[torch.Tensor, None, None]:
     forward = _Forward(work)
     with forward.backbone.in_bfloat16() if forward.on_gpu else nullcontext():
         for crops in _prefetched(work, start):
-            yield forward(crops)
+            features = forward(crops)
+            yield features if work.views == 1 else _mean(features, work.views)
+
+
+def _mean(features: torch.Tensor, views: int) -> torch.Tensor:
+    """The mean over views, which come one after the other, normalised."""
+    return normalize(features.view(views, -1, features.shape[1]).mean(0), dim=1)
 
 
 class _Forward:
@@ -193,7 +220,7 @@ def _prefetched(work: _Work, start: int) -> Iterator[torch.Tensor]:
     n = len(work.images)
 
     def read(row: int) -> torch.Tensor:
-        crops = work.images.centre_crops(np.arange(row, min(row + work.size, n)), work.backbone.crop)
+        crops = work.crops(np.arange(row, min(row + work.size, n)))
         return crops.pin_memory() if work.device.type == "cuda" and not crops.is_cuda else crops
 
     with ThreadPoolExecutor(1) as reader:

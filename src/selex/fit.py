@@ -52,7 +52,7 @@ def make_method(config: Config, backbone: Backbone, n_categories: int, n_known: 
         training = replace(training, trained_blocks=None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)  # of the head
-        return METHODS[config.method](backbone, Task(n_categories, n_known, config.balanced), training)
+        return METHODS[config.method](backbone, Task(n_categories, n_known, config.balanced, config.whiten), training)
 
 
 def fit(
@@ -100,7 +100,7 @@ def interrupted(run: Run) -> Config:
 
 def identity(config: Config, method: Method, images: ImageStore) -> dict[str, Any]:
     """What makes two trainings the same: a checkpoint of one is no use to another."""
-    names = ("method", "backbone", "weights", "crop", "size", "balanced", "seed")
+    names = ("method", "backbone", "weights", "crop", "size", "balanced", "whiten", "seed")
     wanted = {name: getattr(config, name) for name in names}
     labels = hashlib.sha256(np.asarray(images.table.labels, dtype=np.int64).tobytes()).hexdigest()
     found = {"categories": method.task.n_categories, "images": images.key[:12], "labels": labels[:12]}

@@ -16,11 +16,13 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 
 from selex.cluster.assign import Assigner, Assignment
+from selex.cluster.scatter import Evening
 from selex.config import Config
 from selex.data.clusters import Columns
 from selex.data.files import first_line
 from selex.data.store import ImageStore
 from selex.data.table import read_table
+from selex.data.views import HostImages
 from selex.embed import embed
 from selex.errors import InputError, Note
 from selex.models.backbones import Backbone, load_backbone
@@ -48,6 +50,8 @@ class Model:
         size: shorter side of stored images, in pixels.
         crop: side of the square that the network looks at, in pixels.
         trained: the weights that training changed, by name; empty where the network is as it came.
+        views: how many views of an image its feature is the mean of.
+        even: what evens features out before they are compared with the clusters, where something does.
     """
 
     assigner: Assigner
@@ -59,6 +63,8 @@ class Model:
     size: int
     crop: int
     trained: dict[str, torch.Tensor] = field(default_factory=dict)
+    views: int = 1
+    even: Evening | None = None
 
     def predict(
         self,
@@ -90,8 +96,12 @@ class Model:
             file, reason = stored.skipped[0]
             count = f"{len(stored.skipped)} of {len(table)} images cannot be read and are left out"
             warnings.warn(f"{count}; the first is {file}: {reason}", Note, stacklevel=2)
-        features = embed(backbone, stored, device=device, progress=progress)
-        return self.describe(stored.table.files, self.assigner(features))
+        features = embed(backbone, HostImages(stored), device=device, views=self.views, progress=progress)
+        return self.describe(stored.table.files, self.assigner(self.evened(features)))
+
+    def evened(self, features: Any) -> Any:
+        """Features `(n, d)` as they are compared with the clusters."""
+        return self.even(features) if self.even else features
 
     def load_backbone(self, device: str | torch.device = "cpu") -> Backbone:
         """The network, with the very weights that the categories were found with."""
@@ -123,11 +133,13 @@ class Model:
             "centers": torch.from_numpy(self.assigner.centers).contiguous(),
             "reach": torch.from_numpy(self.assigner.reach).contiguous(),
         }
+        if self.even:
+            tensors |= {"mean": self.even.mean.cpu().contiguous(), "matrix": self.even.matrix.cpu().contiguous()}
         (folder / "model.safetensors").write_bytes(to_bytes(tensors))
         if self.trained:
             weights = {name: tensor.cpu().contiguous() for name, tensor in self.trained.items()}
             (folder / _TRAINED).write_bytes(to_bytes(weights))
-        about = {key: value for key, value in self.__dict__.items() if key not in ("assigner", "trained")}
+        about = {key: value for key, value in self.__dict__.items() if key not in ("assigner", "trained", "even")}
         (folder / "model.json").write_text(json.dumps({**about, "temperature": self.assigner.temperature}, indent=1))
 
 
@@ -139,7 +151,8 @@ def load(run: str | Path) -> Model:
         tensors = load_file(folder / "model.safetensors")
         assigner = Assigner(tensors["centers"].numpy(), tensors["reach"].numpy(), about.pop("temperature"))
         trained = load_file(folder / _TRAINED) if (folder / _TRAINED).exists() else {}
-        return Model(assigner, **about, trained=trained)
+        even = Evening(tensors["mean"], tensors["matrix"]) if "matrix" in tensors else None
+        return Model(assigner, **about, trained=trained, even=even)
     except FileNotFoundError:
         raise InputError(f"{run}: has no model yet; run the same `selex discover` again to finish it") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:

@@ -53,7 +53,7 @@ class Graph:
         torch.cuda.current_stream().wait_stream(stream)
         self.warm = True
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, stream=stream):  # its own: recorded work may run beside other such work
             self.made = self.work(*self.given)
 
 

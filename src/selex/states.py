@@ -18,6 +18,7 @@ from torch import Tensor
 
 from selex.data.views import DeviceImages, HostImages, Place, warped
 from selex.errors import InputError
+from selex.speed import Graph
 
 CPU_CHUNK = 32
 
@@ -30,6 +31,7 @@ class States:
     ) -> None:
         self.trunk, self.images, self.crop, self.device, self.chunk = trunk, images, crop, device, chunk
         self._kept: list[Tensor] | None = None
+        self._recorded: dict[torch.dtype, Graph] = {}
 
     def __len__(self) -> int:
         return len(self.images)
@@ -65,8 +67,13 @@ class States:
     def _through(self, crops: Tensor) -> Tensor:
         if crops.device.type != self.device.type:
             crops = crops.pin_memory().to(self.device, non_blocking=True)
-        states: Tensor = self.trunk(filled(crops, self.chunk) if crops.is_cuda else crops)
-        return states[: len(crops)]
+        if not crops.is_cuda:
+            states: Tensor = self.trunk(crops)
+            return states
+        trunk = self.trunk
+        if crops.dtype not in self._recorded:
+            self._recorded[crops.dtype] = Graph(lambda given: {"states": trunk(given)})
+        return self._recorded[crops.dtype](filled(crops, self.chunk))["states"][: len(crops)]
 
 
 class ViewBank:

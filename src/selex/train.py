@@ -114,8 +114,7 @@ class _Loop:
         method.to(self.device)
         method.gather = self._gather
         self.labels = torch.as_tensor(data.labels, dtype=torch.long).to(self.device)
-        chunk = 2 * self.settings.batch if self.device.type == "cuda" else CPU_CHUNK  # a step's: one shape for all
-        self.states = States(method.trunk.to(self.device), data.images, data.crop, self.device, chunk)
+        self.states = self._states()
         self.bank = self._bank()
         self.compile = compile
         self.graph = Graph(self._forward_backward) if self._can_graph() else None
@@ -125,7 +124,7 @@ class _Loop:
             self.trained,
             lr=self.settings.lr,
             momentum=self.settings.momentum,
-            weight_decay=5e-5 if self.settings.published else self.settings.weight_decay,
+            weight_decay=5e-5 if "decay" in self.settings.differences else self.settings.weight_decay,
             fused=self.device.type == "cuda",
         )
         self.clusters: Any = None  # of the epoch before, to see what changed
@@ -163,7 +162,7 @@ class _Loop:
             rows: list[Tensor] = []
 
             def features() -> Tensor:
-                rows.append(self.features(epoch))
+                rows.append(self.method.evened(self.features(epoch), self.labels))
                 return rows[0]
 
             rng = np.random.default_rng([self.seed, _CLUSTERS, epoch])
@@ -304,11 +303,16 @@ class _Loop:
         fall = (1 + math.cos(math.pi * epoch / self.settings.epochs)) / 2
         return self.settings.lr * (LAST_LR + (1 - LAST_LR) * fall)
 
+    def _states(self) -> States:
+        a_step = 2 * self.settings.batch // self.fabric.world_size  # one shape for all
+        chunk = a_step if self.device.type == "cuda" else CPU_CHUNK
+        return States(self.method.trunk.to(self.device), self.data.images, self.data.crop, self.device, chunk)
+
     def _bank(self) -> ViewBank | None:
         settings = self.settings
         if not settings.view_bank:
             return None
-        return ViewBank(self.states, settings.view_bank, settings.renew, settings.flip, self.seed, settings.warp)
+        return ViewBank(self._states(), settings.view_bank, settings.renew, settings.flip, self.seed, settings.warp)
 
     def _new_views(self, rows: Tensor, generator: torch.Generator, mine: slice) -> Tensor:
         settings = self.settings

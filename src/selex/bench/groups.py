@@ -17,7 +17,7 @@ from selex.types import Scores
 
 Part = Literal["transductive", "inductive"]
 Version = Literal["v2", "v1"]
-SETTINGS = (*TRAINING, "categories", "balanced", "label_ratio", "long_tail")
+SETTINGS = (*TRAINING, "categories", "balanced", "whiten", "views", "label_ratio", "long_tail")
 """Settings that may not differ among the seeds of one row."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def sweep(about: Suite, results: Sequence[Result]) -> Figure:
         for part, color in COLORS.items():
             _line(axes, points, part, color)
             _paper_line(axes, about, setting.method, dataset, part, color)
-        axes.set(xlabel=about.axis, ylabel="accuracy, %", title=f"{dataset_name(dataset)}\n{_name(setting)}")
+        axes.set(xlabel=about.axis, ylabel="accuracy, %", title=_title(dataset, setting))
         _finish(axes)
     return figure
 
@@ -83,7 +84,7 @@ def epochs(results: Sequence[Result]) -> Figure:
         for part, color in COLORS.items():
             _curve(axes, seeds, part, color)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set(xlabel="epoch", ylabel="accuracy, %", title=f"{dataset_name(dataset)}\n{_name(setting)}")
+        axes.set(xlabel="epoch", ylabel="accuracy, %", title=_title(dataset, setting))
         _finish(axes)
     return figure
 
@@ -158,6 +159,11 @@ def _finish(axes: Any) -> None:
 def _colors() -> Iterable[str]:
     while True:
         yield from LINES
+
+
+def _title(dataset: str, setting: Setting) -> str:
+    """Over a plot: narrower than that."""
+    return "\n".join([dataset_name(dataset), *wrap(_name(setting), 44)])
 
 
 def _name(setting: Setting) -> str:

@@ -17,6 +17,7 @@ import torch
 
 from selex.bench.results import VERSIONS, Result
 from selex.bench.suites import Row
+from selex.cluster.kmeans import bssk
 from selex.config import Config, Training
 from selex.data.files import column, read_csv
 from selex.data.labels import encode
@@ -34,6 +35,7 @@ from selex.run import Run, versions
 from selex.types import Scores
 
 MAIN = Row("")
+KMEANS = "kmeans"
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,15 @@ class Job:
     Attributes:
         dataset: a dataset of the catalog, or a CSV file with the columns `file`, `class` and `known` of one's own.
         root: the folder of the dataset; a CSV file's own if not given.
-        method: `"frozen"`, `"gcd"`, `"simgcd"` or `"selex"`.
+        method: `"frozen"`, `"gcd"`, `"simgcd"` or `"selex"`; or `"kmeans"`, plain k-means on frozen features.
         backbone: name of the network.
         training: settings; a row of a suite changes some.
         variant: short name of these settings in tables.
         suite: name of the suite.
         row: which of its rows.
         crop: pixels that the backbone looks at; None takes its own.
+        whiten: how far features are evened out, see `Config`.
+        views: views of an image that its feature is the mean of.
         weights: a file with the backbone's weights.
         device: where it runs.
         store: where decoded images are kept.
@@ -65,6 +69,8 @@ class Job:
     suite: str = "main"
     row: Row = MAIN
     crop: int | None = None
+    whiten: float = 0.0
+    views: int = 1
     weights: str | None = None
     device: str = "cpu"
     store: Path | None = None
@@ -136,7 +142,7 @@ def run(job: Job, seed: int, command: str = "", progress: bool = False, tell: Ca
         )
         total = time.perf_counter() - begun
         result = _result(job, config, train, found, seed, total, command)
-        if test is not None:
+        if test is not None and _method(job) != KMEANS:
             result = replace(result, inductive=_inductive(found, test, job))
     tell(f"{result.file_name}: {result.transductive['v2']} in {total:.0f} s")
     return result
@@ -159,16 +165,22 @@ def _config(job: Job, train: Benchmark, seed: int) -> Config:
         backbone=job.backbone,
         weights=job.weights,
         crop=job.crop,
-        method=job.row.method or job.method,
+        method="frozen" if _method(job) == KMEANS else _method(job),
         training=settings_of(job),
         restarts=10,
         balanced=job.row.balanced,
+        whiten=job.whiten,
+        views=job.views,
         seed=seed,
     )
 
 
+def _method(job: Job) -> str:
+    return job.row.method or job.method
+
+
 def _draft(job: Job, seed: int, config: Config | None) -> Result:
-    method = job.row.method or job.method
+    method = _method(job)
     return Result(
         dataset=job.name,
         method=method,
@@ -177,7 +189,7 @@ def _draft(job: Job, seed: int, config: Config | None) -> Result:
         row=job.row.label,
         backbone=job.backbone,
         seed=seed,
-        epochs=settings_of(job).epochs if method != "frozen" else 0,
+        epochs=settings_of(job).epochs if method not in ("frozen", KMEANS) else 0,
         n_categories=0,
         config={} if config is None else _settings(job, config),
         versions=versions(),
@@ -197,6 +209,10 @@ def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, t
     tree, steps = found.hierarchy, {entry["step"]: entry for entry in found.metrics if "step" in entry}
     epochs = [entry for entry in found.metrics if entry.get("step") == "epoch"]
     clusters = np.array(found.clusters["cluster"])
+    if _method(job) == KMEANS:
+        k = len(tree["names"])
+        plain = bssk(found.embeddings, None, k, balanced=False, n_init=config.restarts, rng=seed)
+        clusters = np.asarray(plain.labels)
     seconds = {"total": total, "embed": steps["embed"]["seconds"], "cluster": steps["cluster"]["seconds"]}
     if epochs:
         seconds["epoch"] = statistics.median(entry["seconds"] for entry in epochs)
@@ -236,8 +252,9 @@ def _inductive(found: Run, test: Benchmark, job: Job) -> dict[str, Scores]:
     model = load(found.folder)
     folder = job.store or store_folder(test.table.root, model.size)
     images = ImageStore.build(test.table, folder, size=model.size, strict=True)
-    features = embed(model.load_backbone(job.device), near(images, torch.device(job.device)), device=job.device)
-    return _scores(test, model.assigner(features).labels, np.ones(len(test.truth), dtype=bool))
+    close = near(images, torch.device(job.device))
+    features = embed(model.load_backbone(job.device), close, device=job.device, views=model.views)
+    return _scores(test, model.assigner(model.evened(features)).labels, np.ones(len(test.truth), dtype=bool))
 
 
 @contextmanager

@@ -110,6 +110,12 @@ def _frozen(blocks: int) -> Row:
     return Row(f"frozen={blocks}", {"trained_blocks": DEPTH - blocks}, paper=paper, value=blocks)
 
 
+def _published() -> tuple[Row, ...]:
+    """The text, each difference of the published code alone, two together, and all."""
+    some = ("order", "crops", "targets", "clustering", "order+crops")
+    return (Row("text"), *(Row(slips, {"slips": slips}) for slips in some), Row("all", {"published": True}))
+
+
 def _tail(balanced: bool, tail: float | None) -> Row:
     words = [f"balanced={'on' if balanced else 'off'}", *([f"tail={tail:g}"] if tail else [])]
     paper = None if balanced or tail else "long-tailed"
@@ -158,6 +164,7 @@ _SUITES = (
         tuple(_tail(balanced, tail) for tail in (None, TAIL) for balanced in (True, False)),
         ("herbarium19", "cub"),
     ),
+    Suite("published", "Differences of the published code, one by one", _published()),
     Suite(
         "time",
         "Time, computation and parameters",

@@ -16,7 +16,7 @@ from selex.data.facts import facts
 from selex.errors import InputError
 from selex.types import Scores
 
-OWN = {"frozen": "Frozen features"}
+OWN = {"frozen": "Frozen features", "kmeans": "Frozen features, k-means without labels"}
 """Methods that the paper does not name."""
 
 _IN_MAIN = "In the paper: on unlabelled training images, from tab:cub, tab:pet, tab:cifar10 and tab:herb."

@@ -18,6 +18,21 @@ Seed = Annotated[int, typer.Option(min=0, metavar="N", help="The same seed gives
 Unbalanced = Annotated[
     bool, typer.Option("--unbalanced", help="Categories of very different size: do not balance clusters.")
 ]
+Whiten = Annotated[
+    float,
+    typer.Option(
+        metavar="X",
+        help="From 0 to 1: how far to even features out by what varies among labelled images of one category, before "
+        "clustering; 0.5 is a good value.",
+    ),
+]
+Views = Annotated[
+    int,
+    typer.Option(
+        metavar="1|2|10",
+        help="A feature is the mean over the middle of an image (1), its mirror image too (2), and the corners (10).",
+    ),
+]
 Categories = Annotated[
     str, typer.Option(metavar="N|auto", help="How many categories, known and novel together; `auto` estimates it.")
 ]

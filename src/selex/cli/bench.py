@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selex.cli import training
-from selex.cli.app import resumable
+from selex.cli.app import Views, Whiten, resumable
 from selex.config import Training
 
 if TYPE_CHECKING:
@@ -75,7 +75,13 @@ def run(
         ),
     ],
     root: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where the dataset lies.")] = None,
-    method: training.MethodName = "selex",
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="selex|gcd|simgcd|frozen|kmeans",
+            help="As in `selex discover`; `kmeans` is plain k-means on the backbone as it is, without any label.",
+        ),
+    ] = "selex",
     backbone: Annotated[str | None, typer.Option(metavar="NAME", help="As in `selex discover`.")] = None,
     weights: Annotated[Path | None, typer.Option(metavar="FILE", help="A file with the backbone's weights.")] = None,
     crop: Annotated[int | None, typer.Option(min=1, metavar="N", help="Pixels the backbone looks at.")] = None,
@@ -86,6 +92,8 @@ def run(
     categories: Annotated[
         Count, typer.Option(metavar="true|auto", help="The true number of categories, or an estimate.")
     ] = Count.true,
+    whiten: Whiten = 0.0,
+    views: Views = 1,
     variant: Annotated[
         str | None, typer.Option(metavar="NAME", help="What these settings are called in tables; `paper` if not given.")
     ] = None,
@@ -116,6 +124,8 @@ def run(
         variant=variant or ("published" if asked.published else "paper"),
         suite=suite,
         crop=crop,
+        whiten=whiten,
+        views=views,
         weights=str(weights.absolute()) if weights else None,
         device=place,
         store=store,
@@ -145,7 +155,8 @@ def table(
         str,
         typer.Option(
             metavar="NAME",
-            help="`main components levels alpha lambda label-ratio frozen-blocks estimated-k long-tail` or `time`.",
+            help="`main components levels alpha lambda label-ratio frozen-blocks estimated-k long-tail published` "
+            "or `time`.",
         ),
     ] = "main",
     to: Annotated[To, typer.Option(metavar="markdown|latex", help="What to write.")] = To.markdown,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selex.cli import training
-from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, app, parse_count, resumable
+from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, Views, Whiten, app, parse_count, resumable
 from selex.config import Training
 from selex.errors import InputError
 from selex.progress import progress_bar
@@ -69,6 +69,8 @@ def discover(
     store: Store = None,
     strict: Strict = False,
     unbalanced: Unbalanced = False,
+    whiten: Whiten = 0.0,
+    views: Views = 1,
     again: Annotated[
         bool,
         typer.Option(
@@ -106,6 +108,8 @@ def discover(
         levels=levels,
         restarts=restarts,
         balanced=not unbalanced,
+        whiten=whiten,
+        views=views,
         seed=seed,
     )
     if resume:

@@ -64,6 +64,12 @@ TrainLevels = Annotated[
 Targets = Annotated[
     str, typer.Option(metavar="labels|radii", help="SelEx: pairs are far by pseudo-labels, or by radii of clusters.")
 ]
+Prototypes = Annotated[
+    float,
+    typer.Option(
+        metavar="X", help="SelEx: weight of a loss that draws features to their cluster's centre, such as 0.35."
+    ),
+]
 Published = Annotated[
     bool, typer.Option("--published", help="SelEx: follow the published code where it leaves the paper, to compare.")
 ]
@@ -92,6 +98,7 @@ def settings(
     without: Without = None,
     train_levels: TrainLevels = None,
     targets: Targets = _PAPER.targets,
+    prototypes: Prototypes = _PAPER.prototypes,
     published: Published = False,
 ) -> Training:
     """The settings of training, from its options: the one list of them."""
@@ -113,6 +120,7 @@ def settings(
         interval=interval,
         levels=train_levels,
         targets=cast(Literal["labels", "radii"], targets),
+        prototypes=prototypes,
         published=published,
         **parts,
     )

@@ -55,6 +55,16 @@ class Place:
         return torch.minimum((self.corners.to(shapes.device).double() * room).long(), room - 1)
 
 
+def fixed_places(n: int, views: int) -> list[Place]:
+    """The places of n images in each of several views, the same every time.
+
+    One view is the middle, two add its mirror image, ten are the middle and the four corners, each in both ways.
+    """
+    corners = [(0.5, 0.5)] if views < 10 else [(0.5, 0.5), (0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)]
+    ways = [(corner, mirrored) for corner in corners for mirrored in (False, True)][:views]
+    return [Place(torch.tensor([corner]).expand(n, 2), torch.full((n,), mirrored)) for corner, mirrored in ways]
+
+
 def warped(views: Tensor, maps: Tensor) -> Tensor:
     """Views `(n, 3, crop, crop)`, turned and stretched; what comes in from outside repeats the edge."""
     shift = torch.zeros(len(maps), 2, 1)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from selex.cluster.hierarchy import hssk
+from selex.cluster.scatter import Evening, evening
 from selex.config import Training
 from selex.losses.similarity import Kind
 from selex.models.backbones import Backbone
@@ -28,11 +29,15 @@ Losses = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be found: so many categories, the first `n_known` of them known; whether clusters are balanced."""
+    """What is to be found: so many categories, the first `n_known` of them known.
+
+    Clusters are `balanced` or not; features are evened out by `whiten` before they are clustered (`cluster.scatter`).
+    """
 
     n_categories: int
     n_known: int
     balanced: bool = True
+    whiten: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,8 @@ class Method(nn.Module):
 
     own_kind: Kind = "cosine"
     trains = True
+    clusters = True
+    """Whether categories are found by clustering features."""
     augmented = False
     """Whether `prepare` is given features of random views rather than of centre crops."""
 
@@ -71,6 +78,7 @@ class Method(nn.Module):
         self._aside = (trunk,)  # in a tuple: its weights are not this module's to move, train or save
         self.head: nn.Module = self.make_head(backbone.dim)
         self.gather: Gather = here_only
+        self.even: Evening | None = None
 
     @property
     def trunk(self) -> Any:
@@ -91,6 +99,11 @@ class Method(nn.Module):
         """The head on features of `dim` dims; a small one for a tiny backbone."""
         out, hidden, bottleneck = (1024, 512, 128) if dim < TINY else (65_536, HIDDEN, BOTTLENECK)
         return ProjectionHead(dim, self.settings.head_dim or out, hidden, bottleneck)
+
+    def evened(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Features as they are clustered."""
+        self.even = evening(features, labels, self.task.whiten) if self.clusters else None
+        return self.even(features) if self.even else features
 
     def prepare(self, epoch: int, features: Callable[[], Tensor], labels: Tensor, rng: Any) -> Level | None:
         """Get ready for an epoch; the base level of the clusters that were made for it, or None if none were."""

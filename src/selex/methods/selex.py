@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
 
 from selex.cluster.hierarchy import hssk
+from selex.cluster.scatter import Evening
 from selex.cluster.variant import Variant, published
 from selex.config import Training
 from selex.losses import (
@@ -22,8 +25,8 @@ from selex.methods.base import Batch, Losses, Method, Task, no_levels, views
 from selex.models.backbones import Backbone
 from selex.types import Hierarchy, Level
 
-PAPER = (Variant(), TargetVariant())
-PUBLISHED = (published(), TargetVariant(features="raw", sums="columns"))
+PROTOTYPE_TEMPERATURE = 0.1
+PUBLISHED_TARGETS = TargetVariant(features="raw", sums="columns")
 
 
 class SelEx(Method):
@@ -32,12 +35,14 @@ class SelEx(Method):
     own_kind = "distance"
     level_labels: Tensor
     radii: Tensor
+    centers: Tensor
 
     def __init__(self, backbone: Backbone, task: Task, settings: Training) -> None:
         super().__init__(backbone, task, settings)
-        self.variant, self.target_variant = PUBLISHED if settings.published else PAPER
+        self.variant = reading(settings.differences)
+        self.target_variant = PUBLISHED_TARGETS if "targets" in settings.differences else TargetVariant()
         self.augmented = self.variant.crops == "augmented"
-        self.by_radii = settings.targets == "radii" or settings.published
+        self.by_radii = settings.targets == "radii" or "targets" in settings.differences
 
     def prepare(self, epoch: int, features: Callable[[], Tensor], labels: Tensor, rng: Any) -> Level | None:
         """Pseudo-labels of all levels, every `interval` epochs."""
@@ -49,6 +54,8 @@ class SelEx(Method):
         if self.by_radii:
             radii = [cluster_radii(rows, level)[level.labels] for level in levels]
             self.radii = torch.stack(radii)
+        if self.settings.prototypes:
+            self.centers = normalize(torch.as_tensor(levels[0].centers), dim=1)
         return levels[0]
 
     def pseudo_labels(self, features: Tensor, labels: Tensor, rng: Any) -> Hierarchy:
@@ -65,12 +72,14 @@ class SelEx(Method):
         )
 
     def encode(self, states: Tensor) -> tuple[Tensor, ...]:
-        """Embeddings, and features where radii are compared with their distances."""
+        """Embeddings, and features where radii are compared with their distances or prototypes with them."""
         features = self.features(states)
+        if self.settings.prototypes:
+            return self.head(features), features
         return (self.head(features), features.detach()) if self.by_radii else (self.head(features),)
 
     def losses(self, encoded: tuple[Tensor, ...], batch: Batch) -> Losses:
-        """`(1 - lambda) USE + lambda SSE`."""
+        """`(1 - lambda) USE + lambda SSE`, and what draws features to prototypes."""
         embeddings, settings = encoded[0], self.settings
         levels = self.level_labels[:, batch.rows]
         targets = self.targets(encoded, batch, levels)
@@ -80,20 +89,46 @@ class SelEx(Method):
             embeddings, targets, batch.labels.repeat(2), pseudo.repeat(1, 2), temperatures, self.kind, settings.form
         )
         loss = (1 - settings.balance) * use + settings.balance * sse
-        return {"loss": loss, "use": use.detach(), "sse": sse.detach()}
+        parts = {"use": use.detach(), "sse": sse.detach()}
+        if settings.prototypes:
+            near = self.nearness(encoded[1], levels[0].repeat(2))
+            loss, parts["prototypes"] = loss + settings.prototypes * near, near.detach()
+        return {"loss": loss, **parts}
+
+    def nearness(self, features: Tensor, clusters: Tensor) -> Tensor:
+        """Cross-entropy of each row's cluster under its cosines with all prototypes, where features are clustered."""
+        with torch.autocast(features.device.type, enabled=False):
+            rows = normalize(features.float(), dim=1)
+            cosines = (self.even(rows) if self.even else rows) @ self.centers.T
+        return cross_entropy(cosines / PROTOTYPE_TEMPERATURE, clusters)
 
     def targets(self, encoded: tuple[Tensor, ...], batch: Batch, levels: Tensor) -> Tensor:
         """Target matrix of unsupervised self-expertise."""
         alpha = self.settings.alpha if self.settings.use else 0.0
         if self.by_radii:
-            return radius_targets(*views(encoded[1]), self.radii[:, batch.rows], alpha, self.target_variant)
+            return radius_targets(*views(encoded[1].detach()), self.radii[:, batch.rows], alpha, self.target_variant)
         return use_targets(levels, alpha, self.target_variant)
 
     def memory(self) -> dict[str, Any]:
         """Pseudo-labels stay for `interval` epochs."""
-        return {name: getattr(self, name) for name in ("level_labels", "radii") if hasattr(self, name)}
+        kept = {name: getattr(self, name) for name in ("level_labels", "radii", "centers") if hasattr(self, name)}
+        return kept | ({"mean": self.even.mean, "matrix": self.even.matrix} if self.even else {})
 
     def remember(self, memory: dict[str, Any]) -> None:
         """Take up pseudo-labels."""
-        for name, tensor in memory.items():
-            setattr(self, name, tensor)
+        if "matrix" in memory:
+            self.even = Evening(memory["mean"], memory["matrix"])
+        for name in {"level_labels", "radii", "centers"} & memory.keys():
+            setattr(self, name, memory[name])
+
+
+def reading(differences: frozenset[str]) -> Variant:
+    """How the hierarchy is made where the published code is followed in some of its differences."""
+    code, text = published(), Variant()
+    of = {
+        "order": ("level_order",),
+        "crops": ("crops",),
+        "clustering": ("seeding", "balancing", "scoring"),
+    }
+    followed = {name for difference in differences for name in of.get(difference, ())}
+    return replace(text, **{name: getattr(code, name) for name in followed})

@@ -29,6 +29,7 @@ class SimGCD(Method):
     """Parametric: categories are the classifier's, no clustering."""
 
     head: Classifier
+    clusters = False
     sharpness = 0.07
 
     def make_head(self, dim: int) -> nn.Module:

@@ -69,6 +69,11 @@ class Facts:
         """How many categories are known."""
         return self.model.n_known
 
+    def evened(self, rows: Ints) -> Floats:
+        """Features of some rows as they are compared with the categories' centres."""
+        features: Floats = self.model.evened(self.features[rows])
+        return features
+
     @cached_property
     def sizes(self) -> Ints:
         """How many images each category has."""
@@ -139,7 +144,7 @@ def _squared_to(facts: Facts, rows: Ints, clusters: Ints) -> Floats:
     squared = np.empty(len(rows))
     for start in range(0, len(rows), _BLOCK):
         part = slice(start, start + _BLOCK)
-        away = facts.features[rows[part]].astype(np.float64) - facts.model.assigner.centers[clusters[part]]
+        away = facts.evened(rows[part]).astype(np.float64) - facts.model.assigner.centers[clusters[part]]
         squared[part] = np.einsum("nd,nd->n", away, away)
     return squared
 

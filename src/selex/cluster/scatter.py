@@ -1,0 +1,95 @@
+"""Features evened out by the scatter within known categories.
+
+What varies among the images of one category (pose, light, background) tells no categories apart, known or novel. The
+labelled rows show which directions that are; there, distances are made to count less. n rows, d dims.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.errors import InputError
+from selex.types import UNLABELLED
+
+
+@dataclass(frozen=True)
+class Evening:
+    """Features of one kind to features whose scatter within categories is more even, L2-normalised.
+
+    Attributes:
+        mean: of all features, `(d,)`.
+        matrix: `(d, d)`.
+    """
+
+    mean: Tensor
+    matrix: Tensor
+
+    def __call__(self, features: Any) -> Any:
+        """The same rows `(n, d)`, evened out: a tensor for a tensor, an array for an array."""
+        if isinstance(features, Tensor):
+            mean, matrix = self.mean.to(features), self.matrix.to(features)
+            return normalize((features - mean) @ matrix, dim=1)
+        out = np.empty(features.shape, dtype=np.float32)
+        for start in range(0, len(out), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            out[part] = self(torch.from_numpy(np.array(features[part], dtype=np.float32))).numpy()
+        return out
+
+
+_BLOCK = 1 << 14  # rows
+
+
+def evening(features: Any, labels: Any, amount: float, memory: int = DEFAULT_MEMORY) -> Evening | None:
+    """What evens features out, learned from the rows that are labelled.
+
+    With S the covariance of labelled rows about the means of their categories, scaled to a mean variance of 1,
+    distances become those of Mahalanobis under `a·S + (1 - a)·I`: no direction counts more than `1 / sqrt(1 - a)` times
+    as much as before. `a` is the amount, but not more than the labels can tell: `n / (n + d)` with n labelled rows,
+    the first of each category not counted.
+
+    Args:
+        features: `n × d` features: numpy (memory-mapped too) or torch on any device.
+        labels: per row a known category `0 … n_known - 1` or -1.
+        amount: from 0, features as they are, to 1, all of the scatter.
+        memory: bytes that temporaries may take.
+
+    Returns:
+        The map, or None where there is nothing to even out: no amount, or no category with two different rows.
+    """
+    if not 0 <= amount <= 1:
+        raise InputError(f"whiten must be from 0 to 1, not {amount}")
+    rows = Rows(features, memory)
+    known = torch.as_tensor(labels).to(rows.device)
+    index = torch.nonzero(known != UNLABELLED)[:, 0]
+    if not amount or not len(index):
+        return None
+    held, own = rows.at(index), known[index].long()
+    scatter, free = _scatter(held, own, int(own.max()) + 1)
+    scale = scatter.trace() / rows.d
+    if not scale > 0:
+        return None
+    amount = min(amount, free / (free + rows.d))
+    even = amount * scatter / scale + (1 - amount) * torch.eye(rows.d, dtype=scatter.dtype, device=scatter.device)
+    root: Tensor = torch.linalg.cholesky(even)
+    matrix = torch.linalg.solve_triangular(root, torch.eye(rows.d, dtype=root.dtype, device=root.device), upper=False)
+    mean = sum(x.sum(0, dtype=torch.float64) for _, x in rows.blocks(rows.d)) / rows.n + rows.shift
+    return Evening(torch.as_tensor(mean).float(), matrix.T.float().contiguous())
+
+
+def _scatter(rows: Rows, labels: Tensor, k: int) -> tuple[Tensor, int]:
+    """Covariance of rows about the means of their categories, `(d, d)`, and how many rows tell of it."""
+    sums, counts = rows.sums(labels, k)
+    means = sums / counts.clamp(min=1)[:, None]
+    total = torch.zeros(rows.d, rows.d, dtype=torch.float64, device=rows.device)
+    for part, x in rows.blocks(rows.d):
+        away = (x - means[labels[part]]).double()
+        total += away.T @ away
+    free = int((counts - 1).clamp(min=0).sum())
+    return total / max(free, 1), free
