@@ -31,7 +31,7 @@ def agree(one, two):
         assert set(a) == set(b)
         for part in set(a) - {"time", "prepared", "seconds", "step", "sizes"}:
             assert a[part] == pytest.approx(b[part], rel=1e-4), part
-        assert a["sizes"] == b["sizes"]
+        assert a.get("sizes") == b.get("sizes")  # not in epochs that keep the pseudo-labels of the one before
     first, second = (load_file(run / "model" / "trained.safetensors") for run in (one, two))
     for name, tensor in first.items():
         assert torch.allclose(tensor, second[name], atol=2e-5), name
@@ -39,7 +39,13 @@ def agree(one, two):
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [("gcd", ()), ("simgcd", ()), ("selex", ("--micro-batch", 3)), ("selex", ("--view-bank", 2, "--targets", "radii"))],
+    [
+        ("gcd", ()),
+        ("simgcd", ()),
+        ("selex", ("--micro-batch", 3)),
+        ("selex", ("--view-bank", 2, "--targets", "radii")),
+        ("selex", ("--prototypes", 0.35, "--whiten", 0.5, "--interval", 2)),
+    ],
     ids=str,
 )
 def test_two_processes_are_one(home, method, options):

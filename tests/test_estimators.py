@@ -10,7 +10,7 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from conftest import blobs, half_labelled
-from selex import HierarchicalKMeans, InputError, Note, SemiSupervisedKMeans, published, split_accuracy
+from selex import HierarchicalKMeans, InputError, Note, SemiSupervisedKMeans, Whitening, published, split_accuracy
 
 BOTH = pytest.mark.parametrize("estimator", [SemiSupervisedKMeans, HierarchicalKMeans])
 
@@ -34,6 +34,27 @@ def run_checks(estimator, expected):
     failed = {r["check_name"]: repr(r["exception"]) for r in results if r["status"] == "failed"}
     assert not failed
     return results
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("amount", [0.0, 0.5])
+def test_whitening_follows_scikit_learn(amount):
+    run_checks(Whitening(amount), {})
+
+
+def test_whitening_in_a_pipeline_finds_what_was_hidden():
+    rng = np.random.default_rng(0)
+    truth = np.arange(600) % 10
+    rows = np.c_[rng.normal(size=(600, 8)), np.eye(10)[truth] + 0.15 * rng.normal(size=(600, 10))]
+    names = np.array([f"c{c}" if c < 5 and i % 20 < 10 else "" for i, c in enumerate(truth)])
+    free, known = names == "", truth < 5
+    scores = []
+    for amount in (0.0, 0.95):
+        pipeline = make_pipeline(Whitening(amount), SemiSupervisedKMeans(n_clusters=10, n_init=3, random_state=0))
+        found = pipeline.fit_predict(rows, names)
+        scores.append(split_accuracy(truth[free], found[free], known[free]).all)
+        assert (pipeline.predict(rows)[free] == found[free]).mean() > 0.99
+    assert scores[1] > scores[0] + 0.3
 
 
 @pytest.mark.filterwarnings("ignore")  # the checks fit on all manner of odd data and look at warnings themselves

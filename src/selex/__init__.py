@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from selex.cluster.estimate_k import estimate_k
-    from selex.cluster.estimators import HierarchicalKMeans, SemiSupervisedKMeans
+    from selex.cluster.estimators import HierarchicalKMeans, SemiSupervisedKMeans, Whitening
     from selex.cluster.hierarchy import hssk
     from selex.cluster.kmeans import bssk
     from selex.cluster.variant import Variant, published
@@ -37,6 +37,7 @@ _HOMES = {
     "Training": "config",
     "UNLABELLED": "types",
     "Variant": "cluster.variant",
+    "Whitening": "cluster.estimators",
     "ari": "metrics",
     "bssk": "cluster.kmeans",
     "discover": "discovery",
@@ -62,6 +63,7 @@ __all__ = [
     "SemiSupervisedKMeans",
     "Training",
     "Variant",
+    "Whitening",
     "ari",
     "bssk",
     "discover",

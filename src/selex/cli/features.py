@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, app, parse_count
+from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, Whiten, app, parse_count
 from selex.errors import InputError, Note
 from selex.progress import estimate_bar, progress_bar
 
@@ -43,6 +43,7 @@ def cluster(
     seed: Seed = 0,
     device: Device = "cpu",
     normalize: Normalize = False,
+    whiten: Whiten = 0.0,
     unbalanced: Unbalanced = False,
     published: Annotated[
         bool, typer.Option("--published", help="Follow the published code where it leaves the paper.")
@@ -63,8 +64,8 @@ def cluster(
     count = parse_count(categories)
     check_target(out, [path for path in (features, labels) if path], is_clusters_table)
     table, given = _read(features, labels, normalize)
-    values = _on_device(table.values, device)
     classes, known = encode(given, len(table.ids))
+    values = _evened(_on_device(table.values, device), known, whiten)
     if count is None:
         found = _estimate(values, known, "auto", None, unbalanced, seed)
         typer.echo(_summary(found))
@@ -109,6 +110,7 @@ def estimate(
     seed: Seed = 0,
     device: Device = "cpu",
     normalize: Normalize = False,
+    whiten: Whiten = 0.0,
     unbalanced: Unbalanced = False,
 ) -> None:
     """Estimate how many categories there are: the estimate, an interval, and the curve behind it.
@@ -123,7 +125,8 @@ def estimate(
     check_target(out, [path for path in (features, labels) if path], is_plot)
     table, given = _read(features, labels, normalize)
     _, known = encode(given, len(table.ids))
-    found = _estimate(_on_device(table.values, device), known, method, max_categories, unbalanced, seed)
+    values = _evened(_on_device(table.values, device), known, whiten)
+    found = _estimate(values, known, method, max_categories, unbalanced, seed)
     plot_estimate(found, out)
     typer.echo(f"{'categories':>10}  {found.method}")
     for count, score in found.curve:
@@ -204,6 +207,14 @@ def _read(features: Path, labels: Path | None, normalize: bool) -> tuple[Any, li
         usable = np.isfinite(lengths) & (lengths > 0)  # rows that are not numbers are named later, as they are
         table = Features(values / np.where(usable, lengths, 1), table.ids, table.id_column)
     return table, given
+
+
+def _evened(values: Any, known: Any, amount: float) -> Any:
+    """Features as they are clustered."""
+    from selex.cluster.scatter import evening
+
+    even = evening(values, known, amount)
+    return even(values) if even else values
 
 
 def _on_device(values: Any, device: str) -> Any:

@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    ClusterMixin,
+    OneToOneFeatureMixin,
+    TransformerMixin,
+)
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.cluster.scatter import Evening, evening
 from selex.cluster.variant import Variant
 from selex.errors import InputError
 from selex.types import UNLABELLED, Hierarchy, KEstimate
@@ -83,7 +90,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
 
     def fit(self, X: Any, y: Any = None) -> HierarchicalKMeans:
         """Find the clusters of `X`; `y` holds the category of each row, -1 (or None, NaN, "") where it is unknown."""
-        X = self._features(X, reset=True)
+        X = _features(self, X, reset=True)
         self.classes_, labels = encode(y, len(X))
         rng = _generator(self.random_state)
         given = labels if y is not None else None
@@ -138,22 +145,10 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
             return None
         return estimate_k(X, labels, balanced=self.balanced, rng=rng, memory=self.memory)
 
-    def _features(self, X: Any, reset: bool) -> Any:
-        """`X` checked by scikit-learn, or by ourselves where it is a tensor that must stay on its device."""
-        if not isinstance(X, Tensor):
-            return validate_data(self, X, reset=reset, dtype="numeric", ensure_all_finite=False)
-        if X.ndim != 2:
-            raise InputError(f"features must be a table, rows × dimensions, not of shape {tuple(X.shape)}")
-        if reset:
-            self.n_features_in_ = X.shape[1]
-        elif X.shape[1] != self.n_features_in_:
-            raise InputError(f"features have {X.shape[1]} columns, the fitted data had {self.n_features_in_}")
-        return X
-
     def _against(self, X: Any) -> tuple[Rows, Tensor, Callable[[Tensor], Array]]:
         """New rows, the centres in their coordinates, and how to hand back a result."""
         check_is_fitted(self)
-        X = self._features(X, reset=False)
+        X = _features(self, X, reset=False)
         centers = torch.as_tensor(self.cluster_centers_)
         rows = Rows(X, self.memory, centers.mean(0))  # not the mean of X: a row's answer must not depend on the others
         centers = centers.to(rows.device, rows.dtype) - rows.shift
@@ -196,6 +191,54 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
 
     def _levels(self) -> int | None:
         return 1
+
+
+class Whitening(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Features evened out by the scatter within known categories, L2-normalised: a step before clustering.
+
+    Rows of one known category show which differences do not matter; distances along these are made to count less.
+    Without a category of two labelled rows features stay as they are.
+
+    Args:
+        amount: from 0, features as they are, to 1, all of the scatter; never more than the labels can tell.
+        memory: bytes that temporaries may take.
+
+    Attributes:
+        evening_: the map, with its `mean` and `matrix`; None where features stay as they are.
+        n_features_in_: number of columns seen by `fit`.
+    """
+
+    evening_: Evening | None
+
+    def __init__(self, amount: float = 0.5, *, memory: int = DEFAULT_MEMORY) -> None:
+        self.amount = amount
+        self.memory = memory
+
+    def fit(self, X: Any, y: Any = None) -> Whitening:
+        """Learn the scatter; `y` holds the category of each row, -1 (or None, NaN, "") where it is unknown."""
+        X = _features(self, X, reset=True, finite=True)
+        self.evening_ = evening(X, encode(y, len(X))[1], self.amount, self.memory)
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """The rows of `X`, evened out."""
+        check_is_fitted(self)
+        X = _features(self, X, reset=False, finite=True)
+        rows: Array = self.evening_(X) if self.evening_ else X
+        return rows
+
+
+def _features(estimator: Any, X: Any, reset: bool, finite: bool = False) -> Any:
+    """`X` checked by scikit-learn, or by ourselves where it is a tensor that must stay on its device."""
+    if not isinstance(X, Tensor):
+        return validate_data(estimator, X, reset=reset, dtype="numeric", ensure_all_finite=finite)
+    if X.ndim != 2:
+        raise InputError(f"features must be a table, rows × dimensions, not of shape {tuple(X.shape)}")
+    if reset:
+        estimator.n_features_in_ = X.shape[1]
+    elif X.shape[1] != estimator.n_features_in_:
+        raise InputError(f"features have {X.shape[1]} columns, the fitted data had {estimator.n_features_in_}")
+    return X
 
 
 def encode(y: Any, n: int) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -36,10 +36,10 @@ class Evening:
         if isinstance(features, Tensor):
             mean, matrix = self.mean.to(features), self.matrix.to(features)
             return normalize((features - mean) @ matrix, dim=1)
-        out = np.empty(features.shape, dtype=np.float32)
+        out = np.empty(features.shape, dtype=np.float64 if features.dtype == np.float64 else np.float32)
         for start in range(0, len(out), _BLOCK):
             part = slice(start, start + _BLOCK)
-            out[part] = self(torch.from_numpy(np.array(features[part], dtype=np.float32))).numpy()
+            out[part] = self(torch.from_numpy(np.array(features[part], dtype=out.dtype))).numpy()
         return out
 
 
