@@ -85,9 +85,7 @@ def discover(
                 features = embed(backbone, close, run.features, device=device, views=config.views, progress=progress)
                 step.done(len(images))
         if config.categories is None:
-            rows = on_device(features, device)
-            even = evening(rows, labels, config.whiten)
-            found = estimate(config, even(rows) if even else rows, labels, progress)
+            found = estimate(config, on_device(features, device), labels, progress)
         count = config.categories or (found.n_clusters if found else 0)
         if fabric:
             method = make_method(config, backbone, count, images.table.n_known)

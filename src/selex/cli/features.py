@@ -65,11 +65,12 @@ def cluster(
     check_target(out, [path for path in (features, labels) if path], is_clusters_table)
     table, given = _read(features, labels, normalize)
     classes, known = encode(given, len(table.ids))
-    values = _evened(_on_device(table.values, device), known, whiten)
+    values = _on_device(table.values, device)
     if count is None:
         found = _estimate(values, known, "auto", None, unbalanced, seed)
         typer.echo(_summary(found))
         count = found.n_clusters
+    values = _evened(values, known, whiten)
     with progress_bar("clustering, level") as advance:
         hierarchy = hssk(
             values,
@@ -110,7 +111,6 @@ def estimate(
     seed: Seed = 0,
     device: Device = "cpu",
     normalize: Normalize = False,
-    whiten: Whiten = 0.0,
     unbalanced: Unbalanced = False,
 ) -> None:
     """Estimate how many categories there are: the estimate, an interval, and the curve behind it.
@@ -125,8 +125,7 @@ def estimate(
     check_target(out, [path for path in (features, labels) if path], is_plot)
     table, given = _read(features, labels, normalize)
     _, known = encode(given, len(table.ids))
-    values = _evened(_on_device(table.values, device), known, whiten)
-    found = _estimate(values, known, method, max_categories, unbalanced, seed)
+    found = _estimate(_on_device(table.values, device), known, method, max_categories, unbalanced, seed)
     plot_estimate(found, out)
     typer.echo(f"{'categories':>10}  {found.method}")
     for count, score in found.curve:
