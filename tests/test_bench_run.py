@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from commands import digit_photos, refused, selex
-from selex import InputError
+from selex import InputError, Run, bssk, split_accuracy
 from selex.bench.results import read_results
 from selex.bench.runner import Job, own_dataset, planned, run
 from selex.bench.suites import SUITES
@@ -89,6 +89,17 @@ def test_estimated_categories_and_a_model_that_stays(digits):
     assert predicted.returncode == 0, predicted.stderr
 
 
+def test_plain_k_means_uses_no_label(digits):
+    job = Job(str(digits / "digits" / "labels.csv"), None, "kmeans", "pixels", _settings(), runs=digits / "runs")
+    result = run(job, 0, tell=lambda line: None)
+    assert (result.method, result.epochs, result.n_categories, result.inductive) == ("kmeans", 0, 5, None)
+    features = Run.open(next((digits / "runs").iterdir())).embeddings
+    found = np.asarray(bssk(features, None, 5, balanced=False, n_init=10, rng=0).labels)
+    benchmark = own_dataset(digits / "digits" / "labels.csv")
+    free = ~np.asarray(benchmark.table.labelled)
+    assert result.transductive["v2"] == split_accuracy(benchmark.truth[free], found[free], benchmark.known[free])
+
+
 def test_labels_and_truth_of_ones_own(digits):
     benchmark = own_dataset(digits / "digits" / "labels.csv")
     held = np.asarray(benchmark.table.labelled)
@@ -110,6 +121,8 @@ def test_labels_and_truth_of_ones_own(digits):
         (("--dataset", "bare.csv"), "has no column 'known'"),
         (("--dataset", "digits/labels.csv", "--suite", "componentz"), "did you mean"),
         (("--dataset", "digits/labels.csv", "--without", "all"), "--without all: give one of"),
+        (("--dataset", "digits/labels.csv", "--method", "means"), "not one of frozen, gcd, simgcd, selex, kmeans"),
+        (("--dataset", "digits/labels.csv", "--method", "kmeans", "--whiten", 0.5), "kmeans uses no labels"),
     ],
 )
 def test_bad_input_is_one_line(digits, arguments, message):

@@ -8,6 +8,7 @@ import pytest
 from selex.bench import paper
 from selex.bench.paper import find, main_rows, paper_rows, scores_of
 from selex.bench.suites import SUITES, TRAINING, suite
+from selex.config import SLIPS
 from selex.data.facts import facts
 from selex.errors import InputError
 from selex.types import Scores
@@ -41,6 +42,10 @@ def test_components_are_all_eight_combinations():
     found = {tuple(row.training[part] for part in ("hssk", "use", "sse")) for row in suite("components").rows}
     assert len(suite("components").rows) == len(found) == 8
     assert suite("components").row("HSSK+SSE").training == {"hssk": True, "use": False, "sse": True}
+
+
+def test_every_difference_of_the_published_code_has_a_row():
+    assert set(SLIPS) <= {row.training.get("slips") for row in suite("published").rows}
 
 
 def test_frozen_blocks_are_what_is_not_trained():

@@ -138,6 +138,14 @@ def test_seeds_with_other_settings_are_refused():
     make_tables([result(), result(seed=1, config={"root": "elsewhere", "training": {"alpha": 0.5, "lr": 0.1}})])
 
 
+def test_a_setting_that_an_older_result_does_not_have_is_the_usual_one():
+    before = result().config
+    now = {**before, "whiten": 0.0, "views": 1, "training": {**before["training"], "prototypes": 0.0, "slips": ""}}
+    make_tables([result(), result(seed=1, config=now)])
+    with pytest.raises(InputError, match=r"differ in whiten \(0.0, 0.5\)"):
+        make_tables([result(), result(seed=1, config={**now, "whiten": 0.5})])
+
+
 def test_a_suite_without_results_says_what_there_is():
     with pytest.raises(InputError, match="no results of suite 'alpha'; there are results of: main"):
         make_tables([result()], "alpha")

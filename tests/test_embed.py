@@ -112,6 +112,14 @@ def test_a_feature_is_the_mean_over_views(views, corners, backbone, tmp_path):
     assert not np.allclose(again, found)  # one view is something else, and is made anew
 
 
+def test_views_that_cannot_be_had(backbone):
+    for views in (0, 3, 20):
+        with pytest.raises(InputError, match=f"views must be 1, 2 or 10, not {views}"):
+            embed(backbone, Seen(), device="cpu", views=views)
+    with pytest.raises(InputError, match="2 views need images with `crops`, such as HostImages; Noise has none"):
+        embed(backbone, Noise(), device="cpu", views=2)
+
+
 def test_a_file_holds_the_same_and_is_there_only_when_complete(backbone, tmp_path):
     out = tmp_path / "new folder" / "features.npy"
     features = embed(backbone, Noise(), out, device="cpu", batch_size=BATCH)

@@ -255,6 +255,16 @@ def test_radii_of_the_paper_are_in_the_space_of_the_features(data, features):
     assert not torch.allclose(found, use_targets(method.level_labels[:, given.rows], 0.5))
 
 
+def test_radii_of_evened_features_are_compared_in_their_space(data):
+    method = prepared("selex", data, targets="radii", task=Task(5, 3, whiten=0.5))
+    given = batch(data, method)
+    encoded = method.encode(given.states)
+    found = method.targets(encoded, given, method.level_labels[:, given.rows])
+    rows = method.even(normalize(encoded[1]))
+    assert torch.allclose(found, radius_targets(*rows.chunk(2), method.radii[:, given.rows], 0.5))
+    assert not torch.allclose(found, radius_targets(*encoded[1].chunk(2), method.radii[:, given.rows], 0.5))
+
+
 def test_published_row_4_features_of_random_views(data):
     asked = []
     for way in (False, True):

@@ -77,6 +77,9 @@ def test_features_that_are_evened_out_and_seen_in_ten_views(home):
             assert new["fits"] == "0" or new["category"] == old["category"]
     done = selex("report", "even", cwd=home)
     assert done.returncode == 0, done.stderr
+    page = next((home / "even").glob("*.html")).read_text()
+    assert "tiny-vit, mean of 10 views" in page
+    assert "balanced, best of 3, features evened out by 0.5" in page
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,20 @@ def test_nothing_to_even_out():
     twice = np.full(len(rows), -1)
     twice[:2] = 0
     assert evening(np.ones_like(rows), twice, 0.5) is None
+    same = unit(rows)
+    same[1:7] = same[0]
+    assert evening(same, np.where(np.arange(len(rows)) < 7, 0, -1), 0.5) is None  # equal but for rounding
+
+
+def test_features_that_stay_as_they_are_are_not_read():
+    assert evening(None, None, 0) is None
+
+
+def test_whole_numbers():
+    rows, _, _, labels = stretched()
+    whole = (100 * rows).astype(np.int32)
+    even = evening(whole, labels, 0.5)
+    np.testing.assert_allclose(even(torch.from_numpy(whole)), even(whole), atol=1e-5)
 
 
 def test_two_labelled_images_do_no_harm():

@@ -1,8 +1,12 @@
 """The loop: what a step does, what is drawn, stored losses of short trainings, and what is refused."""
 
+import gc
 import json
 import logging
 import os
+import subprocess
+import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +16,10 @@ import torch
 
 from selex import train as loop_module
 from selex.checkpoint import Checkpoints
+from selex.cluster import balance
 from selex.errors import InputError
 from selex.launch import start
-from selex.speed import same_bits
+from selex.speed import Graph, same_bits
 from selex.train import Watch, check, draw
 from training_for_tests import TRAINED, batch, digit_data, fit, loop, small, weights, without_times
 
@@ -245,4 +250,49 @@ def test_same_bits_is_asked_for_inside_and_not_after():
         assert torch.are_deterministic_algorithms_enabled()
         assert not torch.is_deterministic_algorithms_warn_only_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    with same_bits():
+        pass
+    assert torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
     assert torch.utils.deterministic.fill_uninitialized_memory
+
+
+def test_what_same_bits_need_is_there_before_any_product_on_a_gpu():
+    """Torch looks at it once, at the first product: that of features may come before training in one process."""
+    code = "import os, selex; print(os.environ['CUBLAS_WORKSPACE_CONFIG'])"
+    environment = {key: value for key, value in os.environ.items() if key != "CUBLAS_WORKSPACE_CONFIG"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == ":4096:8\n"
+
+
+def test_training_holds_on_to_nothing(data, monkeypatch):
+    """Kept states may be a third of a GPU's memory: what comes next cannot wait for Python to find a cycle."""
+    held = []
+    real = loop_module._Loop._states
+    monkeypatch.setattr(
+        loop_module._Loop, "_states", lambda self: held.append(weakref.ref(states := real(self))) or states
+    )
+    gc.disable()
+    try:
+        fit(small("selex", epochs=1, view_bank=2), data)
+        assert [states() for states in held] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_work_is_recorded_on_the_device_of_its_tensors(monkeypatch):
+    """Not on the current one, which is another where a second GPU was asked for: nothing would be recorded."""
+    asked = []
+
+    def stream(*device):
+        asked.append(device)
+        raise InterruptedError
+
+    monkeypatch.setattr(torch.cuda, "Stream", stream)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    here = torch.device("cpu")
+    for record in (lambda: Graph(dict)(torch.ones(2)), lambda: balance._Recorded(8, 2, here)):
+        with pytest.raises(InterruptedError):
+            record()
+    assert asked == [(here,), (here,)]

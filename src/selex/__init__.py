@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from selex.types import UNLABELLED, Hierarchy, KEstimate, Level, Scores
 
 __version__ = "0.1.0"
+
+# Matrix products that are the same in every bit each time, see `speed.same_bits`: torch looks at this once, at the
+# first product on a GPU, which may come long before training.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 # Where each public name lives. Imported when first used: `selex --help` must not wait for torch.
 _HOMES = {

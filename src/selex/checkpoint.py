@@ -13,7 +13,7 @@ import torch
 from selex.data.files import first_line, whole
 from selex.errors import InputError, Note
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 2
 _NAME = re.compile(r"checkpoint-(\d{5})\.pt")
 
@@ -74,7 +74,7 @@ class Checkpoints:
 
     def _check(self, path: Path, state: dict[str, Any]) -> None:
         if state.get("format") != FORMAT:
-            raise InputError(f"{path}: is of another version of selex; delete it to start training anew")
+            raise InputError(f"{path}: is of another version of selex; give --restart to train anew")
         theirs = state["settings"]
         if other := [key for key in self.settings if self.settings[key] != theirs.get(key)]:
             differences = ", ".join(f"{key} {theirs.get(key)} there, {self.settings[key]} here" for key in other)

@@ -105,6 +105,12 @@ class Training:
             raise InputError(f"view_bank must be 0, or at least 2 for the two views of an image; not {self.view_bank}")
 
 
+def check_views(views: int) -> None:
+    """Refuse a number of views of which there is no fixed set."""
+    if views not in VIEWS:
+        raise InputError(f"views must be {', '.join(map(str, VIEWS[:-1]))} or {VIEWS[-1]}, not {views}")
+
+
 def _at_least(least: int, name: str, value: int | None) -> None:
     if value is not None and value < least:
         raise InputError(f"{name} must be at least {least}, not {value}")
@@ -158,8 +164,7 @@ class Config:
         _at_least(0, "seed", self.seed)
         if not 0 <= self.whiten <= 1:
             raise InputError(f"whiten must be from 0 to 1, not {self.whiten}")
-        if self.views not in VIEWS:
-            raise InputError(f"views must be {', '.join(map(str, VIEWS[:-1]))} or {VIEWS[-1]}, not {self.views}")
+        check_views(self.views)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a JSON file."""

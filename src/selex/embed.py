@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.nn.functional import normalize
 
+from selex.config import check_views
 from selex.data.views import Place, fixed_places
 from selex.errors import InputError
 from selex.feature_file import FeatureFile, Features, Standing
@@ -74,6 +75,11 @@ def embed(
     """
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch_size is {batch_size}, must be at least 1")
+    check_views(views)
+    if views > 1 and not hasattr(images, "crops"):
+        raise InputError(
+            f"{views} views need images with `crops`, such as HostImages; {type(images).__name__} has none"
+        )
     device = torch.device(device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device is {device}, but no GPU can be used here")

@@ -26,7 +26,6 @@ def start(device: str | torch.device) -> Fabric:
     place = torch.device(device)
     for library in ("lightning_fabric", "lightning.fabric"):
         logging.getLogger(library).setLevel(logging.WARNING)  # a user sees our own lines only
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # matrix products are the same in every bit each time
     accelerator, precision = ("cuda", "bf16-mixed") if place.type == "cuda" else ("cpu", "32-true")
     about: dict[str, Any] = {"accelerator": accelerator, "precision": precision}
     processes, nodes, environment = _launched()

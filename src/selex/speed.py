@@ -45,12 +45,13 @@ class Graph:
 
     def _record(self, tensors: tuple[Tensor, ...]) -> None:
         self.given = tuple(tensor.clone() for tensor in tensors)
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
+        device = tensors[0].device  # which need not be the current one
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             for _ in range(0 if self.warm else WARMUPS):
                 self.work(*self.given)
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream(device).wait_stream(stream)
         self.warm = True
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, stream=stream):  # its own: recorded work may run beside other such work
@@ -91,14 +92,15 @@ def same_bits() -> Iterator[None]:
     reads what it did not write.
     """
     setting: Any = torch.utils.deterministic
-    before = torch.are_deterministic_algorithms_enabled(), setting.fill_uninitialized_memory
+    before, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = setting.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
     setting.fill_uninitialized_memory = False
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
-        setting.fill_uninitialized_memory = before[1]
+        torch.use_deterministic_algorithms(before, warn_only=warned)
+        setting.fill_uninitialized_memory = filled
 
 
 @contextmanager

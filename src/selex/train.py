@@ -150,7 +150,8 @@ class _Loop:
 
     def let_go(self) -> None:
         """Hold on to nothing: the device's memory is free once nobody uses the method."""
-        self.method.gather, self.graph, self.bank, self.embed = here_only, None, None, self._embed
+        self.method.gather, self.graph, self.bank = here_only, None, None
+        del self.embed, self.states
 
     def prepare(self, epoch: int) -> Entry:
         """Pseudo-labels, made once and shared by all processes, and what can be seen of them."""

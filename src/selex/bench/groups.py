@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from selex.bench.results import Result
 from selex.bench.suites import TRAINING
+from selex.config import Config, Training
 from selex.errors import InputError
 from selex.types import Scores
 
@@ -19,6 +20,8 @@ Part = Literal["transductive", "inductive"]
 Version = Literal["v2", "v1"]
 SETTINGS = (*TRAINING, "categories", "balanced", "whiten", "views", "label_ratio", "long_tail")
 """Settings that may not differ among the seeds of one row."""
+_USUAL = {**asdict(Training()), "whiten": Config.whiten, "views": Config.views}
+"""What a result that was made before there was such a setting was made with."""
 
 
 class Setting(NamedTuple):
@@ -106,7 +109,7 @@ def _seeds(results: list[Result]) -> Seeds:
 
 
 def _differing(one: Result, other: Result) -> str:
-    settings, others = dict(_leaves(one.config)), dict(_leaves(other.config))
+    settings, others = (_USUAL | dict(_leaves(result.config)) for result in (one, other))
     names = [name for name in SETTINGS if settings.get(name) != others.get(name)]
     return f"{names[0]} ({settings.get(names[0])}, {others.get(names[0])})" if names else ""
 

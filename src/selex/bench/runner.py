@@ -18,7 +18,7 @@ import torch
 from selex.bench.results import VERSIONS, Result
 from selex.bench.suites import Row
 from selex.cluster.kmeans import bssk
-from selex.config import Config, Training
+from selex.config import METHODS, Config, Training
 from selex.data.files import column, read_csv
 from selex.data.labels import encode
 from selex.data.splits import Benchmark, Split, draw_labelled, load_benchmark, long_tail
@@ -159,6 +159,10 @@ def planned(job: Job, seed: int) -> str:
 
 
 def _config(job: Job, train: Benchmark, seed: int) -> Config:
+    if _method(job) not in (*METHODS, KMEANS):
+        raise InputError(f"method {_method(job)!r} is not one of {', '.join((*METHODS, KMEANS))}")
+    if _method(job) == KMEANS and job.whiten:
+        raise InputError("--method kmeans uses no labels, and features are evened out by labels: leave --whiten out")
     return Config(
         photos=train.table.root,
         categories=None if job.row.categories == "auto" else len(np.unique(train.truth)),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from selex.config import Training
+from selex.config import SLIPS, Training
 from selex.errors import unknown
 
 DEPTH = 12
@@ -112,7 +112,7 @@ def _frozen(blocks: int) -> Row:
 
 def _published() -> tuple[Row, ...]:
     """The text, each difference of the published code alone, two together, and all."""
-    some = ("order", "crops", "targets", "clustering", "order+crops")
+    some = (*SLIPS, "order+crops")
     return (Row("text"), *(Row(slips, {"slips": slips}) for slips in some), Row("all", {"published": True}))
 
 

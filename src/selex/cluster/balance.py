@@ -120,7 +120,8 @@ class _Recorded:
         self.worst = _no_worst(self.capacity)
         _round(self.keys, self.capacity, self.worst)  # what is made at the first call must not be recorded
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        with torch.cuda.graph(self.graph, stream=stream):  # of this device, whichever is the current one
             worst = self.worst
             for _ in range(_ROUNDS):
                 self.labels, worst, full = _round(self.keys, self.capacity, worst)

@@ -34,6 +34,7 @@ class Evening:
     def __call__(self, features: Any) -> Any:
         """The same rows `(n, d)`, evened out: a tensor for a tensor, an array for an array."""
         if isinstance(features, Tensor):
+            features = features if features.is_floating_point() else features.float()
             mean, matrix = self.mean.to(features), self.matrix.to(features)
             return normalize((features - mean) @ matrix, dim=1)
         out = np.empty(features.shape, dtype=np.float64 if features.dtype == np.float64 else np.float32)
@@ -44,6 +45,7 @@ class Evening:
 
 
 _BLOCK = 1 << 14  # rows
+_ROUNDING = 64  # equal rows are no further from their mean, in units of rounding
 
 
 def evening(features: Any, labels: Any, amount: float, memory: int = DEFAULT_MEMORY) -> Evening | None:
@@ -65,15 +67,17 @@ def evening(features: Any, labels: Any, amount: float, memory: int = DEFAULT_MEM
     """
     if not 0 <= amount <= 1:
         raise InputError(f"whiten must be from 0 to 1, not {amount}")
+    if not amount:
+        return None
     rows = Rows(features, memory)
     known = torch.as_tensor(labels).to(rows.device)
     index = torch.nonzero(known != UNLABELLED)[:, 0]
-    if not amount or not len(index):
+    if not len(index):
         return None
     held, own = rows.at(index), known[index].long()
     scatter, free = _scatter(held, own, int(own.max()) + 1)
     scale = scatter.trace() / rows.d
-    if not scale > 0:
+    if not scale * rows.d > held.norms.mean() * (_ROUNDING * torch.finfo(rows.dtype).eps) ** 2:
         return None
     amount = min(amount, free / (free + rows.d))
     even = amount * scatter / scale + (1 - amount) * torch.eye(rows.d, dtype=scatter.dtype, device=scatter.device)

@@ -98,15 +98,22 @@ class SelEx(Method):
     def nearness(self, features: Tensor, clusters: Tensor) -> Tensor:
         """Cross-entropy of each row's cluster under its cosines with all prototypes, where features are clustered."""
         with torch.autocast(features.device.type, enabled=False):
-            rows = normalize(features.float(), dim=1)
-            cosines = (self.even(rows) if self.even else rows) @ self.centers.T
+            cosines = self.as_clustered(features) @ self.centers.T
         return cross_entropy(cosines / PROTOTYPE_TEMPERATURE, clusters)
+
+    def as_clustered(self, features: Tensor) -> Tensor:
+        """Features of the network in the space in which they are clustered."""
+        rows = normalize(features.float(), dim=1)
+        return self.even(rows) if self.even else rows
 
     def targets(self, encoded: tuple[Tensor, ...], batch: Batch, levels: Tensor) -> Tensor:
         """Target matrix of unsupervised self-expertise."""
         alpha = self.settings.alpha if self.settings.use else 0.0
         if self.by_radii:
-            return radius_targets(*views(encoded[1].detach()), self.radii[:, batch.rows], alpha, self.target_variant)
+            features = encoded[1].detach()
+            with torch.autocast(features.device.type, enabled=False):
+                rows = features if self.target_variant.features == "raw" else self.as_clustered(features)
+            return radius_targets(*views(rows), self.radii[:, batch.rows], alpha, self.target_variant)
         return use_targets(levels, alpha, self.target_variant)
 
     def memory(self) -> dict[str, Any]:
@@ -116,8 +123,7 @@ class SelEx(Method):
 
     def remember(self, memory: dict[str, Any]) -> None:
         """Take up pseudo-labels."""
-        if "matrix" in memory:
-            self.even = Evening(memory["mean"], memory["matrix"])
+        self.even = Evening(memory["mean"], memory["matrix"]) if "matrix" in memory else None
         for name in {"level_labels", "radii", "centers"} & memory.keys():
             setattr(self, name, memory[name])
 
