@@ -83,7 +83,7 @@ def embed(
     device = torch.device(device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device is {device}, but no GPU can be used here")
-    work = _Work(backbone, images, device, batch_size or default_batch(device), compile, views)
+    work = _Work(backbone, images, device, batch_size or max(1, default_batch(device) // views), compile, views)
     if out is not None:
         return _embed_to(Path(out), work, batch_size, progress)
     features = np.empty((len(images), backbone.dim), dtype=np.float32)
