@@ -1,10 +1,14 @@
 """Features evened out: what it does to distances, with how few labels, and that it stays with the model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from selex import bssk, split_accuracy
+from selex.cluster.assign import _every_second, fit_assigner, held_out_temperature
 from selex.cluster.scatter import evening
 from selex.errors import InputError
 
@@ -75,6 +79,33 @@ def test_few_labels_tell_little():
     few[[0, 10, 20, 1, 11]] = truth[[0, 10, 20, 1, 11]]  # three rows beyond the first of each category, 12 dims
     matrix = evening(rows, few, 1.0).matrix.double().numpy()
     assert np.linalg.eigvalsh(matrix @ matrix.T).max() == pytest.approx(1 / (1 - 3 / 15), rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_confidence_is_worth_something_where_labels_shaped_features(seed):
+    """On the pixels of digits: as sure as it is right, where the labels alone would make it too sure."""
+    pixels, truth = load_digits(return_X_y=True)
+    rows, known = unit(pixels).astype(np.float32), truth < 5
+    labels = np.where(known & (np.random.default_rng(seed).random(len(truth)) < 0.5), truth, -1)
+    even, free = evening(rows, labels, 0.5)(rows), labels < 0
+    level = bssk(even, labels, 10, n_init=3, rng=seed)
+    found = np.asarray(level.labels)
+    right = split_accuracy(truth[free], found[free], known[free]).all
+    sure = fit_assigner(even, level, labels)
+    held_out = replace(sure, temperature=held_out_temperature(rows, labels, 10, 0.5, rng=seed))
+    too_sure, honest = (judge(even, found).confidence[free].mean() - right for judge in (sure, held_out))
+    assert -0.05 < honest < too_sure
+    assert honest < 0.05
+
+
+def test_half_of_the_labels_of_each_category_is_hidden():
+    labels = np.array([0, 1, -1, 0, 0, 1, 2, -1, 0])
+    assert _every_second(labels).tolist() == [False, False, False, True, False, True, False, False, True]
+    rows = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    assert held_out_temperature(rows, np.full(9, -1), 3, 0.5) is None
+    assert held_out_temperature(rows, np.array([0, 1, 2] + 6 * [-1]), 4, 0.5) is None
+    assert held_out_temperature(rows, labels, 4, 0.5, rng=0) > 0
+    assert held_out_temperature(torch.from_numpy(rows), torch.from_numpy(labels), 4, 0.5, rng=0) > 0
 
 
 def test_nothing_to_even_out():

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from selex.cluster.assign import fit_assigner
+from selex.cluster.assign import fit_assigner, held_out_temperature
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
 from selex.cluster.scatter import Evening, evening
@@ -99,6 +99,7 @@ def discover(
         with _Step(run, tell, "cluster", "images") as step:
             rows = on_device(features, device)
             even = evening(rows, labels, config.whiten) if method is None or method.clusters else None
+            temperature = _temperature(config, rows, labels, count) if even else None
             rows = even(rows) if even else rows
             if method:
                 hierarchy = predict(config, method, rows, labels)
@@ -106,7 +107,7 @@ def discover(
                 hierarchy = cluster(config, rows, labels, count, progress)
             hierarchy = on_host(hierarchy)
             step.done(len(images), levels=hierarchy.sizes, inertia=hierarchy.levels[0].inertia)
-        publish(run, config, images, features, hierarchy, backbone, found, even)
+        publish(run, config, images, features, hierarchy, backbone, found, even, temperature)
     return run
 
 
@@ -160,12 +161,14 @@ def publish(
     backbone: Backbone,
     found: KEstimate | None,
     even: Evening | None = None,
+    temperature: float | None = None,
 ) -> None:
     """Everything that is known now, into the run folder."""
     base, table = hierarchy.levels[0], images.table
     names = category_names(table.categories, base.n_clusters)
     rows = even(features) if even else features
     assigner = fit_assigner(rows, base, table.labels)
+    assigner = replace(assigner, temperature=temperature) if temperature else assigner
     model = Model(
         assigner,
         names,
@@ -183,6 +186,12 @@ def publish(
     more: Columns = {key: judged[key] for key in ("confidence", "runner_up", "distance")}
     columns = cluster_columns("file", table.files, hierarchy, names, table.labelled, more)
     run.publish(config, table.root, columns, _tree(hierarchy, names, found), images.skipped, model.save)
+
+
+def _temperature(config: Config, features: Any, labels: Any, count: int) -> float | None:
+    """The temperature of confidence where labels shape the features."""
+    rng = np.random.default_rng(config.seed)
+    return held_out_temperature(features, labels, count, config.whiten, balanced=config.balanced, rng=rng)
 
 
 def _absolute(path: str | None) -> str | None:

@@ -5,6 +5,7 @@ Shapes: n rows, d dimensions, k clusters, b rows of a block.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,10 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from selex.cluster.kmeans import bssk
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
+from selex.cluster.scatter import evening
+from selex.errors import Note
 from selex.types import UNLABELLED, Level
 
 Floats = NDArray[np.float32]
@@ -123,16 +127,69 @@ def _temperature(rows: Rows, centers: Tensor, clusters: Tensor, known: Tensor, f
     if len(centers) < 2:
         return 1.0
     to_all = rows.at(sample).distances(centers).double()
-    two = to_all.topk(2, largest=False).values
-    gaps = (two[:, 1] - two[:, 0])[two[:, 1] > two[:, 0]]
-    usual = float(gaps.median()) if len(gaps) else 1.0
+    usual = _usual_gap(to_all)
     if not len(held):
         return usual
     mine = clusters[sample, None]
     to_all = to_all.scatter(1, mine, to_all.gather(1, mine) * factors[sample, None])
+    return _likeliest(to_all, mine, usual)
+
+
+def held_out_temperature(
+    features: Any,
+    labels: Any,
+    n_clusters: int,
+    amount: float,
+    *,
+    balanced: bool = True,
+    rng: np.random.Generator | int | None = None,
+    memory: int = DEFAULT_MEMORY,
+) -> float | None:
+    """The temperature of confidence where labels have shaped the features, see `scatter.evening`.
+
+    Labelled rows are then nearer to their centres than others will be. So half of each category's are hidden, features
+    evened out and clustered without them, and the temperature is the one under which they are likeliest to be where
+    they belong. None where no category has two labelled rows.
+    """
+    known = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    hidden = _every_second(known)
+    if not hidden.any() or n_clusters < 2:
+        return None
+    left = np.where(hidden, UNLABELLED, known)
+    even = evening(features, left, amount, memory)
+    rows = even(features) if even else features
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Note)  # of what is hidden
+        level = bssk(rows, left, n_clusters, balanced=balanced, rng=rng, memory=memory)
+    seen = Rows(rows, memory)
+    index = torch.as_tensor(np.flatnonzero(hidden)[:_SAMPLE], device=seen.device)
+    to_all = seen.at(index).distances(torch.as_tensor(level.centers).to(seen.device, seen.dtype) - seen.shift).double()
+    own = torch.as_tensor(known).to(seen.device)[index, None]
+    return _likeliest(to_all, own, _usual_gap(to_all))
+
+
+def _every_second(labels: NDArray[Any]) -> NDArray[np.bool_]:
+    """Every second labelled row of each category, the first of it never."""
+    order = np.argsort(labels, kind="stable")
+    sizes = np.unique(labels, return_counts=True)[1]
+    place = np.empty(len(labels), dtype=np.int64)
+    place[order] = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    hidden: NDArray[np.bool_] = (labels != UNLABELLED) & (place % 2 == 1)
+    return hidden
+
+
+def _usual_gap(to_all: Tensor) -> float:
+    """By how much the second cluster is usually farther than the first, from squared distances `(n, k)`."""
+    two = to_all.topk(2, largest=False).values
+    gaps = (two[:, 1] - two[:, 0])[two[:, 1] > two[:, 0]]
+    return float(gaps.median()) if len(gaps) else 1.0
+
+
+def _likeliest(to_all: Tensor, own: Tensor, usual: float) -> float:
+    """The temperature under which rows are likeliest in their own clusters `(n, 1)`."""
 
     def unlikely(power: float) -> float:
-        return float(-(-to_all / (usual * 2.0**power)).log_softmax(1).gather(1, mine).mean())
+        return float(-(-to_all / (usual * 2.0**power)).log_softmax(1).gather(1, own).mean())
 
     power = float(minimize_scalar(unlikely, bounds=(-8, 8), method="bounded").x)
     return float(usual * 2**power)
