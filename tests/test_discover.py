@@ -91,7 +91,7 @@ def test_a_run_folder_file_by_file(place):
         "levels": None,
         "restarts": 3,
         "balanced": True,
-        "whiten": 0.0,
+        "whiten": 0.5,
         "views": 1,
         "size": 32,
         "seed": 3,

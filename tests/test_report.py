@@ -137,7 +137,8 @@ def test_sureness_is_confidence_with_the_centre_worked_out_without_the_image(hom
     about = json.loads(path.read_text())
     temperature = about["temperature"] * softer
     path.write_text(json.dumps({**about, "temperature": temperature}))
-    facts, features = read_facts(Run.open(home / "run")), np.load(home / "run/embeddings.npy").astype(np.float64)
+    facts = read_facts(Run.open(home / "run"))
+    features = facts.model.evened(np.load(home / "run/embeddings.npy").astype(np.float64))
     judged = facts.model.assigner(features, facts.clusters)
     facts = replace(facts, confidence=judged.confidence.astype(np.float64))
     for row in range(60):

@@ -132,7 +132,7 @@ class Config:
         restarts: clustering runs, of which the tightest is kept.
         balanced: limit cluster sizes; off for long tails.
         whiten: how far features are evened out by the scatter within known categories before they are clustered, from 0
-            (as they are, the paper's way) to 1.
+            (as they are: the paper's way) to 1.
         views: a feature is the mean over so many views of an image: 1 is its middle, 2 its mirror image too, 10 the
             four corners as well.
         crop: side of the square that the backbone looks at, in pixels; None takes what it was made for.
@@ -151,7 +151,7 @@ class Config:
     levels: int | None = None
     restarts: int = 3
     balanced: bool = True
-    whiten: float = 0.0
+    whiten: float = 0.5
     views: int = 1
     size: int | None = None
     seed: int = 0

@@ -23,7 +23,7 @@ Whiten = Annotated[
     typer.Option(
         metavar="X",
         help="From 0 to 1: how far to even features out by what varies among labelled images of one category, before "
-        "clustering; 0.5 is a good value.",
+        "clustering; 0 takes them as they are, as the paper does.",
     ),
 ]
 Views = Annotated[

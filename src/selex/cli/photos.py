@@ -69,7 +69,7 @@ def discover(
     store: Store = None,
     strict: Strict = False,
     unbalanced: Unbalanced = False,
-    whiten: Whiten = 0.0,
+    whiten: Whiten = 0.5,
     views: Views = 1,
     again: Annotated[
         bool,
