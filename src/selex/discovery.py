@@ -107,7 +107,8 @@ def discover(
                 hierarchy = cluster(config, rows, labels, count, progress)
             hierarchy = on_host(hierarchy)
             step.done(len(images), levels=hierarchy.sizes, inertia=hierarchy.levels[0].inertia)
-        publish(run, config, images, features, hierarchy, backbone, found, even, temperature)
+        rows = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
+        publish(run, config, images, rows, hierarchy, backbone, found, even, temperature)
     return run
 
 
@@ -163,11 +164,10 @@ def publish(
     even: Evening | None = None,
     temperature: float | None = None,
 ) -> None:
-    """Everything that is known now, into the run folder."""
+    """Everything that is known now, into the run folder; features are those that were clustered."""
     base, table = hierarchy.levels[0], images.table
     names = category_names(table.categories, base.n_clusters)
-    rows = even(features) if even else features
-    assigner = fit_assigner(rows, base, table.labels)
+    assigner = fit_assigner(features, base, table.labels)
     assigner = replace(assigner, temperature=temperature) if temperature else assigner
     model = Model(
         assigner,
@@ -182,7 +182,7 @@ def publish(
         config.views,
         even,
     )
-    judged = model.describe(table.files, assigner(rows, base.labels))
+    judged = model.describe(table.files, assigner(features, base.labels))
     more: Columns = {key: judged[key] for key in ("confidence", "runner_up", "distance")}
     columns = cluster_columns("file", table.files, hierarchy, names, table.labelled, more)
     run.publish(config, table.root, columns, _tree(hierarchy, names, found), images.skipped, model.save)
