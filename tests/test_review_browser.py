@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from commands import digit_photos, start
-from selex import Config, discover
+from selex import Config, Run, discover
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium (Debian: apt-get install chromium)")
@@ -309,7 +309,9 @@ def test_two_tabs(served):
 
 
 def test_names_are_shown_harmlessly(served):
-    page = served.page("category/3")
+    table = Run.open(served.folder / "run").clusters.to_pydict()
+    own = table["cluster"][table["file"].index(f"unlabelled/{ODD_FILE}")]
+    page = served.page(f"category/{4 if own == 3 else 3}")  # another one: the image can be moved there
     page.click("#act-name")
     page.locator("#ask-text").fill(NASTY)
     sync_api.expect(page.locator("#ask-list li")).to_have_text(f"“{NASTY}”")
