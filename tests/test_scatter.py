@@ -8,6 +8,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from selex import bssk, split_accuracy
+from selex.cluster import assign
 from selex.cluster.assign import _every_second, fit_assigner, held_out_temperature
 from selex.cluster.scatter import evening
 from selex.errors import InputError
@@ -106,6 +107,18 @@ def test_half_of_the_labels_of_each_category_is_hidden():
     assert held_out_temperature(rows, np.array([0, 1, 2] + 6 * [-1]), 4, 0.5) is None
     assert held_out_temperature(rows, labels, 4, 0.5, rng=0) > 0
     assert held_out_temperature(torch.from_numpy(rows), torch.from_numpy(labels), 4, 0.5, rng=0) > 0
+
+
+def test_few_rows_are_taken_from_all_over(monkeypatch):
+    """Rows come sorted by category: the first ones alone would tell of some categories only."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(6), 100)
+    far = np.eye(8)[:6] * np.array([4, 4, 4, 1, 1, 1])[:, None]  # the first half is easy to tell apart
+    rows = (far[labels] + 0.3 * rng.normal(size=(600, 8))).astype(np.float32)
+    labels[1::2] = -1
+    whole = held_out_temperature(rows, labels, 6, 0.5, rng=0)
+    monkeypatch.setattr(assign, "_SAMPLE", 60)
+    assert held_out_temperature(rows, labels, 6, 0.5, rng=0) == pytest.approx(whole, rel=0.1)
 
 
 def test_nothing_to_even_out():

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch.nn.functional import normalize
 
 from selex.config import check_views
-from selex.data.views import Place, fixed_places
+from selex.data.views import fixed_places
 from selex.errors import InputError
 from selex.feature_file import FeatureFile, Features, Standing
 from selex.models.backbones import Backbone
@@ -48,16 +48,9 @@ class Images(Protocol):
         """Centre crops (rows, 3, crop, crop), uint8, of the rows with these numbers."""
 
 
-class ViewedImages(Images, Protocol):
-    """Images by row, of which other views than the middle can be had."""
-
-    def crops(self, rows: np.ndarray[Any, Any], place: Place, crop: int) -> torch.Tensor:
-        """Views (rows, 3, crop, crop), uint8, one of each row."""
-
-
 def embed(
     backbone: Backbone,
-    images: Images | ViewedImages,
+    images: Images,
     out: str | Path | None = None,
     *,
     device: str | torch.device,
@@ -71,7 +64,8 @@ def embed(
     With `out`, a `.npy` file that the result is mapped from: it is there once all rows are done, and only then. Until
     then the rows done are in `out` + ".part", and a call with the same backbone and images goes on from there.
     `compile` speeds up a GPU after a minute of compiling. With `views` of 2 or 10 a feature is the mean over so many
-    fixed views of an image, see `fixed_places`; it takes that many times as long.
+    fixed views of an image, see `fixed_places`: images must have `crops` as `HostImages` do, and it takes so many times
+    as long.
     """
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch_size is {batch_size}, must be at least 1")

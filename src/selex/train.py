@@ -172,7 +172,8 @@ class _Loop:
         if self.fabric.world_size > 1:
             memory = {name: _host(value) for name, value in self.method.memory().items()}
             self.method.remember(_to(self.fabric.broadcast(memory), self.device))
-        together(self.device)
+        if self.bank:
+            together(self.device)
         if self.graph:
             self.graph.forget()  # it reads pseudo-labels where they were
         return seen

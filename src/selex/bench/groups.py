@@ -20,7 +20,7 @@ Part = Literal["transductive", "inductive"]
 Version = Literal["v2", "v1"]
 SETTINGS = (*TRAINING, "categories", "balanced", "whiten", "views", "label_ratio", "long_tail")
 """Settings that may not differ among the seeds of one row."""
-_USUAL = {**asdict(Training()), "whiten": 0.0, "views": 1}  # of a result that is older than a setting
+_USUAL = {**asdict(Training()), "whiten": 0.0, "views": 1}
 """What a result that was made before there was such a setting was made with."""
 
 

@@ -11,12 +11,11 @@ import typer
 
 from selex.cli import training
 from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, Views, Whiten, app, parse_count, resumable
-from selex.config import Training
+from selex.config import Config, Training
 from selex.errors import InputError
 from selex.progress import progress_bar
 
 if TYPE_CHECKING:
-    from selex.config import Config
     from selex.run import Run
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `selex discover` wrote.")]
@@ -69,8 +68,8 @@ def discover(
     store: Store = None,
     strict: Strict = False,
     unbalanced: Unbalanced = False,
-    whiten: Whiten = 0.5,
-    views: Views = 1,
+    whiten: Whiten = Config.whiten,
+    views: Views = Config.views,
     again: Annotated[
         bool,
         typer.Option(
@@ -85,7 +84,6 @@ def discover(
 
     Example: `selex discover photos --categories auto --out birds`
     """
-    from selex.config import Config
     from selex.fit import interrupted
     from selex.models import default_backbone
     from selex.run import Run

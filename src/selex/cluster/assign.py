@@ -121,9 +121,7 @@ def _apart(clusters: Tensor, k: int) -> Tensor:
 def _temperature(rows: Rows, centers: Tensor, clusters: Tensor, known: Tensor, factors: Tensor) -> float:
     """Fitted to the labelled rows; without any, the gap between first and second cluster that is usual."""
     held = torch.nonzero((known != UNLABELLED) & (factors > 0))[:, 0]
-    sample = held if len(held) else torch.arange(rows.n, device=rows.device)
-    most = min(_SAMPLE, max(1, rows.memory // (64 * len(centers))))
-    sample = sample[:: -(-len(sample) // most)]  # evenly, because rows often come sorted by category
+    sample = _sampled(held if len(held) else torch.arange(rows.n, device=rows.device), rows, len(centers))
     if len(centers) < 2:
         return 1.0
     to_all = rows.at(sample).distances(centers).double()
@@ -162,7 +160,7 @@ def held_out_temperature(
         warnings.simplefilter("ignore", Note)  # of what is hidden
         level = bssk(rows, left, n_clusters, balanced=balanced, rng=rng, memory=memory)
     seen = Rows(rows, memory)
-    index = torch.as_tensor(np.flatnonzero(hidden)[:_SAMPLE], device=seen.device)
+    index = _sampled(torch.as_tensor(np.flatnonzero(hidden), device=seen.device), seen, n_clusters)
     to_all = seen.at(index).distances(torch.as_tensor(level.centers).to(seen.device, seen.dtype) - seen.shift).double()
     own = torch.as_tensor(known).to(seen.device)[index, None]
     return _likeliest(to_all, own, _usual_gap(to_all))
@@ -176,6 +174,12 @@ def _every_second(labels: NDArray[Any]) -> NDArray[np.bool_]:
     place[order] = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     hidden: NDArray[np.bool_] = (labels != UNLABELLED) & (place % 2 == 1)
     return hidden
+
+
+def _sampled(index: Tensor, rows: Rows, k: int) -> Tensor:
+    """Some of these rows, as many as are plenty and fit in memory; evenly, as rows often come sorted by category."""
+    most = min(_SAMPLE, max(1, rows.memory // (64 * k)))
+    return index[:: -(-len(index) // most)]
 
 
 def _usual_gap(to_all: Tensor) -> float:
