@@ -161,8 +161,8 @@ def publish(
     hierarchy: Hierarchy,
     backbone: Backbone,
     found: KEstimate | None,
-    even: Evening | None,
-    temperature: float | None,
+    even: Evening | None = None,
+    temperature: float | None = None,
 ) -> None:
     """Everything that is known now, into the run folder; features are those that were clustered."""
     base, table = hierarchy.levels[0], images.table
