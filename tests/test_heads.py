@@ -57,3 +57,27 @@ def test_the_classifier_by_its_formula(x):
     cosines = torch.nn.functional.cosine_similarity(x[:, None], head.directions[None], dim=2)
     assert torch.allclose(logits, cosines, rtol=1e-10)
     assert torch.allclose(head.prototypes.norm(dim=1), torch.ones(5).double())
+
+
+def test_inner_products_of_prefixes_without_embeddings(x):
+    head = ProjectionHead(12, 40, 16, 8).double()
+    z = head(x)
+    sizes = [40, 20, 10, 5, 2, 1, 1]
+    expected = torch.stack([z[:, :size] @ z[:, :size].T for size in sizes])
+    made = head.products(head.inner(x), sizes)
+    assert torch.allclose(made, expected, rtol=1e-10, atol=1e-12)
+    weights = torch.randn(made.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    wanted = torch.autograd.grad((weights * expected).sum(), list(head.parameters()))
+    given = torch.autograd.grad((weights * made).sum(), list(head.parameters()))
+    for a, b in zip(given, wanted, strict=True):
+        assert torch.allclose(a, b, rtol=1e-8, atol=1e-10)
+
+
+def test_products_of_half_precision_rows_are_whole(x):
+    head = ProjectionHead(12, 40, 16, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inner = head.inner(x.float())
+        made = head.products(inner, [40, 20])
+    assert made.dtype == torch.float32
+    assert torch.allclose(made[0].diagonal(), torch.ones(7))
+    assert torch.allclose(made, head.products(inner.float(), [40, 20]))

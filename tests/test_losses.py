@@ -15,6 +15,8 @@ from selex.losses import (
     TargetVariant,
     info_nce,
     logits,
+    prefix_products,
+    prefix_sizes,
     radius_targets,
     self_expertise,
     supervised_contrastive,
@@ -56,7 +58,8 @@ def test_supervised_contrastive_as_plain_loops(seed, kind, temperature):
 def test_both_losses_at_once_are_the_two_of_them(seed, kind, form, temperature):
     batch = Batch(seed)
     targets, labels, levels = use_targets(batch.levels, 0.5), batch.labels.repeat(2), batch.levels.repeat(1, 2)
-    use, sse = self_expertise(batch.rows, targets, labels, levels, (temperature, 0.3), kind, form)
+    inner = prefix_products(batch.rows, prefix_sizes(batch.rows.shape[1], len(levels)))
+    use, sse = self_expertise(inner, targets, labels, levels, (temperature, 0.3), kind, form)
     equal(use, unsupervised_self_expertise(batch.a, batch.v, targets, temperature, kind, form).item())
     equal(sse, supervised_self_expertise(batch.rows, labels, levels, 0.3, kind).item())
 

@@ -127,6 +127,7 @@ class _Loop:
             weight_decay=5e-5 if "decay" in self.settings.differences else self.settings.weight_decay,
             fused=self.device.type == "cuda",
         )
+        self.places: dict[str, Any] = {}  # where a step reads what `prepare` made
         self.clusters: Any = None  # of the epoch before, to see what changed
         self.history: list[Entry] = []
 
@@ -174,8 +175,10 @@ class _Loop:
             self.method.remember(_to(self.fabric.broadcast(memory), self.device))
         if self.bank:
             together(self.device)
-        if self.graph:
-            self.graph.forget()  # it reads pseudo-labels where they were
+        places = {name: _place(value) for name, value in self.method.memory().items()}
+        if self.graph and places != self.places:
+            self.graph.forget()
+        self.places = places
         return seen
 
     @torch.no_grad()
@@ -340,9 +343,11 @@ class _Loop:
         return torch.stack(parts)
 
     def _add_up(self) -> None:
+        whole = {id(parameter) for parameter in self.method.in_losses}
         for parameter in self.trained:
             if parameter.grad is not None:
-                total: Any = self.fabric.all_reduce(parameter.grad, reduce_op="sum")
+                how = "mean" if id(parameter) in whole else "sum"
+                total: Any = self.fabric.all_reduce(parameter.grad, reduce_op=how)
                 parameter.grad = total
 
     def _see(self, level: Level, features: Tensor) -> Entry:
@@ -403,6 +408,10 @@ def _agreement(features: Tensor, labels: Tensor, level: Level) -> float:
     held = labels >= 0
     nearest = torch.cdist(features[held], torch.as_tensor(level.centers).to(features)).argmin(1)
     return float((nearest == labels[held]).float().mean())
+
+
+def _place(value: Any) -> Any:
+    return (value.data_ptr(), value.shape) if isinstance(value, Tensor) else value
 
 
 def _host(value: Any) -> Any:

@@ -4,7 +4,8 @@
 - `info_nce`, `supervised_contrastive`: the two losses of GCD
 - `use_targets`, `radius_targets`, `cluster_radii`, `TargetVariant`: the target matrix of unsupervised self-expertise
 - `unsupervised_self_expertise`, `supervised_self_expertise`: the two losses of SelEx; `self_expertise`: both at once
-- `prefix_distances`, `prefix_sizes`: distances over leading dims, for all levels in one pass
+- `prefix_products`, `prefix_distances`, `prefix_sizes`: inner products and distances over leading dims, for all levels
+  in one pass
 - `self_distillation`, `teacher_temperature`, `mean_entropy`, `supervised_cross_entropy`: what SimGCD adds
 """
 
@@ -17,6 +18,7 @@ from selex.losses.expertise import (
     supervised_self_expertise,
     unsupervised_self_expertise,
 )
+from selex.losses.similarity import prefix_products
 from selex.losses.targets import TargetVariant, cluster_radii, radius_targets, use_targets
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "logits",
     "mean_entropy",
     "prefix_distances",
+    "prefix_products",
     "prefix_sizes",
     "radius_targets",
     "self_distillation",

@@ -14,12 +14,11 @@ from torch import Tensor
 from selex.errors import InputError
 from selex.losses.contrastive import log_shares_of, log_shares_of_views, supervised_from_logits
 from selex.losses.similarity import (
-    KINDS,
     Kind,
     check_choice,
     check_labels,
     check_temperature,
-    distances,
+    logits_of,
     prefix_products,
 )
 
@@ -75,7 +74,7 @@ def supervised_self_expertise(
 
 
 def self_expertise(
-    embeddings: Tensor,
+    inner: Tensor,
     targets: Tensor,
     labels: Tensor,
     level_labels: Tensor,
@@ -83,10 +82,11 @@ def self_expertise(
     kind: Kind = "distance",
     form: Literal["softmax", "binary"] = "softmax",
 ) -> tuple[Tensor, Tensor]:
-    """Both losses of a batch, from one pass over its embeddings: those of USE are the largest prefix of SSE's.
+    """Both losses of a batch, from inner products alone: those of USE are the largest prefix of SSE's.
 
     Args:
-        embeddings: `2b × d` embeddings, one view of each image below the other.
+        inner: `L + 1 × 2b × 2b` inner products of embeddings, one view of each image below the other, over the first
+            dims of `prefix_sizes`: from `prefix_products`, or without embeddings from `ProjectionHead.products`.
         targets: `2b × 2b`, see `unsupervised_self_expertise`.
         labels: category of each of the 2b rows, -1 where unknown.
         level_labels: `L × 2b`, see `supervised_self_expertise`.
@@ -100,7 +100,10 @@ def self_expertise(
     check_choice("form", form, tuple(_FORMS))
     for temperature in temperatures:
         check_temperature(temperature)
-    prefixes = _prefix_logits(embeddings, labels, level_labels, kind)
+    shape = (len(level_labels) + 1, len(labels), len(labels))
+    if inner.shape != shape:
+        raise InputError(f"inner must be of shape {shape}, not {tuple(inner.shape)}")
+    prefixes = logits_of(inner, kind)
     use = _unsupervised(log_shares_of(prefixes[0], temperatures[0]), targets, form)
     return use, _supervised(prefixes, labels, level_labels, temperatures[1])
 
@@ -120,18 +123,15 @@ def prefix_distances(z: Tensor, sizes: Sequence[int]) -> Tensor:
     Returns:
         `len(sizes) × n × n` distances.
     """
-    if not all(1 <= size <= z.shape[1] for size in sizes) or not sizes:
-        raise InputError(f"sizes must be from 1 to {z.shape[1]}, not {list(sizes)}")
-    return distances(*prefix_products(z, sizes))
+    return -logits_of(prefix_products(z, sizes), "distance")
 
 
 def _prefix_logits(embeddings: Tensor, labels: Tensor, level_labels: Tensor, kind: Kind) -> Tensor:
     """`L + 1 × n × n` logits over the dims of the ground truth, of which there are all, and of each level."""
-    check_choice("kind", kind)
     check_labels(labels, embeddings)
     if level_labels.ndim != 2 or level_labels.shape[1] != len(labels):
         raise InputError(f"level_labels must be levels × {len(labels)} rows, not of shape {tuple(level_labels.shape)}")
-    return KINDS[kind](*prefix_products(embeddings, prefix_sizes(embeddings.shape[1], len(level_labels))))
+    return logits_of(prefix_products(embeddings, prefix_sizes(embeddings.shape[1], len(level_labels))), kind)
 
 
 def _unsupervised(log_shares: Tensor, targets: Tensor, form: str) -> Tensor:

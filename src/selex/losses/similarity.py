@@ -29,19 +29,25 @@ def products(a: Tensor, b: Tensor) -> Tensor:
         return a @ b.T
 
 
-def prefix_products(rows: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Inner products and squared norms, those of rows and of columns, over the first `size` dims, for each size.
+def prefix_products(rows: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Inner products of rows over their first `size` dims, for each size.
 
-    They are running sums over blocks of dims, so that all sizes cost as much as the largest. Norms are read off
-    the diagonal: they then carry the same rounding error as the products, and rows that coincide have distance 0.
+    They are running sums over blocks of dims, so that all sizes cost as much as the largest.
+
+    Args:
+        rows: `n × d` rows.
+        sizes: numbers of leading dims, each from 1 to d, in any order.
+
+    Returns:
+        `len(sizes) × n × n` inner products.
     """
+    if not all(1 <= size <= rows.shape[1] for size in sizes) or not sizes:
+        raise InputError(f"sizes must be from 1 to {rows.shape[1]}, not {list(sizes)}")
     ends = sorted(set(sizes))
     widths = [end - start for start, end in zip([0, *ends], ends, strict=False)]
     blocks = full_precision(rows)[:, : ends[-1]].split_with_sizes(widths, 1)  # one gradient for all, unlike slices
     sums = dict(zip(ends, accumulate(products(block, block) for block in blocks), strict=True))
-    inner = torch.stack([sums[size] for size in sizes])
-    norms = inner.diagonal(dim1=-2, dim2=-1)
-    return inner, norms, norms
+    return torch.stack([sums[size] for size in sizes])
 
 
 def distances(inner: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -70,10 +76,20 @@ KINDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {"distance": _min
 """Logits from inner products and squared norms, by name."""
 
 
+def logits_of(inner: Tensor, kind: str) -> Tensor:
+    """Logits between the rows of one table, from their inner products `... × n × n`.
+
+    Norms are read off the diagonal: they then carry the same rounding error as the products, and rows that coincide
+    have distance 0.
+    """
+    check_choice("kind", kind)
+    norms = inner.diagonal(dim1=-2, dim2=-1)
+    return KINDS[kind](inner, norms, norms)
+
+
 def logits_among(rows: Tensor, kind: str) -> Tensor:
     """`n × n` logits between the rows of one table."""
-    check_choice("kind", kind)
-    return KINDS[kind](*prefix_products(rows, rows.shape[1:]))[0]
+    return logits_of(prefix_products(rows, rows.shape[1:]), kind)[0]
 
 
 def own_entries(square: Tensor) -> Tensor:

@@ -91,6 +91,11 @@ class Method(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
 
     @property
+    def in_losses(self) -> list[nn.Parameter]:
+        """Weights that the losses use on all rows: every process has their whole gradient, not its share of it."""
+        return []
+
+    @property
     def kind(self) -> Kind:
         """How rows are compared."""
         return self.settings.kind or self.own_kind
@@ -102,7 +107,12 @@ class Method(nn.Module):
 
     def evened(self, features: Tensor, labels: Tensor) -> Tensor:
         """Features as they are clustered."""
-        self.even = evening(features, labels, self.task.whiten) if self.clusters else None
+        made = evening(features, labels, self.task.whiten) if self.clusters else None
+        if made and self.even:  # where the old one was: what was recorded for a GPU reads it there
+            self.even.mean.copy_(made.mean)
+            self.even.matrix.copy_(made.matrix)
+        else:
+            self.even = made
         return self.even(features) if self.even else features
 
     def prepare(self, epoch: int, features: Callable[[], Tensor], labels: Tensor, rng: Any) -> Level | None:

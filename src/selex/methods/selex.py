@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from selex.cluster.hierarchy import hssk
@@ -17,12 +17,14 @@ from selex.config import Training
 from selex.losses import (
     TargetVariant,
     cluster_radii,
+    prefix_sizes,
     radius_targets,
     self_expertise,
     use_targets,
 )
 from selex.methods.base import Batch, Losses, Method, Task, no_levels, views
 from selex.models.backbones import Backbone
+from selex.models.heads import ProjectionHead
 from selex.types import Hierarchy, Level
 
 PROTOTYPE_TEMPERATURE = 0.1
@@ -33,6 +35,7 @@ class SelEx(Method):
     """Hierarchical pseudo-labels before each epoch; USE and SSE on each batch."""
 
     own_kind = "distance"
+    head: ProjectionHead
     level_labels: Tensor
     radii: Tensor
     centers: Tensor
@@ -50,13 +53,17 @@ class SelEx(Method):
             return None
         rows = features()
         levels = self.pseudo_labels(rows, labels, rng).levels
-        self.level_labels = torch.stack([torch.as_tensor(level.labels).long() for level in levels])
+        self.keep("level_labels", torch.stack([torch.as_tensor(level.labels).long() for level in levels]))
         if self.by_radii:
-            radii = [cluster_radii(rows, level)[level.labels] for level in levels]
-            self.radii = torch.stack(radii)
+            self.keep("radii", torch.stack([cluster_radii(rows, level)[level.labels] for level in levels]))
         if self.settings.prototypes:
-            self.centers = normalize(torch.as_tensor(levels[0].centers), dim=1)
+            self.keep("centers", normalize(torch.as_tensor(levels[0].centers), dim=1))
         return levels[0]
+
+    def keep(self, name: str, new: Tensor) -> None:
+        """Put new values where the old ones were, if they fit: what was recorded for a GPU reads them there."""
+        old = getattr(self, name, None)
+        setattr(self, name, new if old is None or old.shape != new.shape else old.copy_(new))
 
     def pseudo_labels(self, features: Tensor, labels: Tensor, rng: Any) -> Hierarchy:
         """The hierarchy that the losses use."""
@@ -71,22 +78,28 @@ class SelEx(Method):
             rng=rng,
         )
 
+    @property
+    def in_losses(self) -> list[nn.Parameter]:
+        """The last map of the head."""
+        return [self.head.directions]
+
     def encode(self, states: Tensor) -> tuple[Tensor, ...]:
-        """Embeddings, and features where radii are compared with their distances or prototypes with them."""
+        """What the head's last map is given, and features where radii or prototypes are compared with them."""
         features = self.features(states)
         if self.settings.prototypes:
-            return self.head(features), features
-        return (self.head(features), features.detach()) if self.by_radii else (self.head(features),)
+            return self.head.inner(features), features
+        return (self.head.inner(features), features.detach()) if self.by_radii else (self.head.inner(features),)
 
     def losses(self, encoded: tuple[Tensor, ...], batch: Batch) -> Losses:
         """`(1 - lambda) USE + lambda SSE`, and what draws features to prototypes."""
-        embeddings, settings = encoded[0], self.settings
+        settings = self.settings
         levels = self.level_labels[:, batch.rows]
         targets = self.targets(encoded, batch, levels)
         pseudo = levels if settings.sse else no_levels(batch.rows)
         temperatures = settings.temperature, settings.supervised_temperature
+        inner = self.head.products(encoded[0], prefix_sizes(len(self.head.directions), len(pseudo)))
         use, sse = self_expertise(
-            embeddings, targets, batch.labels.repeat(2), pseudo.repeat(1, 2), temperatures, self.kind, settings.form
+            inner, targets, batch.labels.repeat(2), pseudo.repeat(1, 2), temperatures, self.kind, settings.form
         )
         loss = (1 - settings.balance) * use + settings.balance * sse
         parts = {"use": use.detach(), "sse": sse.detach()}

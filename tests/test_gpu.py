@@ -1,0 +1,68 @@
+"""What is recorded, rounded or done beside other work on a GPU: only where there is one."""
+
+import pytest
+import torch
+
+from selex.checkpoint import Checkpoints
+from selex.launch import start
+from selex.models.heads import ProjectionHead
+from selex.train import train
+from training_for_tests import TRAINED, digit_data, small, weights
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return digit_data(tmp_path_factory.mktemp("data"))
+
+
+class Stop(Exception):
+    """In the middle of training."""
+
+
+def fit(name, data, folder=None, stop=None, **settings):
+    checkpoints = Checkpoints(folder, {}, {}) if folder else None
+    method = small(name, **{"epochs": 3, **settings})
+    if stop is not None:
+        calls, prepare = iter(range(10)), method.prepare
+
+        def stopping(*given):
+            if next(calls) == stop:
+                raise Stop
+            return prepare(*given)
+
+        method.prepare = stopping
+    history = train(method, data, 0, fabric=start("cuda"), checkpoints=checkpoints)
+    return weights(method), history
+
+
+@pytest.mark.parametrize("options", [{}, {"view_bank": 2}, {"prototypes": 0.5}, {"interval": 2}], ids=str)
+@pytest.mark.parametrize("name", TRAINED)
+def test_stopped_and_gone_on_with(data, tmp_path, name, options):
+    whole, _ = fit(name, data, **options)
+    with pytest.raises(Stop):
+        fit(name, data, tmp_path, stop=2, **options)
+    again, _ = fit(name, data, tmp_path, **options)
+    assert all(torch.equal(whole[key], again[key]) for key in whole)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_recorded_steps_have_the_losses_of_plain_ones(data, monkeypatch, name):
+    _, recorded = fit(name, data)
+    monkeypatch.setattr("selex.train._Loop._can_graph", lambda loop: False)
+    _, plain = fit(name, data)
+    for a, b in zip(recorded, plain, strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-3)
+
+
+def test_inner_products_are_those_of_embeddings():
+    head = ProjectionHead(64, 65_536).cuda()
+    x = torch.randn(32, 64, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    z = head(x).double()
+    sizes = [65_536 >> level for level in range(8)]
+    expected = torch.stack([z[:, :size] @ z[:, :size].T for size in sizes])
+    made = head.products(head.inner(x), sizes)
+    assert made.double().sub(expected).abs().max() < 1e-4
+    twice = head.products(head.inner(x).repeat(2, 1), sizes)
+    assert torch.equal(twice[:, :32, 32:].diagonal(dim1=1, dim2=2), twice[:, :32, :32].diagonal(dim1=1, dim2=2))
