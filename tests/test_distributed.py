@@ -44,7 +44,10 @@ def agree(one, two):
         ("simgcd", ()),
         ("selex", ("--micro-batch", 3)),
         ("selex", ("--view-bank", 2, "--targets", "radii")),
-        ("selex", ("--prototypes", 0.35, "--whiten", 0.5, "--interval", 2)),
+        (
+            "selex",
+            ("--prototypes", 0.35, "--agree", 1, "--whiten", 0.5, "--interval", 2, "--hide", 0.3, "--jitter", 0.4),
+        ),
     ],
     ids=str,
 )

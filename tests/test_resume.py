@@ -62,7 +62,7 @@ STOPS = [
     ((), ("kill", "selex.discovery:predict", 1)),  # trained, not yet sorted
     ((), ("interrupt", STEP, 8)),
     (("--interval", 2), ("kill", STEP, 5)),
-    (("--view-bank", 2), ("kill", STEP, 8)),
+    (("--view-bank", 2, "--jitter", 0.4), ("kill", STEP, 8)),
     (("--published", "--micro-batch", 4), ("kill", STEP, 5)),
 ]
 
@@ -194,7 +194,7 @@ def data(tmp_path_factory):
     return digit_data(tmp_path_factory.mktemp("digits"))
 
 
-BEYOND = {"prototypes": 0.35, "interval": 2, "task": Task(5, 3, whiten=0.5)}
+BEYOND = {"prototypes": 0.35, "agree": 1.0, "jitter": 0.4, "hide": 0.3, "interval": 2, "task": Task(5, 3, whiten=0.5)}
 
 
 @pytest.mark.parametrize(("name", "more"), [*((name, {}) for name in TRAINED), ("selex", BEYOND)])

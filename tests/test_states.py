@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from selex import states
-from selex.data.views import Place
+from selex.data.views import Looks, Place
 from selex.errors import InputError
 from selex.models import load_backbone
 from selex.models.halves import halve
@@ -27,7 +27,7 @@ def made(data):
 
 
 def bank(made, views=3, renew=0.2, seed=7):
-    return ViewBank(made, views, renew, True, seed)
+    return ViewBank(made, views, renew, Looks(), seed)
 
 
 def test_centres_are_those_of_the_trunk_and_kept(made, data, monkeypatch):
@@ -48,7 +48,7 @@ def test_centres_that_were_not_read_to_the_end_are_not_kept(made, data):
 
 
 def test_augmented_features_are_other_views_each_epoch(made):
-    one, same, other = (torch.cat(list(made.augmented(generator_of(0, 5, epoch), True))) for epoch in (1, 1, 2))
+    one, same, other = (torch.cat(list(made.augmented(generator_of(0, 5, epoch), Looks()))) for epoch in (1, 1, 2))
     assert torch.equal(one, same)
     assert not torch.allclose(one, other)
     assert len(one) == 60
@@ -89,7 +89,7 @@ def test_each_entry_is_a_view_of_its_image(made, data):
     for slot, row in ((0, 0), (0, 59), (1, 3), (2, 40), (2, 59)):
         chunk, position = divmod(slot * 60 + row, 16)
         last = min(16, 180 - chunk * 16)
-        place = Place.draw(last, True, generator_of(7, 2, chunk, 0))[position : position + 1]
+        place = Place.draw(last, Looks(), generator_of(7, 2, chunk, 0))[position : position + 1]
         expected = made.trunk(data.images.crops(torch.tensor([row]), place, CROP))
         assert torch.allclose(held.pick(torch.tensor([row]), torch.tensor([slot])), expected, atol=1e-5)
 

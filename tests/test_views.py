@@ -38,7 +38,7 @@ def test_a_cpu_needs_no_copy(store):
 
 
 def drawn(n, flip=True, seed=0):
-    return views.Place.draw(n, flip, torch.Generator().manual_seed(seed))
+    return views.Place.draw(n, views.Looks(flip), torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("crop", [32, 24, 1])
@@ -113,13 +113,50 @@ def test_warped_views_turn_and_stretch_about_the_middle():
     assert shrunk[0].argmax() == 3 * 9 + 4  # half as far from it
 
 
+def test_tones_by_hand():
+    image = torch.tensor([[[40.0, 80.0]], [[100.0, 20.0]], [[10.0, 110.0]]])  # three colours of 1 × 2 pixels
+    tones = torch.tensor([[1.0, 1.0, 1.0], [2.0, 1.0, 1.0], [1.0, 0.5, 1.0], [1.0, 1.0, 0.0], [9.0, 1.0, 1.0]])
+    same, bright, dull, grey, white = views.toned(image.expand(5, 3, 1, 2), tones)
+    assert torch.allclose(same, image)
+    assert torch.allclose(bright, 2 * image)
+    assert torch.allclose(dull, (image + image.mean()) / 2)
+    assert torch.allclose(grey, image.mean(0).expand(3, 1, 2))
+    assert white.max() == 255
+
+
+def test_hidden_squares_have_the_mean_colour():
+    image = torch.randint(0, 256, (2, 3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    shown = torch.ones(2, views.CELLS, views.CELLS, dtype=torch.bool)
+    shown[0, 3, 5] = False
+    changed = views.hidden(image, shown) != image
+    assert changed[0, :, 6:8, 10:12].any()
+    changed[0, :, 6:8, 10:12] = False
+    assert not changed.any()
+    mean = image[0].float().mean((1, 2))
+    assert torch.allclose(views.hidden(image, shown)[0, :, 6, 10], mean)
+
+
+def test_how_much_looks_change():
+    looks = views.Looks(jitter=0.3, hide=0.25)
+    place = views.Place.draw(400, looks, torch.Generator().manual_seed(0))
+    assert place.tones.shape == (400, 3)
+    assert 0.7 <= place.tones.min() < 0.71
+    assert 1.29 < place.tones.max() <= 1.3
+    assert abs(place.shown.float().mean() - 0.75) < 0.01
+    image = torch.full((400, 3, 12, 12), 100, dtype=torch.uint8)
+    assert place.alter(image).shape == image.shape
+    assert not torch.equal(place.alter(image), image)
+    plain = views.Place.draw(400, views.Looks(), torch.Generator().manual_seed(0))
+    assert plain.alter(image) is image
+
+
 def test_places_with_maps_are_cut_and_joined_in_order():
-    place = views.Place.draw(6, True, torch.Generator().manual_seed(0), warp=0.2)
+    place = views.Place.draw(6, views.Looks(warp=0.2, jitter=0.3, hide=0.5), torch.Generator().manual_seed(0))
     assert place.maps.shape == (6, 2, 2)
     assert (place.maps - torch.eye(2)).abs().max() <= 0.2
     again = views.Place.join(place[:2], place[2:])
-    for part in ("corners", "mirrored", "maps"):
+    for part in ("corners", "mirrored", "maps", "tones", "shown"):
         assert torch.equal(getattr(again, part), getattr(place, part))
-    plain = views.Place.draw(6, True, torch.Generator().manual_seed(0))
+    plain = views.Place.draw(6, views.Looks(), torch.Generator().manual_seed(0))
     assert plain.maps is None
     assert torch.equal(plain.corners, place.corners)  # the rest is the same with and without

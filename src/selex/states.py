@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selex.data.views import DeviceImages, HostImages, Place, warped
+from selex.data.views import DeviceImages, HostImages, Looks, Place
 from selex.errors import InputError
 from selex.speed import Graph
 
@@ -38,8 +38,7 @@ class States:
 
     def of(self, rows: Tensor, place: Place) -> Tensor:
         """States of views of some rows, one each."""
-        views = self.images.crops(rows, place, self.crop)
-        return self._through(views if place.maps is None else warped(views, place.maps))
+        return self._through(place.alter(self.images.crops(rows, place, self.crop)))
 
     def centres(self) -> Iterator[Tensor]:
         """States of the centre crops of all images, in row order, in chunks."""
@@ -57,9 +56,9 @@ class States:
             yield states
         self._kept = kept if keep else None
 
-    def augmented(self, generator: torch.Generator, flip: bool, warp: float = 0.0) -> Iterator[Tensor]:
+    def augmented(self, generator: torch.Generator, looks: Looks) -> Iterator[Tensor]:
         """States of a random view of each image, in row order, in chunks."""
-        place = Place.draw(len(self), flip, generator, warp)
+        place = Place.draw(len(self), looks, generator)
         for first in range(0, len(self), self.chunk):
             rows = torch.arange(first, min(first + self.chunk, len(self)))
             yield self.of(rows, place[first : first + self.chunk])
@@ -83,9 +82,8 @@ class ViewBank:
     the seed, the chunk and how often it was renewed, so that a bank built in the middle of training is the same one.
     """
 
-    def __init__(self, states: States, views: int, renew: float, flip: bool, seed: int, warp: float = 0.0) -> None:
-        self.states, self.views, self.flip, self.seed = states, views, flip, seed
-        self.warp = warp
+    def __init__(self, states: States, views: int, renew: float, looks: Looks, seed: int) -> None:
+        self.states, self.views, self.looks, self.seed = states, views, looks, seed
         self.n_chunks = -(-views * len(states) // states.chunk)
         self.per_epoch = math.ceil(renew * self.n_chunks)
         self.rounds = np.full(self.n_chunks, -1)
@@ -116,7 +114,7 @@ class ViewBank:
         n, size = len(self.states), self.states.chunk
         entries = torch.arange(chunk * size, min((chunk + 1) * size, self.views * n))
         generator = generator_of(self.seed, 2, chunk, round)
-        return self.states.of(entries % n, Place.draw(len(entries), self.flip, generator, self.warp))
+        return self.states.of(entries % n, Place.draw(len(entries), self.looks, generator))
 
     def _empty(self, like: Tensor) -> Tensor:
         shape = (self.views * len(self.states), *like.shape[1:])

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from selex.checkpoint import Checkpoints
-from selex.data.views import DeviceImages, HostImages, Place
+from selex.data.views import DeviceImages, HostImages, Looks, Place
 from selex.errors import InputError
 from selex.launch import Fabric
 from selex.methods.base import Batch, Method, here_only
@@ -111,6 +111,7 @@ class _Loop:
         self.method, self.data, self.seed, self.fabric = method, data, seed, fabric
         self.checkpoints, self.watch = checkpoints, watch
         self.settings, self.device = method.settings, fabric.device
+        self.looks = Looks(*(getattr(self.settings, name) for name in ("flip", "warp", "jitter", "hide")))
         method.to(self.device)
         method.gather = self._gather
         self.labels = torch.as_tensor(data.labels, dtype=torch.long).to(self.device)
@@ -187,7 +188,7 @@ class _Loop:
         chunks = self.states.centres()
         if self.method.augmented:
             generator = generator_of(self.seed, _AUGMENTED, epoch)
-            chunks = self.states.augmented(generator, self.settings.flip, self.settings.warp)
+            chunks = self.states.augmented(generator, Looks(self.settings.flip, self.settings.warp))
         made = [self.embed(filled(states, self.states.chunk))["features"][: len(states)] for states in chunks]
         features = torch.cat(made)
         if not features.isfinite().all():
@@ -317,11 +318,10 @@ class _Loop:
         settings = self.settings
         if not settings.view_bank:
             return None
-        return ViewBank(self._states(), settings.view_bank, settings.renew, settings.flip, self.seed, settings.warp)
+        return ViewBank(self._states(), settings.view_bank, settings.renew, self.looks, self.seed)
 
     def _new_views(self, rows: Tensor, generator: torch.Generator, mine: slice) -> Tensor:
-        settings = self.settings
-        places = [Place.draw(len(rows), settings.flip, generator, settings.warp)[mine] for _ in range(2)]
+        places = [Place.draw(len(rows), self.looks, generator)[mine] for _ in range(2)]
         return self.states.of(rows[mine].repeat(2), Place.join(*places))
 
     def _bank_views(self, rows: Tensor, generator: torch.Generator, mine: slice) -> Tensor:

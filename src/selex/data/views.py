@@ -6,48 +6,90 @@ Shapes: n images of a batch, flat pixels of all images one after the other as he
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import affine_grid, grid_sample
+from torch.nn.functional import affine_grid, grid_sample, interpolate
 
 from selex.data.store import ImageStore
 
 _BLOCK = 256 << 20  # bytes copied to the device at a time
+CELLS = 12
+"""Squares along the side of a view, of which some may be hidden."""
+
+
+@dataclass(frozen=True)
+class Looks:
+    """In what random views differ besides where they are cut.
+
+    Attributes:
+        flip: half of them are mirrored.
+        warp: they are turned, stretched and sheared by up to so much.
+        jitter: brightness, contrast and saturation change by up to this share.
+        hide: this share of their squares is hidden.
+    """
+
+    flip: bool = True
+    warp: float = 0.0
+    jitter: float = 0.0
+    hide: float = 0.0
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where views are cut: corners `(n, 2)`, top and left as shares of the room there is; whether to mirror `(n,)`.
+    """Where views are cut and how they are altered, n of them; None alters nothing.
 
-    `maps` `(n, 2, 2)`, where there are any, turn and stretch each view about its middle.
+    Attributes:
+        corners: `(n, 2)`, top and left as shares of the room there is.
+        mirrored: `(n,)`, whether to mirror.
+        maps: `(n, 2, 2)`, turn and stretch each view about its middle.
+        tones: `(n, 3)`, factors of brightness, contrast and saturation.
+        shown: `(n, CELLS, CELLS)`, whether each square is seen.
     """
 
     corners: Tensor
     mirrored: Tensor
     maps: Tensor | None = None
+    tones: Tensor | None = None
+    shown: Tensor | None = None
 
     @classmethod
-    def draw(cls, n: int, flip: bool, generator: torch.Generator, warp: float = 0.0) -> Place:
+    def draw(cls, n: int, looks: Looks, generator: torch.Generator) -> Place:
         """Random places; the generator is the host's, so that views do not depend on the device."""
+
+        def within(size: float, *shape: int) -> Tensor:
+            return size * (2 * torch.rand(n, *shape, generator=generator) - 1)
+
         corners = torch.rand(n, 2, generator=generator)
-        mirrored = (torch.rand(n, generator=generator) < 0.5) & flip
-        maps = torch.eye(2) + warp * (2 * torch.rand(n, 2, 2, generator=generator) - 1) if warp else None
-        return cls(corners, mirrored, maps)
+        mirrored = (torch.rand(n, generator=generator) < 0.5) & looks.flip
+        maps = torch.eye(2) + within(looks.warp, 2, 2) if looks.warp else None
+        tones = 1 + within(looks.jitter, 3) if looks.jitter else None
+        shown = torch.rand(n, CELLS, CELLS, generator=generator) >= looks.hide if looks.hide else None
+        return cls(corners, mirrored, maps, tones, shown)
 
     def __getitem__(self, index: slice) -> Place:
-        return Place(self.corners[index], self.mirrored[index], None if self.maps is None else self.maps[index])
+        return Place(*(None if part is None else part[index] for part in self._parts()))  # type: ignore[arg-type]
 
     @classmethod
     def join(cls, *places: Place) -> Place:
         """One place after the other."""
-        maps = [place.maps for place in places if place.maps is not None]
-        corners, mirrored = torch.cat([p.corners for p in places]), torch.cat([p.mirrored for p in places])
-        return cls(corners, mirrored, torch.cat(maps) if maps else None)
+        parts = zip(*(place._parts() for place in places), strict=True)
+        return cls(*(None if part[0] is None else torch.cat(part) for part in parts))  # type: ignore[arg-type]
+
+    def alter(self, views: Tensor) -> Tensor:
+        """Views `(n, 3, crop, crop)`, values from 0 to 255, as this place has them."""
+        if self.maps is not None:
+            views = warped(views, self.maps)
+        if self.tones is not None:
+            views = toned(views, self.tones)
+        return views if self.shown is None else hidden(views, self.shown)
+
+    def _parts(self) -> tuple[Tensor | None, ...]:
+        return tuple(getattr(self, entry.name) for entry in fields(self))
 
     def corner(self, shapes: Tensor, crop: int) -> Tensor:
         """Top and left `(n, 2)`, in pixels, of crops of images of these shapes."""
@@ -70,6 +112,24 @@ def warped(views: Tensor, maps: Tensor) -> Tensor:
     shift = torch.zeros(len(maps), 2, 1)
     grid = affine_grid(torch.cat([maps, shift], 2).to(views.device), list(views.shape), align_corners=False)
     return grid_sample(views.float(), grid, padding_mode="border", align_corners=False)
+
+
+def toned(views: Tensor, tones: Tensor) -> Tensor:
+    """Views with brightness, then contrast, then saturation multiplied by their three factors."""
+    brightness, contrast, saturation = tones.to(views.device).T[..., None, None, None]
+    bright = views.float() * brightness
+    grey = bright.mean((1, 2, 3), keepdim=True)
+    sharp = grey + (bright - grey) * contrast
+    grey = sharp.mean(1, keepdim=True)
+    full: Tensor = grey + (sharp - grey) * saturation
+    return full.clamp(0, 255)
+
+
+def hidden(views: Tensor, shown: Tensor) -> Tensor:
+    """Views in which the squares that are not shown have the view's mean colour."""
+    views = views.float()
+    seen = interpolate(shown[:, None].float().to(views.device), size=views.shape[-2:])  # each pixel its own square
+    return torch.where(seen > 0, views, views.mean((2, 3), keepdim=True))
 
 
 def cut(
