@@ -46,7 +46,7 @@ def agree(one, two):
         ("selex", ("--view-bank", 2, "--targets", "radii")),
         (
             "selex",
-            ("--prototypes", 0.35, "--agree", 1, "--whiten", 0.5, "--interval", 2, "--hide", 0.3, "--jitter", 0.4),
+            ("--prototypes", 0.35, "--whiten", 0.5, "--interval", 2, "--zoom", 0.6, "--jitter", 0.4),
         ),
     ],
     ids=str,

@@ -38,7 +38,7 @@ def fit(name, data, folder=None, stop=None, **settings):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"view_bank": 2}, {"prototypes": 0.5, "agree": 1.0, "hide": 0.3}, {"interval": 2}], ids=str
+    "options", [{}, {"view_bank": 2}, {"prototypes": 0.5, "zoom": 0.6, "jitter": 0.4}, {"interval": 2}], ids=str
 )
 @pytest.mark.parametrize("name", TRAINED)
 def test_stopped_and_gone_on_with(data, tmp_path, name, options):

@@ -1,6 +1,5 @@
 """Every method through one contract; what each option of SelEx does."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +19,7 @@ from training_for_tests import TRAINED, batch, digit_data, loop, prepared, small
 
 SELEX_WAYS = [{}, {"targets": "radii"}, {"published": True}, {"form": "binary"}, {"kind": "cosine"}, {"hssk": False}]
 SELEX_WAYS += [{"prototypes": 0.35}, {"prototypes": 0.35, "published": True}, {"slips": "order+crops"}]
-SELEX_WAYS += [{"agree": 1.0}, {"jitter": 0.4, "hide": 0.3}]
+SELEX_WAYS += [{"zoom": 0.6, "jitter": 0.4}]
 WAYS = [*((name, {}) for name in TRAINED), *(("selex", way) for way in SELEX_WAYS[1:])]
 
 
@@ -331,26 +330,6 @@ def test_prototypes_as_plain_loops(data):
     plain = (1 - 0.35) * losses["use"] + 0.35 * losses["sse"]
     torch.testing.assert_close(losses["loss"].detach(), plain + 0.35 * expected.detach())
     torch.testing.assert_close(method.centers.norm(dim=1), torch.ones(5))
-
-
-def test_agreement_as_plain_loops(data):
-    method = small("selex", agree=0.7)
-    loop(method, data).prepare(0)
-    given = batch(data, method)
-    encoded = method.encode(given.states)
-    losses = method.losses(encoded, given)
-    shares = [
-        [(normalize(row, dim=0) @ method.centers.T / temperature).softmax(0) for row in encoded[1]]
-        for temperature in (0.1, 0.05)
-    ]
-    b = len(given.rows)
-    terms = [-(shares[1][(i + b) % (2 * b)] * shares[0][i].log()).sum() for i in range(2 * b)]
-    mean = torch.stack(shares[0]).mean(0)
-    expected = torch.stack(terms).mean() + math.log(5) + (mean * mean.log()).sum()
-    torch.testing.assert_close(losses["agree"], expected.detach())
-    assert "prototypes" not in losses
-    plain = (1 - 0.35) * losses["use"] + 0.35 * losses["sse"]
-    torch.testing.assert_close(losses["loss"].detach(), plain + 0.7 * expected.detach())
 
 
 def test_features_are_evened_out_for_all_that_cluster_them(data, features):

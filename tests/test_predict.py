@@ -88,8 +88,7 @@ def test_features_that_are_evened_out_and_seen_in_ten_views(home):
         ("--whiten", 1.5, "whiten must be from 0 to 1, not 1.5"),
         ("--views", 3, "views must be 1, 2 or 10, not 3"),
         ("--prototypes", -1, "prototypes must be at least 0, not -1.0"),
-        ("--agree", -1, "agree must be at least 0, not -1.0"),
-        ("--hide", 1.5, "hide must be from 0 to 1, not 1.5"),
+        ("--zoom", 1.5, "zoom must be from 0 to 1, not 1.5"),
         ("--jitter", -0.5, "jitter must be from 0 to 1, not -0.5"),
     ],
 )

@@ -194,7 +194,7 @@ def data(tmp_path_factory):
     return digit_data(tmp_path_factory.mktemp("digits"))
 
 
-BEYOND = {"prototypes": 0.35, "agree": 1.0, "jitter": 0.4, "hide": 0.3, "interval": 2, "task": Task(5, 3, whiten=0.5)}
+BEYOND = {"prototypes": 0.35, "zoom": 0.6, "jitter": 0.4, "interval": 2, "task": Task(5, 3, whiten=0.5)}
 
 
 @pytest.mark.parametrize(("name", "more"), [*((name, {}) for name in TRAINED), ("selex", BEYOND)])

@@ -28,8 +28,8 @@ class Training:
         trained_blocks: so many of the backbone's last blocks (or stages) are trained; None trains all of it.
         flip: views are mirrored at random.
         warp: views are turned, stretched and sheared at random by up to so much, 0.15 is visible; the paper does not.
+        zoom: views are enlarged at random, up to this share of their width and height is lost; the paper's are not.
         jitter: brightness, contrast and saturation of views change at random by up to this share; the paper's do not.
-        hide: this share of the squares of each view is hidden; the paper hides none.
         hssk: pseudo-labels of all levels of abstraction; off: of the base level alone.
         use: unsupervised self-expertise; off: plain InfoNCE.
         sse: supervised self-expertise; off: the supervised contrastive loss of the labelled rows alone.
@@ -49,8 +49,6 @@ class Training:
         micro_batch: images at a time on the device, for small memory; None takes the batch at once. Same gradient.
         prototypes: weight of a loss that draws features to the centre of their base-level cluster; 0 is the paper's
             method.
-        agree: weight of a loss by which the two views of an image are to be equally near to each cluster's centre; 0 is
-            the paper's method.
         published: follow the published code where it leaves the paper.
         slips: the same for some of its differences alone, such as `"order+crops"`; see `SLIPS`.
     """
@@ -63,8 +61,8 @@ class Training:
     trained_blocks: int | None = 2
     flip: bool = True
     warp: float = 0.0
+    zoom: float = 0.0
     jitter: float = 0.0
-    hide: float = 0.0
     hssk: bool = True
     use: bool = True
     sse: bool = True
@@ -82,7 +80,6 @@ class Training:
     renew: float = 0.05
     micro_batch: int | None = None
     prototypes: float = 0.0
-    agree: float = 0.0
     published: bool = False
     slips: str = ""
 
@@ -103,10 +100,9 @@ class Training:
         for name in ("lr", "temperature", "supervised_temperature"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"{name} must be over 0, not {getattr(self, name)}")
-        for name in ("prototypes", "agree"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise InputError(f"{name} must be at least 0, not {getattr(self, name)}")
-        for name in ("alpha", "balance", "momentum", "renew", "warp", "jitter", "hide", "weight_decay"):
+        if not 0 <= self.prototypes < float("inf"):
+            raise InputError(f"prototypes must be at least 0, not {self.prototypes}")
+        for name in ("alpha", "balance", "momentum", "renew", "warp", "zoom", "jitter", "weight_decay"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
         if self.view_bank < 0 or self.view_bank == 1:

@@ -111,7 +111,7 @@ class _Loop:
         self.method, self.data, self.seed, self.fabric = method, data, seed, fabric
         self.checkpoints, self.watch = checkpoints, watch
         self.settings, self.device = method.settings, fabric.device
-        self.looks = Looks(*(getattr(self.settings, name) for name in ("flip", "warp", "jitter", "hide")))
+        self.looks = Looks(*(getattr(self.settings, name) for name in ("flip", "warp", "zoom", "jitter")))
         method.to(self.device)
         method.gather = self._gather
         self.labels = torch.as_tensor(data.labels, dtype=torch.long).to(self.device)

@@ -36,8 +36,9 @@ Jitter = Annotated[
     float,
     typer.Option(metavar="X", help="Training: change brightness, contrast and colour of views by up to this share."),
 ]
-Hide = Annotated[
-    float, typer.Option(metavar="X", help="Training: hide this share of the squares of each view, such as 0.3.")
+Zoom = Annotated[
+    float,
+    typer.Option(metavar="X", help="Training: enlarge views, up to this share of their width is lost, such as 0.6."),
 ]
 Blocks = Annotated[
     int, typer.Option(min=1, metavar="N", help="Training: so many of the backbone's last blocks or stages are trained.")
@@ -77,12 +78,6 @@ Prototypes = Annotated[
         metavar="X", help="SelEx: weight of a loss that draws features to their cluster's centre, such as 0.35."
     ),
 ]
-Agree = Annotated[
-    float,
-    typer.Option(
-        metavar="X", help="SelEx: weight of a loss that has both views equally near to each centre, such as 1."
-    ),
-]
 Published = Annotated[
     bool, typer.Option("--published", help="SelEx: follow the published code where it leaves the paper, to compare.")
 ]
@@ -104,8 +99,8 @@ def settings(
     balance: Lambda = _PAPER.balance,
     temperature: Temperature = _PAPER.temperature,
     warp: Warp = _PAPER.warp,
+    zoom: Zoom = _PAPER.zoom,
     jitter: Jitter = _PAPER.jitter,
-    hide: Hide = _PAPER.hide,
     trained_blocks: Blocks = 2,
     view_bank: Bank = _PAPER.view_bank,
     micro_batch: Micro = None,
@@ -114,7 +109,6 @@ def settings(
     train_levels: TrainLevels = None,
     targets: Targets = _PAPER.targets,
     prototypes: Prototypes = _PAPER.prototypes,
-    agree: Agree = _PAPER.agree,
     published: Published = False,
 ) -> Training:
     """The settings of training, from its options: the one list of them."""
@@ -130,8 +124,8 @@ def settings(
         balance=balance,
         temperature=temperature,
         warp=warp,
+        zoom=zoom,
         jitter=jitter,
-        hide=hide,
         trained_blocks=trained_blocks,
         view_bank=view_bank,
         micro_batch=micro_batch,
@@ -139,7 +133,6 @@ def settings(
         levels=train_levels,
         targets=cast(Literal["labels", "radii"], targets),
         prototypes=prototypes,
-        agree=agree,
         published=published,
         **parts,
     )

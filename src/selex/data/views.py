@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import affine_grid, grid_sample, interpolate
+from torch.nn.functional import affine_grid, grid_sample
 
 from selex.data.store import ImageStore
 
 _BLOCK = 256 << 20  # bytes copied to the device at a time
-CELLS = 12
-"""Squares along the side of a view, of which some may be hidden."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +27,14 @@ class Looks:
     Attributes:
         flip: half of them are mirrored.
         warp: they are turned, stretched and sheared by up to so much.
+        zoom: they are enlarged, so that up to this share of their width and height is lost.
         jitter: brightness, contrast and saturation change by up to this share.
-        hide: this share of their squares is hidden.
     """
 
     flip: bool = True
     warp: float = 0.0
+    zoom: float = 0.0
     jitter: float = 0.0
-    hide: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -46,30 +44,33 @@ class Place:
     Attributes:
         corners: `(n, 2)`, top and left as shares of the room there is.
         mirrored: `(n,)`, whether to mirror.
-        maps: `(n, 2, 2)`, turn and stretch each view about its middle.
+        maps: `(n, 2, 3)`, from places in what is made to places in what is cut, both from -1 to 1, across before down.
         tones: `(n, 3)`, factors of brightness, contrast and saturation.
-        shown: `(n, CELLS, CELLS)`, whether each square is seen.
     """
 
     corners: Tensor
     mirrored: Tensor
     maps: Tensor | None = None
     tones: Tensor | None = None
-    shown: Tensor | None = None
 
     @classmethod
     def draw(cls, n: int, looks: Looks, generator: torch.Generator) -> Place:
         """Random places; the generator is the host's, so that views do not depend on the device."""
 
-        def within(size: float, *shape: int) -> Tensor:
-            return size * (2 * torch.rand(n, *shape, generator=generator) - 1)
+        def within_one(*shape: int) -> Tensor:
+            return 2 * torch.rand(n, *shape, generator=generator) - 1
 
         corners = torch.rand(n, 2, generator=generator)
         mirrored = (torch.rand(n, generator=generator) < 0.5) & looks.flip
-        maps = torch.eye(2) + within(looks.warp, 2, 2) if looks.warp else None
-        tones = 1 + within(looks.jitter, 3) if looks.jitter else None
-        shown = torch.rand(n, CELLS, CELLS, generator=generator) >= looks.hide if looks.hide else None
-        return cls(corners, mirrored, maps, tones, shown)
+        maps = torch.eye(2, 3).repeat(n, 1, 1) if looks.warp or looks.zoom else None
+        if maps is not None and looks.warp:
+            maps[:, :, :2] += looks.warp * within_one(2, 2)
+        if maps is not None and looks.zoom:
+            lost = looks.zoom * torch.rand(n, 1, generator=generator)
+            maps[:, :, :2] *= 1 - lost[:, :, None]
+            maps[:, :, 2] = lost * within_one(2)  # nothing from outside
+        tones = 1 + looks.jitter * within_one(3) if looks.jitter else None
+        return cls(corners, mirrored, maps, tones)
 
     def __getitem__(self, index: slice) -> Place:
         return Place(*(None if part is None else part[index] for part in self._parts()))  # type: ignore[arg-type]
@@ -84,9 +85,7 @@ class Place:
         """Views `(n, 3, crop, crop)`, values from 0 to 255, as this place has them."""
         if self.maps is not None:
             views = warped(views, self.maps)
-        if self.tones is not None:
-            views = toned(views, self.tones)
-        return views if self.shown is None else hidden(views, self.shown)
+        return views if self.tones is None else toned(views, self.tones)
 
     def _parts(self) -> tuple[Tensor | None, ...]:
         return tuple(getattr(self, entry.name) for entry in fields(self))
@@ -108,9 +107,8 @@ def fixed_places(n: int, views: int) -> list[Place]:
 
 
 def warped(views: Tensor, maps: Tensor) -> Tensor:
-    """Views `(n, 3, crop, crop)`, turned and stretched; what comes in from outside repeats the edge."""
-    shift = torch.zeros(len(maps), 2, 1)
-    grid = affine_grid(torch.cat([maps, shift], 2).to(views.device), list(views.shape), align_corners=False)
+    """Views `(n, 3, crop, crop)`, turned, stretched and shifted; what comes in from outside repeats the edge."""
+    grid = affine_grid(maps.to(views.device), list(views.shape), align_corners=False)
     return grid_sample(views.float(), grid, padding_mode="border", align_corners=False)
 
 
@@ -123,13 +121,6 @@ def toned(views: Tensor, tones: Tensor) -> Tensor:
     grey = sharp.mean(1, keepdim=True)
     full: Tensor = grey + (sharp - grey) * saturation
     return full.clamp(0, 255)
-
-
-def hidden(views: Tensor, shown: Tensor) -> Tensor:
-    """Views in which the squares that are not shown have the view's mean colour."""
-    views = views.float()
-    seen = interpolate(shown[:, None].float().to(views.device), size=views.shape[-2:])  # each pixel its own square
-    return torch.where(seen > 0, views, views.mean((2, 3), keepdim=True))
 
 
 def cut(

@@ -17,10 +17,8 @@ from selex.config import Training
 from selex.losses import (
     TargetVariant,
     cluster_radii,
-    mean_entropy,
     prefix_sizes,
     radius_targets,
-    self_distillation,
     self_expertise,
     use_targets,
 )
@@ -29,7 +27,7 @@ from selex.models.backbones import Backbone
 from selex.models.heads import ProjectionHead
 from selex.types import Hierarchy, Level
 
-PROTOTYPE_TEMPERATURE, TEACHER_TEMPERATURE = 0.1, 0.05
+PROTOTYPE_TEMPERATURE = 0.1
 PUBLISHED_TARGETS = TargetVariant(features="raw", sums="columns")
 
 
@@ -58,7 +56,7 @@ class SelEx(Method):
         self.keep("level_labels", torch.stack([torch.as_tensor(level.labels).long() for level in levels]))
         if self.by_radii:
             self.keep("radii", torch.stack([cluster_radii(rows, level)[level.labels] for level in levels]))
-        if self.centred:
+        if self.settings.prototypes:
             self.keep("centers", normalize(torch.as_tensor(levels[0].centers), dim=1))
         return levels[0]
 
@@ -88,7 +86,7 @@ class SelEx(Method):
     def encode(self, states: Tensor) -> tuple[Tensor, ...]:
         """What the head's last map is given, and features where radii or prototypes are compared with them."""
         features = self.features(states)
-        if self.centred:
+        if self.settings.prototypes:
             return self.head.inner(features), features
         return (self.head.inner(features), features.detach()) if self.by_radii else (self.head.inner(features),)
 
@@ -105,23 +103,16 @@ class SelEx(Method):
         )
         loss = (1 - settings.balance) * use + settings.balance * sse
         parts = {"use": use.detach(), "sse": sse.detach()}
-        if self.centred:
-            with torch.autocast(batch.rows.device.type, enabled=False):
-                cosines = self.as_clustered(encoded[1]) @ self.centers.T
-            more = self.beyond(cosines, levels[0].repeat(2))
-            loss = loss + sum(getattr(settings, name) * part for name, part in more.items())
-            parts |= {name: part.detach() for name, part in more.items()}
+        if settings.prototypes:
+            near = self.nearness(encoded[1], levels[0].repeat(2))
+            loss, parts["prototypes"] = loss + settings.prototypes * near, near.detach()
         return {"loss": loss, **parts}
 
-    def beyond(self, cosines: Tensor, clusters: Tensor) -> Losses:
-        """Losses that are not the paper's and have a weight, from the cosines of features with all centres."""
-        near = {"prototypes": nearness(cosines, clusters)} if self.settings.prototypes else {}
-        return near | ({"agree": agreement(cosines)} if self.settings.agree else {})
-
-    @property
-    def centred(self) -> bool:
-        """Whether features are compared with the centres of clusters."""
-        return bool(self.settings.prototypes or self.settings.agree)
+    def nearness(self, features: Tensor, clusters: Tensor) -> Tensor:
+        """Cross-entropy of each row's cluster under its cosines with all prototypes, where features are clustered."""
+        with torch.autocast(features.device.type, enabled=False):
+            cosines = self.as_clustered(features) @ self.centers.T
+        return cross_entropy(cosines / PROTOTYPE_TEMPERATURE, clusters)
 
     def as_clustered(self, features: Tensor) -> Tensor:
         """Features of the network in the space in which they are clustered."""
@@ -148,18 +139,6 @@ class SelEx(Method):
         self.even = Evening(memory["mean"], memory["matrix"]) if "matrix" in memory else None
         for name in {"level_labels", "radii", "centers"} & memory.keys():
             setattr(self, name, memory[name])
-
-
-def nearness(cosines: Tensor, clusters: Tensor) -> Tensor:
-    """Cross-entropy of each row's cluster under its cosines with all centres."""
-    return cross_entropy(cosines / PROTOTYPE_TEMPERATURE, clusters)
-
-
-def agreement(cosines: Tensor) -> Tensor:
-    """How little the two views of an image agree on how near which centre is, and how unevenly centres are used."""
-    return self_distillation(*views(cosines), TEACHER_TEMPERATURE, PROTOTYPE_TEMPERATURE) + mean_entropy(
-        cosines, PROTOTYPE_TEMPERATURE
-    )
 
 
 def reading(differences: frozenset[str]) -> Variant:
