@@ -56,6 +56,14 @@ def test_a_run_and_its_table(digits):
     assert again.stdout.count("is there already") == 2
 
 
+def test_rows_of_a_suite_one_by_one(digits):
+    command = ("bench", "run", "--dataset", "digits/labels.csv", "--suite", "components", "--seeds", 1, *SMALL)
+    done = selex(*command, "--row", "SSE", "--row", "none", cwd=digits)
+    assert done.returncode == 0, done.stderr
+    assert sorted(result.row for result in read_results(digits / "results")) == ["SSE", "none"]
+    refused("no row of components 'hssk'; did you mean 'HSSK'?", *command, "--row", "hssk", cwd=digits)
+
+
 def test_seeds_differ_and_repeat(digits):
     job = Job(str(digits / "digits" / "labels.csv"), None, "gcd", "tiny-vit", _settings())
     one, same, other = (run(job, seed, tell=lambda line: None) for seed in (0, 0, 1))

@@ -175,7 +175,7 @@ def test_bad_roots_are_one_line(name, tmp_path):
 def test_an_unknown_name_is_answered_with_the_nearest(tmp_path):
     for wrong, near in {"CUB": "cub", "stanford_cars": "cars", "cifar": "cifar10", "herbarium": "herbarium19"}.items():
         refused(wrong, tmp_path, f"no dataset {wrong!r}; did you mean {near!r}?")
-    refused("xyz", tmp_path, "no dataset 'xyz'; (datasets: cub, aircraft,")
+    refused("xyz", tmp_path, "no dataset 'xyz'; there are: cub, aircraft,")
 
 
 class Evil:

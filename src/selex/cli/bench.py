@@ -88,6 +88,10 @@ def run(
     suite: Annotated[
         str, typer.Option(metavar="NAME", help="Run all rows of a suite: see `selex bench table`.")
     ] = "main",
+    row: Annotated[
+        list[str] | None,
+        typer.Option("--row", metavar="NAME", help="Only this row of the suite; may be given several times."),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Runs with the seeds 0 to N - 1.")] = 3,
     categories: Annotated[
         Count, typer.Option(metavar="true|auto", help="The true number of categories, or an estimate.")
@@ -131,8 +135,9 @@ def run(
         store=store,
         runs=runs,
     )
-    for row in find_suite(suite).rows:
-        this = replace(job, row=replace(row, categories="auto") if categories is Count.auto else row)
+    chosen = find_suite(suite)
+    for each in [chosen.row(name) for name in row] if row else chosen.rows:
+        this = replace(job, row=replace(each, categories="auto") if categories is Count.auto else each)
         for seed in range(seeds):
             if (out / planned(this, seed)).exists():
                 typer.echo(f"{planned(this, seed)}: is there already")
