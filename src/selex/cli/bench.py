@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from enum import Enum
@@ -150,7 +151,7 @@ def run(
 def _command() -> str:
     """What was typed, without the folders of this machine."""
     words = [word if not Path(word).is_absolute() else Path(word).name for word in sys.argv[1:]]
-    return " ".join(["selex", *words])
+    return shlex.join(["selex", *words])
 
 
 @app.command()
