@@ -49,41 +49,47 @@ Times depend on the machine: compare rows of one table, not tables of different 
 RESULTS_TEXT = """# Results beside the paper's
 
 Every number of ours on this page is made from the files of `benchmarks/results/paper/`, one file a run, each with its
-settings, seed, device, versions and the command that makes it again. [The paper's benchmark](bench.md) says how to run
-it and what the suites are. The paper's numbers are those of `benchmarks/paper.toml`.
+settings, seed, device, versions and the command that makes it again. [The paper's benchmark](bench.md) says how to
+run it and what the suites are. The paper's numbers are those of `benchmarks/paper.toml`.
 
-Read ours with this in mind. They are of **20 epochs**, or 60 where a row says so, not 200, with images of **168 pixels**
-and a **ViT-S** (240 pixels for EfficientNet-Lite1), so they are to be compared with each other, not with the paper's. GCD, SelEx
-and SimGCD have the best of the learning rates 0.01, 0.03 and 0.1 with one seed: 0.01, 0.01 and 0.1; the published reading of
-SelEx has the better of 0.01 and 0.03, which is 0.03, and so has the suite of its differences. With EfficientNet-Lite1 the rate is
-0.01 for all, which was not chosen among others. SelEx has **alpha 1**, as the published script has for CUB; the paper's
-text says 0.5. *Frozen features* are clustered by BSSK unless a row says otherwise. *whiten*, *views*, *prototypes*, *zoom*
-and *jitter* are [ours](training.md#beyond-the-paper), not the paper's. Rows with one seed say little: differences of less than about a
-point are chance. Up to seven runs shared the GPU, so their seconds are no measure. The labelled half is drawn as published, but over
-files sorted by name, not in the order of the official list.
+Read ours with this in mind. They are of **20 epochs**, or 60 where a row says so, not 200, with images of **168
+pixels** and a **ViT-S** (240 pixels for EfficientNet-Lite1), so they are to be compared with each other, not with the
+paper's. GCD, SelEx and SimGCD have the best of the learning rates 0.01, 0.03 and 0.1 with one seed: 0.01, 0.01 and
+0.1; the published reading of SelEx has the better of 0.01 and 0.03, which is 0.03, and so has the suite of its
+differences. With EfficientNet-Lite1 the rate is 0.01 for all, which was not chosen among others. SelEx has **alpha
+1**, as the published script has for CUB; the paper's text says 0.5. *Frozen features* are clustered by BSSK unless a
+row says otherwise. *whiten*, *views*, *prototypes*, *zoom* and *jitter* are [ours](training.md#beyond-the-paper), not
+the paper's. Rows with one seed say little: differences of less than about a point are chance. Up to seven runs shared
+the GPU, so their seconds are no measure. The labelled half is drawn as published, but over files sorted by name, not
+in the order of the official list.
 
-**What agrees with the paper.** SelEx is above GCD, GCD above BSSK on frozen features, BSSK above k-means: on All by more than the
-seeds spread. On Novel the same, but for BSSK and k-means with the ViT, which are within the spread: labels help the known
-categories, and novel ones only by what is no longer mistaken for them. USE and SSE are better together than either alone.
+**What agrees with the paper.** SelEx is above GCD, GCD above BSSK on frozen features, BSSK above k-means: on All by
+more than the seeds spread. On Novel the same, but for BSSK and k-means with the ViT, which are within the spread:
+labels help the known categories, and novel ones only by what is no longer mistaken for them. USE and SSE are better
+together than either alone.
 
 **What does not.**
 
-- *Levels.* In the paper each further level helps. Here the base level alone is best, and every level after it costs a little.
-- *Where the gain comes from.* In the paper it is HSSK, and USE is worth least. Here it is USE: nothing else gains more, and the
-  larger alpha, the better. HSSK alone changes nothing at all, since without USE and SSE nothing uses its labels in training.
+- *Levels.* In the paper each further level helps. Here the base level alone is best, and every level after it costs a
+  little.
+- *Where the gain comes from.* In the paper it is HSSK, and USE is worth least. Here it is USE: nothing else gains
+  more, and the larger alpha, the better. HSSK alone changes nothing at all, since without USE and SSE nothing uses
+  its labels in training.
 - *SimGCD* is far behind: its classifier starts from nothing and is not done after 20 epochs.
 - *EfficientNet-Lite1.* SelEx by the text is not above GCD there, with one seed and a rate that was not chosen.
 
-**Why the published code does better than the text**, and which difference does it: coarse labels *out of order*, more than any
-other. Then its target matrix, which is nearly uniform, and features of augmented crops; its clustering brings nothing. The best explanation that
-was tested is that right coarse labels hurt rather than that wrong ones help: without the coarse levels the text, at its own
-rate, comes within chance of the published code at its own. All 65,536 outputs of the head come from 256 values, so a coarse level, on however
-few outputs, pulls at the same values as the finest one.
+**Why the published code does better than the text**, and which difference does it: coarse labels *out of order*, more
+than any other. Then its target matrix, which is nearly uniform, and features of augmented crops; its clustering
+brings nothing. The best explanation that was tested is that right coarse labels hurt rather than that wrong ones
+help: without the coarse levels the text, at its own rate, comes within chance of the published code at its own. All
+65,536 outputs of the head come from 256 values, so a coarse level, on however few outputs, pulls at the same values
+as the finest one.
 
-**What makes right labels pay**: to compare features with the centres of all clusters (*prototypes*), and views that differ more
-(*zoom*, *jitter*), with labels in order and all levels. With the final features evened out (*whiten*) and taken from ten views,
-it is clearly above the published reading with the same epochs, with both backbones above all other rows. After 60 epochs the published reading
-has come nearer. What was tried besides, and what it suggests, is in the [log](log.md)."""
+**What makes right labels pay**: to compare features with the centres of all clusters (*prototypes*), and views that
+differ more (*zoom*, *jitter*), with labels in order and all levels. With the final features evened out (*whiten*) and
+taken from ten views, it is clearly above the published reading with the same epochs, with both backbones above all
+other rows. After 60 epochs the published reading has come nearer. What was tried besides, and what it suggests, is in
+the [log](log.md)."""
 
 NO_RESULTS_TEXT = """No result is stored yet. Run the benchmark, put its files into `benchmarks/results/paper/`, draw
 the figures and rewrite this page:
