@@ -31,6 +31,7 @@ from selex.train import Data, Watch, _Loop
 N, K, KNOWN = 5994, 200, 100
 FLOOR = 0.98
 BANKS = {"plain": 0, "view bank of 2": 2, "view bank of 4": 4}
+WAYS = {f"{what}{', compiled' if on else ''}": (bank, on) for on in (True, False) for what, bank in BANKS.items()}
 STOPS = {"stopped": 0, "stopped, view bank of 2": 2}
 
 
@@ -70,7 +71,7 @@ class Stop(Exception):
     """In the middle of training."""
 
 
-def resumed(images: DeviceImages, labels: np.ndarray, bank: int) -> dict[str, object]:
+def resumed(name: str, images: DeviceImages, labels: np.ndarray, bank: int) -> dict[str, object]:
     """Three epochs, and three that are stopped in the third and gone on with."""
     settings = Training(epochs=3, view_bank=bank)
 
@@ -100,7 +101,7 @@ def resumed(images: DeviceImages, labels: np.ndarray, bank: int) -> dict[str, ob
             weights(stop=2 * (N // settings.batch) + 20, folder=folder)
         again = weights(stop=None, folder=folder)
     result: dict[str, object] = {
-        "what": f"stopped and gone on with{f', view bank of {bank}' if bank else ''}",
+        "what": name,
         "tensors": len(whole),
         "same_bits": all(torch.equal(whole[name], again[name]) for name in whole),
         "largest_difference": max(float((whole[name] - again[name]).abs().max()) for name in whole),
@@ -141,7 +142,10 @@ def measure(
 
 
 def share(made: _Loop) -> float:
-    """Share of the steps' time that the losses and their gradient take: what is saved with a trivial loss instead."""
+    """Share of the steps' time that the losses and their gradient take: what is saved with a trivial loss instead.
+
+    The head's last map, which only the losses use, counts with them, its update too.
+    """
     real, method = made.method.losses, made.method
     times: dict[str, list[float]] = {"real": [], "trivial": []}
     for _ in range(3):
@@ -158,13 +162,12 @@ def main(out: Path | None, epochs: int, cases: list[str]) -> None:
     images = DeviceImages(Patterns(), "cuda")
     truth = np.arange(N) % K
     labels = np.where((truth < KNOWN) & (np.arange(N) // K % 2 == 0), truth, -1)
-    ways = {f"{what}{', compiled' if on else ''}": (bank, on) for on in (True, False) for what, bank in BANKS.items()}
     results = []
-    for name in cases or (*ways, *STOPS):
+    for name in cases or (*WAYS, *STOPS):
         if name in STOPS:
-            results.append(resumed(images, labels, STOPS[name]))
+            results.append(resumed(name, images, labels, STOPS[name]))
             continue
-        bank, compile = ways[name]
+        bank, compile = WAYS[name]
         results.append(measure(name, images, labels, Training(epochs=epochs, view_bank=bank), compile))
     save("train_gpu", results, out)
 
@@ -173,6 +176,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--epochs", type=int, default=9)
-    parser.add_argument("--case", action="append", default=[], help="one of those in the result; all if not given")
+    parser.add_argument("--case", action="append", default=[], choices=[*WAYS, *STOPS])
     arguments = parser.parse_args()
     main(arguments.out, arguments.epochs, arguments.case)

@@ -61,6 +61,8 @@ def test_rows_of_a_suite_one_by_one(digits):
     done = selex(*command, "--row", "SSE", "--row", "none", cwd=digits)
     assert done.returncode == 0, done.stderr
     assert sorted(result.row for result in read_results(digits / "results")) == ["SSE", "none"]
+    alone = ("bench", "run", "--dataset", "digits/labels.csv", *SMALL, "--row", "SSE")
+    refused("suite main has one row: leave --row out", *alone, cwd=digits)
     refused("no row of components 'hssk'; did you mean 'HSSK'?", *command, "--row", "hssk", cwd=digits)
 
 

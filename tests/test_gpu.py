@@ -5,6 +5,7 @@ import torch
 
 from selex.checkpoint import Checkpoints
 from selex.launch import start
+from selex.methods import Task
 from selex.models.heads import ProjectionHead
 from selex.train import train
 from training_for_tests import TRAINED, digit_data, small, weights
@@ -19,6 +20,16 @@ def data(tmp_path_factory):
 
 class Stop(Exception):
     """In the middle of training."""
+
+
+EVEN = Task(5, 3, whiten=0.5)
+OPTIONS = [
+    {},
+    {"view_bank": 2},
+    {"prototypes": 0.5, "zoom": 0.6, "jitter": 0.4, "task": EVEN},
+    {"targets": "radii", "task": EVEN},
+    {"interval": 2},
+]
 
 
 def fit(name, data, folder=None, stop=None, **settings):
@@ -37,9 +48,7 @@ def fit(name, data, folder=None, stop=None, **settings):
     return weights(method), history
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"view_bank": 2}, {"prototypes": 0.5, "zoom": 0.6, "jitter": 0.4}, {"interval": 2}], ids=str
-)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("name", TRAINED)
 def test_stopped_and_gone_on_with(data, tmp_path, name, options):
     whole, _ = fit(name, data, **options)

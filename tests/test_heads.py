@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from selex.errors import InputError
+from selex.losses import prefix_sizes, self_expertise
 from selex.models.heads import Classifier, ProjectionHead
 
 
@@ -71,6 +73,29 @@ def test_inner_products_of_prefixes_without_embeddings(x):
     given = torch.autograd.grad((weights * made).sum(), list(head.parameters()))
     for a, b in zip(given, wanted, strict=True):
         assert torch.allclose(a, b, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("sizes", [[], [20, 10], [40, 0], [40, 41]], ids=str)
+def test_sizes_that_cannot_be(x, sizes):
+    head = ProjectionHead(12, 40, 16, 8).double()
+    with pytest.raises(InputError, match="sizes must be from 1 to 40, the first of them 40"):
+        head.products(head.inner(x), sizes)
+
+
+def test_a_row_that_a_short_prefix_says_nothing_of():
+    """Its squared norm there is 0, and must not come out below by rounding: its distance to itself has a gradient."""
+    head = ProjectionHead(64, 64, 32, 16)
+    inner = normalize(torch.randn(400, 16, generator=torch.Generator().manual_seed(0)), dim=1)
+    first = normalize(head.directions[:1].detach(), dim=1)
+    inner = normalize(inner - (inner @ first.T) * first, dim=1).requires_grad_()
+    sizes = prefix_sizes(64, 8)
+    made = head.products(inner, sizes)
+    assert (made.diagonal(dim1=1, dim2=2) >= 0).all()
+    labels = torch.arange(400) % 5
+    use, sse = self_expertise(made, torch.eye(400).roll(200, 0), labels, labels.repeat(8, 1), (1.0, 0.07))
+    (use + sse).backward()
+    assert inner.grad.isfinite().all()
+    assert head.directions.grad.isfinite().all()
 
 
 def test_products_of_half_precision_rows_are_whole(x):

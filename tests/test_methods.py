@@ -273,7 +273,7 @@ def test_published_row_4_features_of_random_views(data):
         parts = loop(small("selex", published=way), data)
         parts.states.augmented = lambda generator, *how, parts=parts: asked.append(how) or parts.states.centres()
         parts.features(0)
-    assert asked == [(Looks(),)]  # mirrored, as in training; not warped, which is not the paper's
+    assert asked == [(Looks(),)]  # as in training
 
 
 def test_published_rows_5_and_6_balancing_and_seeding(many):

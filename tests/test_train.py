@@ -19,6 +19,7 @@ from selex.checkpoint import Checkpoints
 from selex.cluster import balance
 from selex.errors import InputError
 from selex.launch import start
+from selex.methods import Task
 from selex.speed import Graph, same_bits
 from selex.train import Watch, check, draw
 from training_for_tests import TRAINED, batch, digit_data, fit, loop, small, weights, without_times
@@ -296,3 +297,42 @@ def test_work_is_recorded_on_the_device_of_its_tensors(monkeypatch):
         with pytest.raises(InterruptedError):
             record()
     assert asked == [(here,), (here,)]
+
+
+class Recorded:
+    """Stands for a step that was recorded: it counts how often it would be recorded anew."""
+
+    def __init__(self):
+        self.forgotten = 0
+
+    def forget(self):
+        self.forgotten += 1
+
+
+WAYS = [
+    ("selex", {}, 1),
+    ("selex", {"targets": "radii", "task": Task(5, 3, whiten=0.5)}, 1),
+    ("selex", {"prototypes": 0.35, "task": Task(5, 3, whiten=0.5), "interval": 2}, 1),
+    ("gcd", {}, 0),
+    ("simgcd", {"epochs": 12}, 3),  # its temperature changes in each of the first three
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "recordings"), WAYS, ids=str)
+def test_a_recorded_step_finds_new_pseudo_labels_where_the_old_ones_were(data, name, settings, recordings):
+    plain, kept = (loop(small(name, **settings), data) for _ in range(2))
+    kept.graph, places = Recorded(), []
+    for epoch in range(4):
+        for parts in (plain, kept):
+            with torch.no_grad():  # as if it had been trained
+                for parameter in parts.trained:
+                    parameter.mul_(1 + 0.3 * epoch)
+            parts.prepare(epoch)
+        fresh, put = plain.method.memory(), kept.method.memory()
+        assert fresh.keys() == put.keys()
+        tensors = {key for key, value in fresh.items() if isinstance(value, torch.Tensor)}
+        assert all(torch.equal(fresh[key], put[key]) for key in tensors)
+        assert all(fresh[key] == put[key] for key in fresh.keys() - tensors)
+        places.append({key: put[key].data_ptr() for key in tensors})
+    assert all(place == places[0] for place in places)
+    assert kept.graph.forgotten == recordings

@@ -13,7 +13,7 @@ import torch
 from selex.data.files import first_line, whole
 from selex.errors import InputError, Note
 
-FORMAT = 2
+FORMAT = 3
 KEPT = 2
 _NAME = re.compile(r"checkpoint-(\d{5})\.pt")
 

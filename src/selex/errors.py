@@ -17,7 +17,8 @@ class Note(UserWarning):
 
 def unknown(kind: str, name: str, names: Iterable[str]) -> InputError:
     """The answer to a name that does not exist: the nearest one that does, and all of them."""
+    names = list(names)
     small = {name.lower(): name for name in names}
     near = get_close_matches(name.lower(), small, n=1, cutoff=0.3)
     guess = f"did you mean {small[near[0]]!r}? " if near else ""
-    return InputError(f"no {kind} {name!r}; {guess}there are: {', '.join(small.values())}")
+    return InputError(f"no {kind} {name!r}; {guess}there are: {', '.join(names)}")

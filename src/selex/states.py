@@ -38,7 +38,7 @@ class States:
 
     def of(self, rows: Tensor, place: Place) -> Tensor:
         """States of views of some rows, one each."""
-        return self._through(place.alter(self.images.crops(rows, place, self.crop)))
+        return self._through(place.alter(self._here(self.images.crops(rows, place, self.crop))))
 
     def centres(self) -> Iterator[Tensor]:
         """States of the centre crops of all images, in row order, in chunks."""
@@ -48,7 +48,7 @@ class States:
         kept: list[Tensor] = []
         for first in range(0, len(self), self.chunk):
             rows = np.arange(first, min(first + self.chunk, len(self)))
-            states = self._through(self.images.centre_crops(rows, self.crop))
+            states = self._through(self._here(self.images.centre_crops(rows, self.crop)))
             if first == 0:
                 keep = room(states[0].nbytes * len(self), self.device)
             if keep:
@@ -63,9 +63,11 @@ class States:
             rows = torch.arange(first, min(first + self.chunk, len(self)))
             yield self.of(rows, place[first : first + self.chunk])
 
+    def _here(self, crops: Tensor) -> Tensor:
+        same = crops.device.type == self.device.type
+        return crops if same else crops.pin_memory().to(self.device, non_blocking=True)
+
     def _through(self, crops: Tensor) -> Tensor:
-        if crops.device.type != self.device.type:
-            crops = crops.pin_memory().to(self.device, non_blocking=True)
         if not crops.is_cuda:
             states: Tensor = self.trunk(crops)
             return states

@@ -111,7 +111,8 @@ class _Loop:
         self.method, self.data, self.seed, self.fabric = method, data, seed, fabric
         self.checkpoints, self.watch = checkpoints, watch
         self.settings, self.device = method.settings, fabric.device
-        self.looks = Looks(*(getattr(self.settings, name) for name in ("flip", "warp", "zoom", "jitter")))
+        how = self.settings
+        self.looks = Looks(how.flip, how.warp, how.zoom, how.jitter)
         method.to(self.device)
         method.gather = self._gather
         self.labels = torch.as_tensor(data.labels, dtype=torch.long).to(self.device)
@@ -128,7 +129,7 @@ class _Loop:
             weight_decay=5e-5 if "decay" in self.settings.differences else self.settings.weight_decay,
             fused=self.device.type == "cuda",
         )
-        self.places: dict[str, Any] = {}  # where a step reads what `prepare` made
+        self.kept: dict[str, Any] = {}  # what a recorded step reads
         self.clusters: Any = None  # of the epoch before, to see what changed
         self.history: list[Entry] = []
 
@@ -176,11 +177,23 @@ class _Loop:
             self.method.remember(_to(self.fabric.broadcast(memory), self.device))
         if self.bank:
             together(self.device)
-        places = {name: _place(value) for name, value in self.method.memory().items()}
-        if self.graph and places != self.places:
-            self.graph.forget()
-        self.places = places
+        if self.graph:
+            self._put_where_it_was(self.graph)
         return seen
+
+    def _put_where_it_was(self, graph: Graph) -> None:
+        """What the method remembers, put where it was at the last epoch: that is where a recorded step reads it."""
+        old, kept = self.kept, self.method.memory()
+        moved = old.keys() != kept.keys()
+        for name, new in kept.items():
+            if _alike(old.get(name), new):
+                kept[name] = old[name].copy_(new)
+            else:
+                moved |= isinstance(new, Tensor) or old.get(name) != new
+        if moved:
+            graph.forget()
+        self.method.remember(kept)
+        self.kept = kept
 
     @torch.no_grad()
     def features(self, epoch: int) -> Tensor:
@@ -188,7 +201,7 @@ class _Loop:
         chunks = self.states.centres()
         if self.method.augmented:
             generator = generator_of(self.seed, _AUGMENTED, epoch)
-            chunks = self.states.augmented(generator, Looks(self.settings.flip, self.settings.warp))
+            chunks = self.states.augmented(generator, self.looks)
         made = [self.embed(filled(states, self.states.chunk))["features"][: len(states)] for states in chunks]
         features = torch.cat(made)
         if not features.isfinite().all():
@@ -410,8 +423,10 @@ def _agreement(features: Tensor, labels: Tensor, level: Level) -> float:
     return float((nearest == labels[held]).float().mean())
 
 
-def _place(value: Any) -> Any:
-    return (value.data_ptr(), value.shape) if isinstance(value, Tensor) else value
+def _alike(a: Any, b: Any) -> bool:
+    """Whether two are tensors of one kind."""
+    both = isinstance(a, Tensor) and isinstance(b, Tensor)
+    return both and (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
 
 
 def _host(value: Any) -> Any:

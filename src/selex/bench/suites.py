@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from selex.config import SLIPS, Training
-from selex.errors import unknown
+from selex.errors import InputError, unknown
 
 DEPTH = 12
 """Blocks of a ViT-S or ViT-B."""
@@ -62,6 +62,8 @@ class Suite:
 
     def row(self, label: str) -> Row:
         """The row of that label."""
+        if len(self.rows) == 1:
+            raise InputError(f"suite {self.name} has one row: leave --row out")
         for row in self.rows:
             if row.label == label:
                 return row

@@ -87,7 +87,8 @@ def run(
     weights: Annotated[Path | None, typer.Option(metavar="FILE", help="A file with the backbone's weights.")] = None,
     crop: Annotated[int | None, typer.Option(min=1, metavar="N", help="Pixels the backbone looks at.")] = None,
     suite: Annotated[
-        str, typer.Option(metavar="NAME", help="Run all rows of a suite: see `selex bench table`.")
+        str,
+        typer.Option(metavar="NAME", help="A suite, all its rows unless `--row` is given: see `selex bench table`."),
     ] = "main",
     row: Annotated[
         list[str] | None,

@@ -62,15 +62,15 @@ class Place:
 
         corners = torch.rand(n, 2, generator=generator)
         mirrored = (torch.rand(n, generator=generator) < 0.5) & looks.flip
-        maps = torch.eye(2, 3).repeat(n, 1, 1) if looks.warp or looks.zoom else None
-        if maps is not None and looks.warp:
+        maps = torch.eye(2, 3).repeat(n, 1, 1)
+        if looks.warp:
             maps[:, :, :2] += looks.warp * within_one(2, 2)
-        if maps is not None and looks.zoom:
+        if looks.zoom:
             lost = looks.zoom * torch.rand(n, 1, generator=generator)
             maps[:, :, :2] *= 1 - lost[:, :, None]
-            maps[:, :, 2] = lost * within_one(2)  # nothing from outside
+            maps[:, :, 2] = lost * within_one(2)  # without warp, nothing from outside
         tones = 1 + looks.jitter * within_one(3) if looks.jitter else None
-        return cls(corners, mirrored, maps, tones)
+        return cls(corners, mirrored, maps if looks.warp or looks.zoom else None, tones)
 
     def __getitem__(self, index: slice) -> Place:
         return Place(*(None if part is None else part[index] for part in self._parts()))  # type: ignore[arg-type]

@@ -100,6 +100,7 @@ def self_expertise(
     check_choice("form", form, tuple(_FORMS))
     for temperature in temperatures:
         check_temperature(temperature)
+    _check_levels(labels, level_labels)
     shape = (len(level_labels) + 1, len(labels), len(labels))
     if inner.shape != shape:
         raise InputError(f"inner must be of shape {shape}, not {tuple(inner.shape)}")
@@ -129,9 +130,13 @@ def prefix_distances(z: Tensor, sizes: Sequence[int]) -> Tensor:
 def _prefix_logits(embeddings: Tensor, labels: Tensor, level_labels: Tensor, kind: Kind) -> Tensor:
     """`L + 1 × n × n` logits over the dims of the ground truth, of which there are all, and of each level."""
     check_labels(labels, embeddings)
+    _check_levels(labels, level_labels)
+    return logits_of(prefix_products(embeddings, prefix_sizes(embeddings.shape[1], len(level_labels))), kind)
+
+
+def _check_levels(labels: Tensor, level_labels: Tensor) -> None:
     if level_labels.ndim != 2 or level_labels.shape[1] != len(labels):
         raise InputError(f"level_labels must be levels × {len(labels)} rows, not of shape {tuple(level_labels.shape)}")
-    return logits_of(prefix_products(embeddings, prefix_sizes(embeddings.shape[1], len(level_labels))), kind)
 
 
 def _unsupervised(log_shares: Tensor, targets: Tensor, form: str) -> Tensor:

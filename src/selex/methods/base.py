@@ -107,12 +107,7 @@ class Method(nn.Module):
 
     def evened(self, features: Tensor, labels: Tensor) -> Tensor:
         """Features as they are clustered."""
-        made = evening(features, labels, self.task.whiten) if self.clusters else None
-        if made and self.even:  # where the old one was: what was recorded for a GPU reads it there
-            self.even.mean.copy_(made.mean)
-            self.even.matrix.copy_(made.matrix)
-        else:
-            self.even = made
+        self.even = evening(features, labels, self.task.whiten) if self.clusters else None
         return self.even(features) if self.even else features
 
     def prepare(self, epoch: int, features: Callable[[], Tensor], labels: Tensor, rng: Any) -> Level | None:

@@ -53,17 +53,12 @@ class SelEx(Method):
             return None
         rows = features()
         levels = self.pseudo_labels(rows, labels, rng).levels
-        self.keep("level_labels", torch.stack([torch.as_tensor(level.labels).long() for level in levels]))
+        self.level_labels = torch.stack([torch.as_tensor(level.labels).long() for level in levels])
         if self.by_radii:
-            self.keep("radii", torch.stack([cluster_radii(rows, level)[level.labels] for level in levels]))
+            self.radii = torch.stack([cluster_radii(rows, level)[level.labels] for level in levels])
         if self.settings.prototypes:
-            self.keep("centers", normalize(torch.as_tensor(levels[0].centers), dim=1))
+            self.centers = normalize(torch.as_tensor(levels[0].centers), dim=1)
         return levels[0]
-
-    def keep(self, name: str, new: Tensor) -> None:
-        """Put new values where the old ones were, if they fit: what was recorded for a GPU reads them there."""
-        old = getattr(self, name, None)
-        setattr(self, name, new if old is None or old.shape != new.shape else old.copy_(new))
 
     def pseudo_labels(self, features: Tensor, labels: Tensor, rng: Any) -> Hierarchy:
         """The hierarchy that the losses use."""

@@ -7,11 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
+
+from selex.errors import InputError
 
 HIDDEN, BOTTLENECK = 2048, 256
 
@@ -32,22 +34,30 @@ class ProjectionHead(nn.Module):
         return normalize(linear(self.inner(features), normalize(self.directions, dim=1)), dim=1)
 
     def inner(self, features: Tensor) -> Tensor:
-        """What goes into the last map: (n, 256), L2-normalised."""
+        """What goes into the last map: (n, bottleneck), L2-normalised."""
         return normalize(self.mlp(features), dim=1)
 
     def products(self, inner: Tensor, sizes: Sequence[int]) -> Tensor:
         """Inner products of embeddings over their first `size` dims, for each size, of which the first is all dims.
 
-        With W the first rows of the last map, embeddings `W x` and `W y` have the inner product `x' (W' W) y`: the wide
-        embeddings themselves are never made.
+        With W the first rows of the last map, embeddings `W x` and `W y` have the inner product `x' (W' W) y`: wide
+        embeddings themselves are never made. Few dims, fewer than the bottleneck has, are: there, `W' W` would cancel.
         """
-        ends = sorted(set(sizes))
-        grams = dict(zip(ends, _Grams.apply(self.directions, ends), strict=True))  # type: ignore[no-untyped-call]
-        with torch.autocast(inner.device.type, enabled=False):
+        dims, (_, width) = len(self.directions), inner.shape
+        if not sizes or sizes[0] != dims or not all(1 <= size <= dims for size in sizes):
+            raise InputError(f"sizes must be from 1 to {dims}, the first of them {dims}, not {list(sizes)}")
+        with _products("ieee", inner):
             rows = inner.to(self.directions.dtype)
-            made = rows @ torch.stack([grams[size] for size in sizes]) @ rows.T  # sizes × n × n
-        lengths = made[0].diagonal().clamp(min=1e-24).rsqrt()
-        return made * lengths[:, None] * lengths
+            made: dict[int, Tensor] = {}
+            if few := [size for size in sizes if size <= width]:
+                short = linear(rows, normalize(self.directions[: max(few)], dim=1))
+                made |= {size: short[:, :size] @ short[:, :size].T for size in few}
+            if many := sorted(set(sizes) - set(few)):
+                wide = rows @ _Grams.apply(self.directions, many) @ rows.T  # type: ignore[no-untyped-call]
+                made |= dict(zip(many, wide, strict=True))
+        together = torch.stack([made[size] for size in sizes])
+        lengths = together[0].diagonal().clamp(min=1e-24).rsqrt()
+        return together * lengths[:, None] * lengths
 
 
 class Classifier(nn.Module):
@@ -81,7 +91,7 @@ class _Grams(torch.autograd.Function):
         unit = table / lengths
         ctx.save_for_backward(unit, lengths)
         ctx.ends = ends
-        with _tensor_cores(table):
+        with _products("tf32", table):
             return torch.stack(list(accumulate(part.T @ part for part in unit.tensor_split(ends[:-1]))))
 
     @staticmethod
@@ -90,7 +100,7 @@ class _Grams(torch.autograd.Function):
         both = gradients[0] + gradients[0].mT
         later = list(accumulate(both.flip(0)))[::-1]  # rows count in their own Gram and in all larger ones
         turn = torch.empty_like(unit)
-        with _tensor_cores(unit):
+        with _products("tf32", unit):
             for part, gradient, out in zip(unit.tensor_split(cuts), later, turn.tensor_split(cuts), strict=True):
                 torch.mm(part, gradient, out=out)
         turn -= unit * (unit * turn).sum(1, keepdim=True)  # a row's length has no effect
@@ -98,13 +108,14 @@ class _Grams(torch.autograd.Function):
 
 
 @contextmanager
-def _tensor_cores(x: Tensor) -> Iterator[None]:
-    """While this lasts, float32 products may round what they multiply, not what they add up, to 10 bits; no autocast.
+def _products(precision: Literal["ieee", "tf32"], x: Tensor) -> Iterator[None]:
+    """While this lasts, float32 products on a GPU are exact, or round what they multiply to 10 bits; no autocast.
 
-    On a CPU they do not.
+    Whatever asks for the older setting `allow_tf32` meanwhile gets an error, in torch 2.9 and later.
     """
     matmul: Any = torch.backends.cuda.matmul
-    name, value = ("fp32_precision", "tf32") if hasattr(matmul, "fp32_precision") else ("allow_tf32", True)
+    newer = hasattr(matmul, "fp32_precision")
+    name, value = ("fp32_precision", precision) if newer else ("allow_tf32", precision == "tf32")
     before = getattr(matmul, name)
     setattr(matmul, name, value)
     try:
