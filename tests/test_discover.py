@@ -15,7 +15,7 @@ from PIL import Image
 import selex as package
 from commands import contents, digit_photos, refused, selex
 from layouts_for_tests import small_vit, write
-from selex.config import Training
+from selex.config import PHOTOS
 
 FILES = [
     "clusters.csv",
@@ -87,7 +87,7 @@ def test_a_run_folder_file_by_file(place):
         "weights": None,
         "crop": 32,
         "method": "frozen",
-        "training": asdict(Training()),
+        "training": asdict(PHOTOS),
         "levels": None,
         "restarts": 3,
         "balanced": True,

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import torch
 import selex as package
 from commands import contents, digit_photos, refused, selex
 from selex.checkpoint import Checkpoints, newest
-from selex.config import Training
+from selex.config import PHOTOS
 from selex.errors import InputError, Note
 from selex.methods import Task
 from selex.train import _Loop
@@ -131,11 +132,11 @@ def test_no_checkpoint_can_be_read(stopped, undisturbed):
 
 def test_a_checkpoint_of_other_settings(stopped, undisturbed):
     before = contents(stopped / ".work")
-    done = go_on(stopped, "--lr", 0.02, "--alpha", 1)
+    done = go_on(stopped, "--lr", 0.02, "--alpha", 0.5)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "checkpoint-00001.pt: is of a training with other settings" in line
-    assert "(lr 0.01 there, 0.02 here, alpha 0.5 there, 1.0 here)" in line
+    assert "(lr 0.01 there, 0.02 here, alpha 1.0 there, 0.5 here)" in line
     assert "--restart to start anew" in line
     names = sorted(path.relative_to(stopped.parent / "photos") for path in (stopped.parent / "photos").rglob("*.png"))
     lines = [f"{name},{name.parts[0].replace('unlabelled', '')}" for name in names]
@@ -169,7 +170,7 @@ def test_a_new_run_that_fails_later_keeps_its_checkpoints(home, undisturbed, mon
         return real(self, batch) | ({"loss": torch.tensor(float("nan"))} if len(calls) == 5 else {})
 
     monkeypatch.setattr(_Loop, "step", step)
-    training = Training(epochs=3, batch=16, lr=0.01)
+    training = replace(PHOTOS, epochs=3, batch=16, lr=0.01)
     config = package.Config(str(home / "photos"), None, 5, "tiny-vit", method="selex", training=training)
     with pytest.raises(InputError, match=r"the loss is nan in epoch 1, step 1 .* checkpoint is .*checkpoint-00000.pt"):
         package.discover(config, home / "new", store=home / "store")

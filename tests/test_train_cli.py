@@ -4,6 +4,7 @@ import csv
 import shutil
 import sys
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 
 import selex as package
 from commands import contents, refused, selex
-from selex.config import Training
+from selex.config import PHOTOS, Training
 from selex.fit import Ways
 from test_discover import FILES
 
@@ -37,7 +38,7 @@ def test_a_trained_run(place, method):
     assert [line.split(":")[0].split()[0] for line in lines[:5]] == ["decode", "training", "train", "embed", "cluster"]
     opened = package.Run.open(run)
     assert opened.config.method == method
-    assert opened.config.training == Training(epochs=1, batch=16, lr=0.01)
+    assert opened.config.training == replace(PHOTOS, epochs=1, batch=16, lr=0.01)
     steps = [entry["step"] for entry in opened.metrics]
     assert steps == ["decode", "epoch", "train", "embed", "cluster"]
     assert lines[1] == f"training {opened.metrics[2]['parameters'] / 1e6:.2f} M parameters"
@@ -201,3 +202,10 @@ def test_without_tensorboard(place, tmp_path, monkeypatch):
     ):
         package.discover(config(place), tmp_path / "run", store=tmp_path / "store", ways=Ways(tensorboard=True))
     assert not (tmp_path / "run").exists()
+
+
+def test_photos_are_trained_on_as_did_best_and_benchmarks_as_in_the_paper(place):
+    for command, settings in (("discover", PHOTOS), ("train", PHOTOS), ("bench run", Training())):
+        page = " ".join(selex(*command.split(), "--help", cwd=place).stdout.split())
+        assert f"[default: {settings.lr}]" in page
+        assert f"[default: {settings.epochs}]" in page

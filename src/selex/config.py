@@ -109,15 +109,19 @@ class Training:
             raise InputError(f"view_bank must be 0, or at least 2 for the two views of an image; not {self.view_bank}")
 
 
+def _at_least(least: int, name: str, value: int | None) -> None:
+    if value is not None and value < least:
+        raise InputError(f"{name} must be at least {least}, not {value}")
+
+
+PHOTOS = Training(epochs=20, lr=0.01, alpha=1.0, zoom=0.6, jitter=0.4, prototypes=0.35)
+"""How `discover` trains unless told otherwise: what did best of all that we tried. `Training()` is the paper's way."""
+
+
 def check_views(views: int) -> None:
     """Refuse a number of views of which there is no fixed set."""
     if views not in VIEWS:
         raise InputError(f"views must be {', '.join(map(str, VIEWS[:-1]))} or {VIEWS[-1]}, not {views}")
-
-
-def _at_least(least: int, name: str, value: int | None) -> None:
-    if value is not None and value < least:
-        raise InputError(f"{name} must be at least {least}, not {value}")
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class Config:
         backbone: name of the network that turns images into features.
         weights: a file with its weights, where one was given.
         method: `"frozen"` clusters the features of the backbone as it is; the others train it first.
-        training: how it is trained.
+        training: how it is trained; `PHOTOS` if not given.
         levels: at most so many levels of abstraction in the result; None makes all.
         restarts: clustering runs, of which the tightest is kept.
         balanced: limit cluster sizes; off for long tails.
@@ -151,7 +155,7 @@ class Config:
     weights: str | None = None
     crop: int | None = None
     method: str = "frozen"
-    training: Training = Training()
+    training: Training = PHOTOS
     levels: int | None = None
     restarts: int = 3
     balanced: bool = True
@@ -177,7 +181,7 @@ class Config:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Config:
         """A config from such values; ones it does not know are of another version."""
-        training = Training(**_known(Training, values.get("training", {})))
+        training = Training(**_known(Training, values["training"])) if "training" in values else PHOTOS
         return cls(**{**_known(cls, values), "training": training})
 
 

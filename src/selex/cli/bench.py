@@ -64,7 +64,7 @@ def bench() -> None:
 
 
 @app.command()
-@training.trains
+@training.trains(Training())
 def run(
     asked: Training,
     dataset: Annotated[

@@ -11,7 +11,7 @@ import typer
 
 from selex.cli import training
 from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, Views, Whiten, app, parse_count, resumable
-from selex.config import Config, Training
+from selex.config import PHOTOS, Config, Training
 from selex.errors import InputError
 from selex.progress import progress_bar
 
@@ -29,7 +29,7 @@ Store = Annotated[
 
 
 @app.command()
-@training.trains
+@training.trains(PHOTOS)
 def discover(
     asked: Training,
     context: typer.Context,
@@ -116,7 +116,7 @@ def discover(
 
 
 @app.command()
-@training.trains
+@training.trains(PHOTOS)
 def train(
     asked: Training,
     run: RunFolder,

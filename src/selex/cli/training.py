@@ -88,28 +88,27 @@ Restart = Annotated[bool, typer.Option("--restart", help="Train from the beginni
 Board = Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard too, to RUN/tensorboard.")]
 
 _PARTS = ("hssk", "use", "sse", "flip")
-_PAPER = Training()
 
 
 def settings(
-    epochs: Epochs = _PAPER.epochs,
-    batch: BatchSize = _PAPER.batch,
-    lr: Rate = _PAPER.lr,
-    alpha: Alpha = _PAPER.alpha,
-    balance: Lambda = _PAPER.balance,
-    temperature: Temperature = _PAPER.temperature,
-    warp: Warp = _PAPER.warp,
-    zoom: Zoom = _PAPER.zoom,
-    jitter: Jitter = _PAPER.jitter,
-    trained_blocks: Blocks = 2,
-    view_bank: Bank = _PAPER.view_bank,
-    micro_batch: Micro = None,
-    interval: Interval = _PAPER.interval,
+    epochs: Epochs,
+    batch: BatchSize,
+    lr: Rate,
+    alpha: Alpha,
+    balance: Lambda,
+    temperature: Temperature,
+    warp: Warp,
+    zoom: Zoom,
+    jitter: Jitter,
+    trained_blocks: Blocks,
+    view_bank: Bank,
+    micro_batch: Micro,
+    interval: Interval,
+    targets: Targets,
+    prototypes: Prototypes,
+    published: Published,
     without: Without = None,
     train_levels: TrainLevels = None,
-    targets: Targets = _PAPER.targets,
-    prototypes: Prototypes = _PAPER.prototypes,
-    published: Published = False,
 ) -> Training:
     """The settings of training, from its options: the one list of them."""
     for part in without or ():
@@ -138,17 +137,25 @@ def settings(
     )
 
 
-def trains(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of training; it gets what they say as its argument `asked`."""
-    own, shared = (inspect.signature(function, eval_str=True) for function in (command, settings))
-    kept = [parameter for name, parameter in own.parameters.items() if name != "asked"]
-    parameters = [*kept, *shared.parameters.values()]
+def trains(base: Training) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of training, by default as in `base`; it gets what they say as `asked`."""
 
-    @wraps(command)
-    def with_options(**given: Any) -> None:
-        options = {name: given.pop(name) for name in shared.parameters}
-        command(**given, asked=settings(**options))
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own, shared = (inspect.signature(function, eval_str=True) for function in (command, settings))
+        kept = [parameter for name, parameter in own.parameters.items() if name != "asked"]
+        added = [
+            parameter.replace(default=getattr(base, name, parameter.default))
+            for name, parameter in shared.parameters.items()
+        ]
+        parameters = [*kept, *added]
 
-    with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return with_options
+        @wraps(command)
+        def with_options(**given: Any) -> None:
+            options = {name: given.pop(name) for name in shared.parameters}
+            command(**given, asked=settings(**options))
+
+        with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return with_options
+
+    return decorate
