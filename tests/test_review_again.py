@@ -252,4 +252,4 @@ def test_epochs_are_told_while_it_trains(folder):
     job._state, job._lines, job._began = "running", ["training 0.69 M parameters"], time.time()
     assert job.status().lines == ["training 0.69 M parameters"], "not those of earlier trainings"
     run.log(step="epoch", epoch=0, loss=4.25)
-    assert job.status().lines[1:] == ["epoch 1 of 200, loss 4.250"]
+    assert job.status().lines[1:] == ["epoch 1 of 20, loss 4.250"]
