@@ -88,8 +88,8 @@ as the finest one.
 **What makes right labels pay**: to compare features with the centres of all clusters (*prototypes*), and views that
 differ more (*zoom*, *jitter*), with labels in order and all levels. With the final features evened out (*whiten*) and
 taken from ten views, it is clearly above the published reading with the same epochs, with both backbones above all
-other rows. After 60 epochs the published reading has come nearer. What was tried besides, and what it suggests, is in
-the [log](log.md)."""
+other rows. Part of that lead is *whiten* and the ten views, which the published row does not have. After 60 epochs it
+has come nearer. What was tried besides, and what it suggests, is in the [log](log.md)."""
 
 NO_RESULTS_TEXT = """No result is stored yet. Run the benchmark, put its files into `benchmarks/results/paper/`, draw
 the figures and rewrite this page:
