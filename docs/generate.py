@@ -70,8 +70,8 @@ together than either alone.
 
 **What does not.**
 
-- *Levels.* In the paper each further level helps. Here the base level alone is best, and every level after it costs a
-  little.
+- *Levels.* In the paper more levels help, but for one dip. Here the base level alone is best, and every level after
+  it costs a little.
 - *Where the gain comes from.* In the paper it is HSSK, and USE is worth least. Here it is USE: nothing else gains
   more, and the larger alpha, the better. HSSK alone changes nothing at all, since without USE and SSE nothing uses
   its labels in training.

@@ -62,11 +62,11 @@ class Suite:
 
     def row(self, label: str) -> Row:
         """The row of that label."""
-        if len(self.rows) == 1:
-            raise InputError(f"suite {self.name} has one row: leave --row out")
         for row in self.rows:
             if row.label == label:
                 return row
+        if len(self.rows) == 1:
+            raise InputError(f"suite {self.name} has one row: leave --row out")
         raise unknown(f"row of {self.name}", label, [row.label for row in self.rows])
 
 

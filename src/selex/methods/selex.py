@@ -81,9 +81,10 @@ class SelEx(Method):
     def encode(self, states: Tensor) -> tuple[Tensor, ...]:
         """What the head's last map is given, and features where radii or prototypes are compared with them."""
         features = self.features(states)
+        inner = self.head.inner(features)
         if self.settings.prototypes:
-            return self.head.inner(features), features
-        return (self.head.inner(features), features.detach()) if self.by_radii else (self.head.inner(features),)
+            return inner, features
+        return (inner, features.detach()) if self.by_radii else (inner,)
 
     def losses(self, encoded: tuple[Tensor, ...], batch: Batch) -> Losses:
         """`(1 - lambda) USE + lambda SSE`, and what draws features to prototypes."""
