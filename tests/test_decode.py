@@ -126,6 +126,59 @@ def test_rotation_of_a_large_jpeg_and_of_an_open_image(tmp_path):
         assert off(decode(image, 64), upright) < 3
 
 
+def part(image, box):
+    """What a box of shares shows of an image, as it is."""
+    width, height = image.size
+    return image.crop((box[0] * width, box[1] * height, box[2] * width, box[3] * height))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_box_is_a_part_of_the_upright_image(tmp_path, orientation):
+    exif, box = Image.Exif(), (0.2, 0.4, 0.6, 0.9)
+    exif[0x0112] = orientation
+    path = saved(tmp_path, ASTRONAUT, "a.png", exif=exif)
+    with Image.open(path) as image:
+        shown = part(ImageOps.exif_transpose(image).convert("RGB"), box)
+    assert shown.size == ((60, 50) if orientation < 5 else (40, 75))
+    pixels = decode(path, min(shown.size), box)
+    assert pixels.shape == (shown.height, shown.width, 3)
+    assert off(pixels, shown) < 0.5 * off(pixels, np.asarray(shown)[:, ::-1])
+    assert off(pixels, shown) < 8
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg"])
+def test_a_part_has_the_detail_of_the_file(tmp_path, name):
+    path, box = saved(tmp_path, CHELSEA, name, quality=95), (0.3, 0.2, 0.6, 0.65)  # 135 x 135 pixels of 451 x 300
+    shown = part(CHELSEA, box).resize((64, 64), Image.Resampling.BICUBIC)
+    enlarged = part(Image.fromarray(decode(path, 64)), box).resize((64, 64), Image.Resampling.BICUBIC)
+    pixels = decode(path, 64, box)
+    assert pixels.shape == (64, 64, 3)
+    assert 3 * off(pixels, shown) < off(enlarged, shown)
+
+
+@pytest.mark.parametrize("size", [(451, 300), (60, 200), (1000, 50)])
+def test_the_whole_image_as_a_box(tmp_path, size):
+    path = saved(tmp_path, CHELSEA.resize(size), "a.jpg")
+    assert off(decode(path, 48, (0.0, 0.0, 1.0, 1.0)), decode(path, 48)) < 0.1
+
+
+def test_a_box_of_a_long_image_is_one_of_its_middle(tmp_path):
+    """Of 1000 x 50 pixels the 200 in the middle are kept; a quarter of them from the left is from 400 to 450."""
+    ramp = Image.fromarray((np.arange(1000) // 4).astype(np.uint8)[None].repeat(50, 0))
+    for turned in (False, True):
+        path = saved(tmp_path, ramp.transpose(Image.Transpose.ROTATE_270) if turned else ramp, "a.png")
+        pixels = decode(path, 50, (0.0, 0.0, 1.0, 0.25) if turned else (0.0, 0.0, 0.25, 1.0))[..., 0]
+        assert pixels.shape == (50, 50)
+        along = pixels[:, 25] if turned else pixels[25]
+        assert off(along, np.arange(400, 450) // 4) < 1
+
+
+def test_a_part_of_a_file_that_cannot_be_read(tmp_path):
+    (tmp_path / "a.jpg").write_text("no image")
+    with pytest.raises(Unreadable, match="not a JPEG"):
+        decode(str(tmp_path / "a.jpg"), 32, (0.0, 0.0, 0.5, 0.5))
+
+
 def test_damaged_exif_is_no_reason_to_skip(tmp_path):
     path = saved(tmp_path, ASTRONAUT, "a.jpg", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01\x12")
     with warnings.catch_warnings():

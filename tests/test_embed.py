@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import normalize
 
 import layouts_for_tests as layouts
 import lite1_reference
 from embed_in_pieces import BATCH, ROWS, Noise
 from selex import embed as embedding
-from selex.data.views import fixed_places
+from selex.data.views import Twice, fixed_places
 from selex.embed import embed
 from selex.errors import InputError
 from selex.models import load_backbone
@@ -110,6 +111,37 @@ def test_a_feature_is_the_mean_over_views(views, corners, backbone, tmp_path):
     np.testing.assert_allclose(found, mean / np.linalg.norm(mean, axis=1, keepdims=True), atol=1e-5)
     again = embed(backbone, Seen(), tmp_path / "f.npy", device="cpu", batch_size=BATCH)
     assert not np.allclose(again, found)  # one view is something else, and is made anew
+
+
+class Closer(Seen):
+    """Other images than those that are seen."""
+
+    key = "closer"
+
+    @staticmethod
+    def image(row, crop):
+        return Noise.image(row + 1000, crop)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_a_feature_of_images_seen_twice_is_the_mean_over_both(views, backbone, tmp_path):
+    both, out, rows = Twice(Seen(), Closer()), tmp_path / "f.npy", np.arange(ROWS)
+    alone = []
+    for images in both.framings:
+        places = fixed_places(ROWS, views)
+        shown = [images.crops(rows, place, 224) for place in places] if views > 1 else [images.centre_crops(rows, 224)]
+        with torch.no_grad():
+            alone += [normalize(backbone(crops), dim=1) for crops in shown]
+    assert len(alone) == 2 * views
+    expected = normalize(torch.stack(alone).mean(0), dim=1)
+    found = embed(backbone, both, out, device="cpu", batch_size=7, views=views)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    first = np.array(found)
+    again = Twice(Stops(0, AssertionError), Closer())  # what is done is not made again
+    np.testing.assert_array_equal(embed(backbone, again, out, device="cpu", views=views), first)
+    whole = np.array(embed(backbone, Seen(), out, device="cpu", views=views))
+    assert not np.allclose(whole, first, atol=1e-3)
+    assert not np.array_equal(embed(backbone, Twice(Seen(), Seen()), out, device="cpu", views=views), first)
 
 
 def test_views_that_cannot_be_had(backbone):

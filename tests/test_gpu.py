@@ -1,14 +1,19 @@
 """What is recorded, rounded or done beside other work on a GPU: only where there is one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from selex.checkpoint import Checkpoints
+from selex.data.views import DeviceImages, Looks, Place, Twice
+from selex.embed import embed
 from selex.launch import start
 from selex.methods import Task
+from selex.models import load_backbone
 from selex.models.heads import ProjectionHead
 from selex.train import train
-from training_for_tests import TRAINED, digit_data, small, weights
+from training_for_tests import TRAINED, digit_data, seen_twice, small, weights
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -65,6 +70,31 @@ def test_recorded_steps_have_the_losses_of_plain_ones(data, monkeypatch, name):
     _, plain = fit(name, data)
     for a, b in zip(recorded, plain, strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-3)
+
+
+def test_images_seen_twice(data):
+    """Views are those of the host, whichever framing they are of, and a training on both goes as it does there."""
+    both = seen_twice(data)
+    there = Twice(*(DeviceImages(images.store, "cuda") for images in both.images.framings))
+    rows = torch.tensor([0, 7, 59, 7, 30, 31])
+    place = Place.draw(6, Looks(closer=True), torch.Generator().manual_seed(0))
+    assert 0 < place.close.sum() < 6
+    assert torch.equal(there.crops(rows, place, 24).cpu(), both.images.crops(rows, place, 24))
+    backbone = load_backbone("tiny-vit", "cuda")
+    features = [embed(backbone, images, device="cuda") for images in (there, both.images)]
+    assert (features[0] * features[1]).sum(1).min() > 0.999
+    (one,), (other,) = (fit("selex", each, epochs=1)[1] for each in (both, replace(both, images=there)))
+    assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("options", [{}, {"view_bank": 2}], ids=str)
+def test_images_seen_twice_and_gone_on_with(data, tmp_path, options):
+    both = seen_twice(data)
+    whole, _ = fit("selex", both, **options)
+    with pytest.raises(Stop):
+        fit("selex", both, tmp_path, stop=2, **options)
+    again, _ = fit("selex", both, tmp_path, **options)
+    assert all(torch.equal(whole[key], again[key]) for key in whole)
 
 
 def test_inner_products_are_those_of_embeddings():

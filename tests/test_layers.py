@@ -18,6 +18,7 @@ LAYERS = [
     "models",
     "feature_file",
     "embed",
+    "closer",
     "launch",
     "methods",
     "speed",

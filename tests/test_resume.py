@@ -14,7 +14,7 @@ from selex.config import PHOTOS
 from selex.errors import InputError, Note
 from selex.methods import Task
 from selex.train import _Loop
-from training_for_tests import TRAINED, digit_data, fit, small, weights, without_times
+from training_for_tests import TRAINED, digit_data, fit, seen_twice, small, weights, without_times
 
 TINY = ("--backbone", "tiny-vit", "--categories", 5, "--batch", 16, "--lr", 0.01, "--store", "store")
 DISCOVER = ("discover", "photos", *TINY, "--method", "selex", "--epochs", 3)
@@ -200,6 +200,18 @@ BEYOND = {"prototypes": 0.35, "zoom": 0.6, "jitter": 0.4, "interval": 2, "task":
 
 @pytest.mark.parametrize(("name", "more"), [*((name, {}) for name in TRAINED), ("selex", BEYOND)])
 def test_every_method_goes_on_to_the_same_weights(name, more, data, tmp_path):
+    goes_on(name, more, data, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("gcd", {}), ("selex", {"view_bank": 2}), ("selex", {"published": True})], ids=str
+)
+def test_images_looked_at_twice_go_on_to_the_same_weights(name, more, data, tmp_path):
+    goes_on(name, more, seen_twice(data), tmp_path)
+
+
+def goes_on(name, more, data, folder):
+    """Stopped in its third epoch and gone on with, a training ends as one that was not."""
     whole = small(name, epochs=3, **more)
     expected = fit(whole, data)
     stopped = small(name, epochs=3, **more)
@@ -213,9 +225,9 @@ def test_every_method_goes_on_to_the_same_weights(name, more, data, tmp_path):
 
     stopped.losses = losses
     with pytest.raises(KeyboardInterrupt):
-        fit(stopped, data, checkpoints=Checkpoints(tmp_path, {"seed": 0}))
+        fit(stopped, data, checkpoints=Checkpoints(folder, {"seed": 0}))
     again = small(name, epochs=3, **more)
-    keep = Checkpoints(tmp_path, {"seed": 0})
+    keep = Checkpoints(folder, {"seed": 0})
     history = fit(again, data, checkpoints=keep)
     assert without_times(history) == without_times(expected)
     assert all(torch.equal(tensor, weights(again)[key]) for key, tensor in weights(whole).items())

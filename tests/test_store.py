@@ -59,9 +59,9 @@ def decoded(monkeypatch):
     """The sources decoded so far."""
     seen = []
 
-    def watched(source, size):
+    def watched(source, size, box):
         seen.append(source)
-        return decode(source, size)
+        return decode(source, size, box)
 
     monkeypatch.setattr(selex.data.fill, "decode", watched)
     return seen
@@ -110,6 +110,44 @@ def test_sizes_and_folders_share_a_store(digits, photos, tmp_path, decoded):
     assert len(decoded) == 88
     assert all(same(store) for store in stores)
     assert [store.shapes.min() for store in stores] == [8, 16] * 4
+
+
+def parts(n):
+    """Some box for each image, all different."""
+    corner = np.linspace(0, 0.4, n)
+    return np.stack([corner, 0.4 - corner, corner + 0.5, np.linspace(0.8, 1, n)], axis=1)
+
+
+def test_parts_of_images_share_the_store_of_the_whole(photos, tmp_path, decoded):
+    table, folder, boxes = read_table(photos), tmp_path / "store", parts(4)
+    whole = ImageStore.build(table, folder, size=32)
+    close = ImageStore.build(table, folder, size=32, boxes=boxes)
+    assert len(decoded) == 8
+    assert same(whole)
+    assert whole.boxes is None
+    assert whole.key != close.key
+    for again in (close, ImageStore.build(table, folder, size=32, boxes=boxes)):
+        assert again.table.files == table.files
+        assert np.array_equal(again.boxes, boxes)
+        for row, box in enumerate(boxes.tolist()):
+            assert np.array_equal(again[row], decode(table.source(row), 32, tuple(box)))
+    assert again.key == close.key
+    assert len(decoded) == 8  # nothing a second time
+    other = boxes.copy()
+    other[2, 0] += 0.01
+    assert ImageStore.build(table, folder, size=32, boxes=other).key != close.key
+    assert decoded[8:] == [table.source(2)]
+    assert same(ImageStore.build(table, folder, size=32))
+
+
+def test_parts_stay_with_their_images_where_one_is_skipped(photos, tmp_path):
+    (photos / "broken.jpg").write_text("no image")  # the second by name
+    boxes = parts(5)
+    close = build(photos, tmp_path / "store", boxes=boxes)
+    assert [name for name, _ in close.skipped] == ["broken.jpg"]
+    assert np.array_equal(close.boxes, boxes[[0, 2, 3, 4]])
+    expected = decode(close.table.source(1), 32, tuple(boxes[2].tolist()))
+    assert np.array_equal(close[1], expected)
 
 
 def test_images_in_memory(tmp_path, decoded):
@@ -193,10 +231,10 @@ def test_nothing_readable_at_all(tmp_path):
 
 
 def test_an_image_that_could_not_be_opened_is_tried_again(photos, tmp_path, monkeypatch):
-    def refused(source, size):
+    def refused(source, size, box):
         if "coffee" in source:
             raise selex.data.fill.Unreadable("Permission denied", passing=True)
-        return decode(source, size)
+        return decode(source, size, box)
 
     monkeypatch.setattr(selex.data.fill, "decode", refused)
     assert build(photos, tmp_path / "store").skipped == [("coffee.webp", "Permission denied")]
@@ -274,10 +312,10 @@ def test_a_damaged_store_is_built_anew(digits, tmp_path, damage, decoded):
 def test_two_writers(digits, photos, tmp_path, monkeypatch):
     hold, held = threading.Event(), threading.Event()
 
-    def slow(source, size):
+    def slow(source, size, box):
         held.set()
         hold.wait(20)
-        return decode(source, size)
+        return decode(source, size, box)
 
     build(photos, tmp_path / "store")
     monkeypatch.setattr(selex.data.fill, "decode", slow)
@@ -313,9 +351,9 @@ from selex.data.table import read_table
 fill.SAVE_EVERY = 0.3
 decode = fill.decode
 
-def slow(source, size):
+def slow(source, size, box):
     time.sleep(0.1)
-    return decode(source, size)
+    return decode(source, size, box)
 
 fill.decode = slow
 try:

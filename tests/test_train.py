@@ -272,7 +272,9 @@ def test_training_holds_on_to_nothing(data, monkeypatch):
     held = []
     real = loop_module._Loop._states
     monkeypatch.setattr(
-        loop_module._Loop, "_states", lambda self: held.append(weakref.ref(states := real(self))) or states
+        loop_module._Loop,
+        "_states",
+        lambda self, images: held.append(weakref.ref(states := real(self, images))) or states,
     )
     gc.disable()
     try:

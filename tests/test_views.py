@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,14 @@ def store(tmp_path):
     rng = np.random.default_rng(0)
     shapes = [(40, 40), (40, 61), (77, 40), (53, 44), (40, 90)]
     images = [Image.fromarray(rng.integers(0, 256, (*shape, 3), dtype=np.uint8)) for shape in shapes]
+    return ImageStore.build(from_list(images), tmp_path / "store", size=32)
+
+
+@pytest.fixture
+def other(tmp_path):
+    """As many images, all different."""
+    rng = np.random.default_rng(1)
+    images = [Image.fromarray(rng.integers(0, 256, (40, 40 + i, 3), dtype=np.uint8)) for i in range(5)]
     return ImageStore.build(from_list(images), tmp_path / "store", size=32)
 
 
@@ -34,7 +44,7 @@ def test_cut_from_any_corner(store):
 
 
 def test_a_cpu_needs_no_copy(store):
-    assert not views.DeviceImages.fit(store, torch.device("cpu"))
+    assert not views.DeviceImages.fit([store], torch.device("cpu"))
 
 
 def drawn(n, flip=True, seed=0):
@@ -160,3 +170,81 @@ def test_places_with_maps_are_cut_and_joined_in_order():
     plain = views.Place.draw(6, views.Looks(), torch.Generator().manual_seed(0))
     assert plain.maps is None
     assert torch.equal(plain.corners, place.corners)  # the rest is the same with and without
+
+
+KINDS = {"host": views.HostImages, "device": lambda store: views.DeviceImages(store, "cpu")}
+
+
+def closely(n, seed=0):
+    return views.Place.draw(n, views.Looks(closer=True), torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("close", [None, False, True], ids=["some close", "none", "all"])
+def test_each_view_is_of_the_framing_that_its_place_says(store, other, kind, close):
+    both = views.Twice(KINDS[kind](store), KINDS[kind](other))
+    rows = torch.tensor([0, 1, 2, 3, 4, 4, 1, 2])
+    place = closely(len(rows))
+    assert 0 < place.close.sum() < len(rows)
+    if close is not None:
+        place = replace(place, close=torch.full((8,), close))
+    for given in (rows, rows.numpy()):
+        made = both.crops(given, place, 24)
+        assert made.shape == (8, 3, 24, 24)
+        for i, is_close in enumerate(place.close.tolist()):
+            one = slice(i, i + 1)
+            assert torch.equal(made[one], both.framings[is_close].crops(rows[one], place[one], 24))
+
+
+def test_twice_is_the_same_on_host_and_device(store, other):
+    host, device = (views.Twice(kind(store), kind(other)) for kind in KINDS.values())
+    rows = torch.tensor([4, 4, 0, 3, 1, 2])
+    assert torch.equal(host.crops(rows, closely(6), 20), device.crops(rows, closely(6), 20))
+    assert host.key == device.key
+    assert host.key not in (store.key, other.key, views.Twice(*reversed(host.framings)).key)
+
+
+def test_images_are_whole_where_no_place_says_otherwise(store, other):
+    whole, close = (views.HostImages(each) for each in (store, other))
+    both, rows = views.Twice(whole, close), torch.arange(5)
+    assert len(both) == 5
+    assert torch.equal(both.crops(rows, drawn(5), 24), whole.crops(rows, drawn(5), 24))
+    assert torch.equal(both.centre_crops(rows, 24), whole.centre_crops(rows, 24))
+    assert views.framings(both) == (whole, close)
+    assert views.framings(whole) == (whole,)
+
+
+def test_half_the_places_are_close_and_else_as_they_were():
+    looks = views.Looks(warp=0.2, jitter=0.3)
+    plain, place = (
+        views.Place.draw(10_000, each, torch.Generator().manual_seed(0))
+        for each in (looks, replace(looks, closer=True))
+    )
+    assert plain.close is None
+    assert place.close.float().mean().item() == pytest.approx(0.5, abs=0.02)
+    assert (place.close == place.mirrored).float().mean().item() == pytest.approx(0.5, abs=0.02)  # for itself
+    for part in ("corners", "mirrored", "maps", "tones"):
+        assert torch.equal(getattr(place, part), getattr(plain, part))
+
+
+def test_close_places_are_cut_and_joined_in_order():
+    place = closely(9)
+    assert torch.equal(views.Place.join(place[:4], place[4:]).close, place.close)
+    order = torch.tensor([8, 0, 3])
+    assert torch.equal(place[order].close, place.close[order])
+    assert torch.equal(place[order].corners, place.corners[order])
+
+
+def test_both_framings_are_in_one_memory(store, other, monkeypatch):
+    """A GPU with room for one of them alone."""
+    size = {each: 3 * int(each.shapes.prod(1).sum()) for each in (store, other)}
+    gpu, free = torch.device("cuda"), 2 * max(size.values()) + 2
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
+    assert views.DeviceImages.fit([store], gpu)
+    assert views.DeviceImages.fit([other], gpu)
+    both = views.near(store, gpu, other)
+    assert [type(images) for images in both.framings] == [views.HostImages] * 2
+    assert [images.key for images in both.framings] == [store.key, other.key]
+    free = 2 * sum(size.values()) + 2
+    assert views.DeviceImages.fit([store, other], gpu)
+    assert type(views.near(store, torch.device("cpu"))) is views.HostImages

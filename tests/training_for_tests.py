@@ -1,5 +1,7 @@
 """Small trainings: handwritten digits, a tiny transformer, a small head."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -7,7 +9,7 @@ from commands import digit_photos
 from selex.config import Training
 from selex.data.store import ImageStore
 from selex.data.table import read_table
-from selex.data.views import HostImages
+from selex.data.views import HostImages, Twice
 from selex.launch import start
 from selex.methods import METHODS, Batch, Task
 from selex.models import load_backbone
@@ -23,6 +25,14 @@ def digit_data(folder):
     digit_photos(folder / "photos")
     store = ImageStore.build(read_table(folder / "photos"), folder / "store", size=32)
     return Data(HostImages(store), store.table.labels, list(store.table.files), CROP)
+
+
+def seen_twice(data, box=(0.2, 0.1, 0.8, 0.7)):
+    """The same images, looked at a second time: each cut to the same box."""
+    whole = data.images.store
+    boxes = np.tile(box, (len(whole), 1))
+    close = ImageStore.build(whole.table, whole.table.root + "-closer", size=whole.size, boxes=boxes)
+    return replace(data, images=Twice(data.images, HostImages(close)))
 
 
 def small(name, backbone=None, task=TASK, **settings):

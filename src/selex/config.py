@@ -143,6 +143,8 @@ class Config:
             (as they are: the paper's way) to 1.
         views: a feature is the mean over so many views of an image: 1 is its middle, 2 its mirror image too, 10 the
             four corners as well.
+        closer: look at every image a second time, closer, at what the backbone itself looks at; a feature is the mean
+            of both.
         crop: side of the square that the backbone looks at, in pixels; None takes what it was made for.
         size: shorter side of stored images, in pixels; None takes what suits the backbone.
         seed: seed of everything random.
@@ -161,6 +163,7 @@ class Config:
     balanced: bool = True
     whiten: float = 0.5
     views: int = 1
+    closer: bool = False
     size: int | None = None
     seed: int = 0
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from selex.closer import look_closer
 from selex.cluster.assign import fit_assigner, held_out_temperature
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
@@ -79,10 +80,15 @@ def discover(
             images = ImageStore.build(table, folder, size=size, strict=strict, progress=progress)
             check_categories(config, images.table)
             step.done(len(images), skipped=len(images.skipped), **({"store": str(folder.absolute())} if store else {}))
-        close, labels, found, method = near(images, torch.device(device)), images.table.labels, None, None
+        closer = None
+        if config.closer:
+            with _Step(run, tell, "look", "images") as step:
+                closer = look_closer(backbone, images, folder, device=device, progress=progress)
+                step.done(len(images))
+        shown, labels, found, method = near(images, torch.device(device), closer), images.table.labels, None, None
         if config.categories is None or fabric is None:
             with _Step(run, tell, "embed", "images") as step:
-                features = embed(backbone, close, run.features, device=device, views=config.views, progress=progress)
+                features = embed(backbone, shown, run.features, device=device, views=config.views, progress=progress)
                 step.done(len(images))
         if config.categories is None:
             found = estimate(config, on_device(features, device), labels, progress)
@@ -91,10 +97,10 @@ def discover(
             method = make_method(config, backbone, count, images.table.n_known)
             with _Step(run, tell, "train", "images") as step:
                 tell(f"training {method.n_trained / 1e6:.2f} M parameters")
-                epochs = fit(run, config, method, images, close, fabric, ways or Ways(progress=progress))
+                epochs = fit(run, config, method, images, closer, shown, fabric, ways or Ways(progress=progress))
                 step.done(epochs * len(images), epochs=epochs, parameters=method.n_trained)
             with _Step(run, tell, "embed", "images") as step:
-                features = embed(backbone, close, run.features, device=device, views=config.views, progress=progress)
+                features = embed(backbone, shown, run.features, device=device, views=config.views, progress=progress)
                 step.done(len(images))
         with _Step(run, tell, "cluster", "images") as step:
             rows = on_device(features, device)
@@ -181,6 +187,7 @@ def publish(
         trained_weights(backbone) if config.method != "frozen" else {},
         config.views,
         even,
+        config.closer,
     )
     judged = model.describe(table.files, assigner(features, base.labels))
     more: Columns = {key: judged[key] for key in ("confidence", "runner_up", "distance")}

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch.nn.functional import normalize
 
 from selex.config import check_views
-from selex.data.views import fixed_places
+from selex.data.views import Place, fixed_places, framings
 from selex.errors import InputError
 from selex.feature_file import FeatureFile, Features, Standing
 from selex.models.backbones import Backbone
@@ -65,7 +65,7 @@ def embed(
     then the rows done are in `out` + ".part", and a call with the same backbone and images goes on from there.
     `compile` speeds up a GPU after a minute of compiling. With `views` of 2 or 10 a feature is the mean over so many
     fixed views of an image, see `fixed_places`: images must have `crops` as `HostImages` do, and it takes so many times
-    as long.
+    as long. Of images that are looked at `Twice` it is the mean over those of both framings.
     """
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch_size is {batch_size}, must be at least 1")
@@ -77,7 +77,8 @@ def embed(
     device = torch.device(device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device is {device}, but no GPU can be used here")
-    work = _Work(backbone, images, device, batch_size or max(1, default_batch(device) // views), compile, views)
+    size = batch_size or max(1, default_batch(device) // (views * len(framings(images))))
+    work = _Work(backbone, images, device, size, compile, views)
     if out is not None:
         return _embed_to(Path(out), work, batch_size, progress)
     features = np.empty((len(images), backbone.dim), dtype=np.float32)
@@ -105,13 +106,14 @@ class _Work:
     views: int = 1
 
     def crops(self, rows: np.ndarray[Any, Any]) -> torch.Tensor:
-        """All views of some rows, (views × rows, 3, crop, crop), one view of all of them after the other."""
-        images: Any = self.images
+        """All views of some rows, (framings × views × rows, 3, crop, crop), one of all of them after the other."""
         crop = self.backbone.crop
         if self.views == 1:
-            middle: torch.Tensor = images.centre_crops(rows, crop)
-            return middle
-        return torch.cat([images.crops(rows, place, crop) for place in fixed_places(len(rows), self.views)])
+            made = [images.centre_crops(rows, crop) for images in framings(self.images)]
+        else:
+            place = Place.join(*fixed_places(len(rows), self.views))
+            made = [images.crops(np.tile(rows, self.views), place, crop) for images in framings(self.images)]
+        return made[0] if len(made) == 1 else torch.cat(made)
 
 
 def _embed_to(out: Path, work: _Work, asked_size: int | None, progress: bool) -> Features:
@@ -178,7 +180,8 @@ def _features(work: _Work, start: int) -> Generator[torch.Tensor, None, None]:
     with forward.backbone.in_bfloat16() if forward.on_gpu else nullcontext():
         for crops in _prefetched(work, start):
             features = forward(crops)
-            yield features if work.views == 1 else _mean(features, work.views)
+            views = work.views * len(framings(work.images))
+            yield features if views == 1 else _mean(features, views)
 
 
 def _mean(features: torch.Tensor, views: int) -> torch.Tensor:

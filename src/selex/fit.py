@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from selex.checkpoint import Checkpoints, newest
+from selex.closer import cut_to
 from selex.config import Config
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable
-from selex.data.views import DeviceImages, HostImages, near
+from selex.data.views import AnyImages, near
 from selex.errors import InputError
 from selex.methods import METHODS, Method, Task
 from selex.model import load_backbone_for, store_folder
@@ -60,7 +61,8 @@ def fit(
     config: Config,
     method: Method,
     images: ImageStore,
-    close: DeviceImages | HostImages,
+    closer: ImageStore | None,
+    shown: AnyImages,
     fabric: Any,
     ways: Ways,
 ) -> int:
@@ -68,22 +70,24 @@ def fit(
     checkpoints = Checkpoints(run.work, identity(config, method, images), config.to_json())
     if ways.restart:
         checkpoints.clear()
-    fabric.broadcast(method.task.n_categories)  # who follows has waited for this: images are decoded now
+    # Who follows has waited for this: images are decoded now.
+    fabric.broadcast((method.task.n_categories, closer.boxes if closer else None))
     watch = Watch(_log(run, ways.tensorboard), ways.score, ways.progress)
     steps = method.settings.epochs * (len(images) // method.settings.batch)
     compile = fabric.device.type == "cuda" and steps >= WORTH_COMPILING
-    data = _data(images, close, config)
+    data = _data(images, shown, config)
     return len(train(method, data, config.seed, fabric=fabric, checkpoints=checkpoints, watch=watch, compile=compile))
 
 
 def follow(config: Config, out: Path, table: ImageTable, fabric: Any, store: Path | None) -> Run:
     """What all processes do but the first: they train with it, and write nothing."""
     backbone, config = load_backbone_for(config, fabric.device)
-    n_categories = fabric.broadcast(0)
+    n_categories, boxes = fabric.broadcast((0, None))
     folder = store or store_folder(table.root, config.size or 0)
     images = ImageStore.build(table, folder, size=config.size or 0)
     method = make_method(config, backbone, n_categories, images.table.n_known)
-    train(method, _data(images, near(images, fabric.device), config), config.seed, fabric=fabric)
+    closer = None if boxes is None else cut_to(images, folder, boxes)
+    train(method, _data(images, near(images, fabric.device, closer), config), config.seed, fabric=fabric)
     return Run(out)
 
 
@@ -100,7 +104,7 @@ def interrupted(run: Run) -> Config:
 
 def identity(config: Config, method: Method, images: ImageStore) -> dict[str, Any]:
     """What makes two trainings the same: a checkpoint of one is no use to another."""
-    names = ("method", "backbone", "weights", "crop", "size", "balanced", "whiten", "seed")
+    names = ("method", "backbone", "weights", "crop", "size", "balanced", "whiten", "closer", "seed")
     wanted = {name: getattr(config, name) for name in names}
     labels = hashlib.sha256(np.asarray(images.table.labels, dtype=np.int64).tobytes()).hexdigest()
     found = {"categories": method.task.n_categories, "images": images.key[:12], "labels": labels[:12]}
@@ -114,8 +118,8 @@ def predict(config: Config, method: Method, features: Any, labels: Any) -> Hiera
     return method.to(rows.device).predict(rows, known, rng, config.levels, config.restarts)
 
 
-def _data(images: ImageStore, close: DeviceImages | HostImages, config: Config) -> Data:
-    return Data(close, images.table.labels, list(images.table.files), config.crop or 0)
+def _data(images: ImageStore, shown: AnyImages, config: Config) -> Data:
+    return Data(shown, images.table.labels, list(images.table.files), config.crop or 0)
 
 
 def _log(run: Run, tensorboard: bool) -> Callable[[Entry], None]:

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 
+from selex.closer import look_closer
 from selex.cluster.assign import Assigner, Assignment
 from selex.cluster.scatter import Evening
 from selex.config import Config
@@ -22,10 +23,11 @@ from selex.data.clusters import Columns
 from selex.data.files import first_line
 from selex.data.store import ImageStore
 from selex.data.table import read_table
-from selex.data.views import HostImages
+from selex.data.views import near
 from selex.embed import embed
 from selex.errors import InputError, Note
 from selex.models.backbones import Backbone, load_backbone
+from selex.models.gaze import gaze
 from selex.models.halves import put_trained
 from selex.models.weights import cache_folder
 from selex.run import Run
@@ -52,6 +54,7 @@ class Model:
         trained: the weights that training changed, by name; empty where the network is as it came.
         views: how many views of an image its feature is the mean of.
         even: what evens features out before they are compared with the clusters, where something does.
+        closer: whether images are looked at a second time, closer.
     """
 
     assigner: Assigner
@@ -65,6 +68,7 @@ class Model:
     trained: dict[str, torch.Tensor] = field(default_factory=dict)
     views: int = 1
     even: Evening | None = None
+    closer: bool = False
 
     def predict(
         self,
@@ -96,8 +100,25 @@ class Model:
             file, reason = stored.skipped[0]
             count = f"{len(stored.skipped)} of {len(table)} images cannot be read and are left out"
             warnings.warn(f"{count}; the first is {file}: {reason}", Note, stacklevel=2)
-        features = embed(backbone, HostImages(stored), device=device, views=self.views, progress=progress)
-        return self.describe(stored.table.files, self.assigner(self.evened(features)))
+        features = self.features(backbone, stored, folder, device=device, progress=progress)
+        return self.describe(stored.table.files, self.assigner(features))
+
+    def features(
+        self,
+        backbone: Backbone,
+        images: ImageStore,
+        folder: Path,
+        *,
+        device: str | torch.device = "cpu",
+        progress: bool = False,
+    ) -> Any:
+        """Features `(n, d)` of the images of the store in `folder`, as they are compared with the clusters."""
+        closer = None
+        if self.closer:  # where the network looked before it was trained
+            fresh = load_backbone(self.backbone, device, self.weights, self.crop)
+            closer = look_closer(fresh, images, folder, device=device, progress=progress)
+        shown = near(images, torch.device(device), closer)
+        return self.evened(embed(backbone, shown, device=device, views=self.views, progress=progress))
 
     def evened(self, features: Any) -> Any:
         """Features `(n, d)` as they are compared with the clusters."""
@@ -162,6 +183,8 @@ def load(run: str | Path) -> Model:
 def load_backbone_for(config: Config, device: str | torch.device) -> tuple[Backbone, Config]:
     """The backbone of a config, and the config with what follows from it: pixels it looks at, size of stored images."""
     backbone = load_backbone(config.backbone, device, config.weights, config.crop)
+    if config.closer:
+        gaze(backbone)  # one that does not show where it looks is refused before any work is done
     size = config.size or _stored_size(backbone)
     if size < backbone.crop:
         raise InputError(f"size {size} is less than the {backbone.crop} pixels that {backbone.name} looks at")

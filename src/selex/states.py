@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selex.data.views import DeviceImages, HostImages, Looks, Place
+from selex.data.views import AnyImages, Looks, Place
 from selex.errors import InputError
 from selex.speed import Graph
 
@@ -26,9 +26,7 @@ CPU_CHUNK = 32
 class States:
     """States of any view of the images, from the trunk; those of centre crops are kept if there is room."""
 
-    def __init__(
-        self, trunk: Any, images: DeviceImages | HostImages, crop: int, device: torch.device, chunk: int = CPU_CHUNK
-    ) -> None:
+    def __init__(self, trunk: Any, images: AnyImages, crop: int, device: torch.device, chunk: int = CPU_CHUNK) -> None:
         self.trunk, self.images, self.crop, self.device, self.chunk = trunk, images, crop, device, chunk
         self._kept: list[Tensor] | None = None
         self._recorded: dict[torch.dtype, Graph] = {}

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from selex.checkpoint import Checkpoints
-from selex.data.views import DeviceImages, HostImages, Looks, Place
+from selex.data.views import AnyImages, Looks, Place, Twice, framings
 from selex.errors import InputError
 from selex.launch import Fabric
 from selex.methods.base import Batch, Method, here_only
@@ -41,7 +41,7 @@ Score = Callable[[Any], dict[str, float]]
 class Data:
     """What is trained on: images, labels (-1 where unknown), file names for messages, pixels the network sees."""
 
-    images: DeviceImages | HostImages
+    images: AnyImages
     labels: Any
     files: list[str]
     crop: int
@@ -112,11 +112,13 @@ class _Loop:
         self.checkpoints, self.watch = checkpoints, watch
         self.settings, self.device = method.settings, fabric.device
         how = self.settings
-        self.looks = Looks(how.flip, how.warp, how.zoom, how.jitter)
+        self.looks = Looks(how.flip, how.warp, how.zoom, how.jitter, isinstance(data.images, Twice))
         method.to(self.device)
         method.gather = self._gather
         self.labels = torch.as_tensor(data.labels, dtype=torch.long).to(self.device)
-        self.states = self._states()
+        self.states = self._states(data.images)
+        parts = framings(data.images)
+        self.framings = [self._states(part) for part in parts] if len(parts) > 1 else [self.states]
         self.bank = self._bank()
         self.compile = compile
         self.graph = Graph(self._forward_backward) if self._can_graph() else None
@@ -154,7 +156,7 @@ class _Loop:
     def let_go(self) -> None:
         """Hold on to nothing: the device's memory is free once nobody uses the method."""
         self.method.gather, self.graph, self.bank = here_only, None, None
-        del self.embed, self.states
+        del self.embed, self.states, self.framings
 
     def prepare(self, epoch: int) -> Entry:
         """Pseudo-labels, made once and shared by all processes, and what can be seen of them."""
@@ -198,15 +200,19 @@ class _Loop:
     @torch.no_grad()
     def features(self, epoch: int) -> Tensor:
         """L2-normalised features of all images as the network is now."""
-        chunks = self.states.centres()
         if self.method.augmented:
             generator = generator_of(self.seed, _AUGMENTED, epoch)
-            chunks = self.states.augmented(generator, self.looks)
-        made = [self.embed(filled(states, self.states.chunk))["features"][: len(states)] for states in chunks]
-        features = torch.cat(made)
+            features = self._embedded(self.states.augmented(generator, self.looks))
+        else:
+            looks = [self._embedded(states.centres()) for states in self.framings]
+            features = looks[0] if len(looks) == 1 else normalize(torch.stack(looks).mean(0), dim=1)
         if not features.isfinite().all():
             raise InputError(f"features are not finite before epoch {epoch}; {self._last_good()}; try a smaller --lr")
         return features
+
+    def _embedded(self, chunks: Iterator[Tensor]) -> Tensor:
+        made = [self.embed(filled(states, self.states.chunk))["features"][: len(states)] for states in chunks]
+        return torch.cat(made)
 
     @torch.no_grad()
     def _embed(self, states: Tensor) -> dict[str, Tensor]:
@@ -322,16 +328,16 @@ class _Loop:
         fall = (1 + math.cos(math.pi * epoch / self.settings.epochs)) / 2
         return self.settings.lr * (LAST_LR + (1 - LAST_LR) * fall)
 
-    def _states(self) -> States:
+    def _states(self, images: AnyImages) -> States:
         a_step = 2 * self.settings.batch // self.fabric.world_size  # one shape for all
         chunk = a_step if self.device.type == "cuda" else CPU_CHUNK
-        return States(self.method.trunk.to(self.device), self.data.images, self.data.crop, self.device, chunk)
+        return States(self.method.trunk.to(self.device), images, self.data.crop, self.device, chunk)
 
     def _bank(self) -> ViewBank | None:
         settings = self.settings
         if not settings.view_bank:
             return None
-        return ViewBank(self._states(), settings.view_bank, settings.renew, self.looks, self.seed)
+        return ViewBank(self._states(self.data.images), settings.view_bank, settings.renew, self.looks, self.seed)
 
     def _new_views(self, rows: Tensor, generator: torch.Generator, mine: slice) -> Tensor:
         places = [Place.draw(len(rows), self.looks, generator)[mine] for _ in range(2)]

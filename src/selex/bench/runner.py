@@ -24,9 +24,7 @@ from selex.data.labels import encode
 from selex.data.splits import Benchmark, Split, draw_labelled, load_benchmark, long_tail
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable
-from selex.data.views import near
 from selex.discovery import discover
-from selex.embed import embed
 from selex.errors import InputError
 from selex.fit import Ways
 from selex.metrics import split_accuracy
@@ -54,6 +52,7 @@ class Job:
         crop: pixels that the backbone looks at; None takes its own.
         whiten: how far features are evened out, see `Config`.
         views: views of an image that its feature is the mean of.
+        closer: look at every image a second time, closer.
         weights: a file with the backbone's weights.
         device: where it runs.
         store: where decoded images are kept.
@@ -71,6 +70,7 @@ class Job:
     crop: int | None = None
     whiten: float = 0.0
     views: int = 1
+    closer: bool = False
     weights: str | None = None
     device: str = "cpu"
     store: Path | None = None
@@ -175,6 +175,7 @@ def _config(job: Job, train: Benchmark, seed: int) -> Config:
         balanced=job.row.balanced,
         whiten=job.whiten,
         views=job.views,
+        closer=job.closer,
         seed=seed,
     )
 
@@ -217,7 +218,10 @@ def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, t
         k = len(tree["names"])
         plain = bssk(found.embeddings, None, k, balanced=False, n_init=config.restarts, rng=seed)
         clusters = np.asarray(plain.labels)
-    seconds = {"total": total, "embed": steps["embed"]["seconds"], "cluster": steps["cluster"]["seconds"]}
+    seconds = {
+        "total": total,
+        **{name: steps[name]["seconds"] for name in ("look", "embed", "cluster") if name in steps},
+    }
     if epochs:
         seconds["epoch"] = statistics.median(entry["seconds"] for entry in epochs)
     estimate = tree["estimate"]
@@ -256,9 +260,8 @@ def _inductive(found: Run, test: Benchmark, job: Job) -> dict[str, Scores]:
     model = load(found.folder)
     folder = job.store or store_folder(test.table.root, model.size)
     images = ImageStore.build(test.table, folder, size=model.size, strict=True)
-    close = near(images, torch.device(job.device))
-    features = embed(model.load_backbone(job.device), close, device=job.device, views=model.views)
-    return _scores(test, model.assigner(model.evened(features)).labels, np.ones(len(test.truth), dtype=bool))
+    features = model.features(model.load_backbone(job.device), images, folder, device=job.device)
+    return _scores(test, model.assigner(features).labels, np.ones(len(test.truth), dtype=bool))
 
 
 @contextmanager

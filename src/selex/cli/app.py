@@ -26,6 +26,14 @@ Whiten = Annotated[
         "clustering; 0 takes them as they are, as the paper does.",
     ),
 ]
+Closer = Annotated[
+    bool,
+    typer.Option(
+        "--closer",
+        help="Look at each image a second time, closer, at what the backbone itself looks at: for things that are "
+        "small in their photos. Takes three times as long.",
+    ),
+]
 Views = Annotated[
     int,
     typer.Option(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selex.cli import training
-from selex.cli.app import Views, Whiten, resumable
+from selex.cli.app import Closer, Views, Whiten, resumable
 from selex.config import Training
 
 if TYPE_CHECKING:
@@ -95,11 +95,16 @@ def run(
         typer.Option("--row", metavar="NAME", help="Only this row of the suite; may be given several times."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Runs with the seeds 0 to N - 1.")] = 3,
+    seed: Annotated[
+        list[int] | None,
+        typer.Option("--seed", min=0, metavar="S", help="Only this seed; may be given several times."),
+    ] = None,
     categories: Annotated[
         Count, typer.Option(metavar="true|auto", help="The true number of categories, or an estimate.")
     ] = Count.true,
     whiten: Whiten = 0.0,
     views: Views = 1,
+    closer: Closer = False,
     variant: Annotated[
         str | None, typer.Option(metavar="NAME", help="What these settings are called in tables; `paper` if not given.")
     ] = None,
@@ -132,6 +137,7 @@ def run(
         crop=crop,
         whiten=whiten,
         views=views,
+        closer=closer,
         weights=str(weights.absolute()) if weights else None,
         device=place,
         store=store,
@@ -140,12 +146,12 @@ def run(
     chosen = find_suite(suite)
     for each in [chosen.row(name) for name in row] if row else chosen.rows:
         this = replace(job, row=replace(each, categories="auto") if categories is Count.auto else each)
-        for seed in range(seeds):
-            if (out / planned(this, seed)).exists():
-                typer.echo(f"{planned(this, seed)}: is there already")
+        for number in seed or range(seeds):
+            if (out / planned(this, number)).exists():
+                typer.echo(f"{planned(this, number)}: is there already")
                 continue
             with resumable("runs that are done are kept"):
-                result = run_one(this, seed, _command(), watched(), typer.echo)
+                result = run_one(this, number, _command(), watched(), typer.echo)
             result.save(out)
 
 

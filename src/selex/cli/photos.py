@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selex.cli import training
-from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, Views, Whiten, app, parse_count, resumable
+from selex.cli.app import (
+    Categories,
+    Closer,
+    Levels,
+    Restarts,
+    Seed,
+    Unbalanced,
+    Views,
+    Whiten,
+    app,
+    parse_count,
+    resumable,
+)
 from selex.config import PHOTOS, Config, Training
 from selex.errors import InputError
 from selex.progress import progress_bar
@@ -70,6 +82,7 @@ def discover(
     unbalanced: Unbalanced = False,
     whiten: Whiten = Config.whiten,
     views: Views = Config.views,
+    closer: Closer = Config.closer,
     again: Annotated[
         bool,
         typer.Option(
@@ -108,6 +121,7 @@ def discover(
         balanced=not unbalanced,
         whiten=whiten,
         views=views,
+        closer=closer,
         seed=seed,
     )
     if resume:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from contextlib import nullcontext
 from typing import Any
@@ -40,11 +41,14 @@ class Unreadable(Exception):
         self.passing = passing
 
 
-def decode(source: str | Image.Image, size: int) -> Pixels:
+def decode(source: str | Image.Image, size: int, box: Box | None = None) -> Pixels:
     """An image as upright RGB (height, width, 3), its shorter side `size`, smaller images enlarged.
 
-    Bicubic and antialiased. Of an image longer than 4:1 the middle 4:1 is kept. Raises `Unreadable`.
+    Bicubic and antialiased. Of an image longer than 4:1 the middle 4:1 is kept. With a `box` it is that part of what
+    would come without: left, top, right and bottom as shares of width and height. Raises `Unreadable`.
     """
+    if box is not None:
+        return _cut(source, size, box)
     try:
         if not isinstance(source, str):
             return _decode(source, size, None)
@@ -88,6 +92,15 @@ def _decode(image: Image.Image, size: int, extent: Box | None) -> Pixels:
         small = _resize(_flatten(image), size, extent or (0, 0, *image.size))
     turn = UPRIGHT.get(_orientation(image))
     return np.asarray((small if turn is None else small.transpose(turn)).convert("RGB"))
+
+
+def _cut(source: str | Image.Image, size: int, box: Box) -> Pixels:
+    """Part of an image, from a decoding that is large enough for all the detail that the part can show."""
+    left, top, right, bottom = box
+    whole = Image.fromarray(decode(source, math.ceil(size / max(0.01, right - left, bottom - top))))
+    width, height = whole.size
+    extent = (left * width, top * height, right * width, bottom * height)
+    return np.asarray(_resize(whole, size, extent))
 
 
 def _orientation(image: Image.Image) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from selex.data.decode import Unreadable, decode
 from selex.data.index import DATA, INDEX, Index
@@ -45,8 +45,11 @@ class Filler:
     processes, and nobody lives on to write after a kill -9.
     """
 
-    def __init__(self, table: ImageTable, folder: Path, size: int, index: Index, strict: bool) -> None:
+    def __init__(
+        self, table: ImageTable, folder: Path, size: int, index: Index, strict: bool, boxes: Any = None
+    ) -> None:
         self.table, self.folder, self.size, self.index, self.strict = table, folder, size, index, strict
+        self.boxes = boxes
         self.passing: dict[int, str] = {}
         self._stored: list[tuple[bytes, int, int, int]] = []
         self._unreadable: list[tuple[bytes, str]] = []
@@ -97,7 +100,8 @@ class Filler:
 
     def _add(self, file: int, row: int, key: bytes) -> None:
         try:
-            pixels = decode(self.table.source(row), self.size)
+            box = None if self.boxes is None else tuple(self.boxes[row].tolist())
+            pixels = decode(self.table.source(row), self.size, box)
         except Unreadable as error:
             if self.strict:
                 raise InputError(f"{self.table.files[row]}: {error.reason}") from None

@@ -31,6 +31,7 @@ class ImageStore:
 
     `rows` are their rows in the table asked for; `skipped` lists the others' files, each with the reason. `key` changes
     when an image, or the order of images, does.
+    `boxes` are the parts of them that were asked for, if parts were.
     Image `i` is the part of the flat, memory-mapped `pixels` from `offsets[i]` on, of `shapes[i]` = (height, width).
     """
 
@@ -42,6 +43,7 @@ class ImageStore:
     pixels: Pixels
     offsets: Array
     shapes: Array
+    boxes: Array | None = None
 
     @classmethod
     def build(
@@ -50,39 +52,49 @@ class ImageStore:
         folder: str | os.PathLike[str],
         *,
         size: int = 256,
+        boxes: Array | None = None,
         workers: int | None = None,
         strict: bool = False,
         progress: bool = False,
     ) -> ImageStore:
         """Open the store in `folder`, after decoding what it lacks or what has changed since.
 
-        Images come as upright RGB with the shorter side at `size`. One that cannot be read is skipped, or with
-        `strict` an `InputError`. `progress` shows a bar on stderr.
+        Images come as upright RGB with the shorter side at `size`. With `boxes` `(n, 4)` it is that part of each: left,
+        top, right and bottom as shares of width and height. One that cannot be read is skipped, or with `strict` an
+        `InputError`. `progress` shows a bar on stderr.
         """
         if not len(table):
             raise InputError("there are no images to store")
         if size < 1:
             raise InputError(f"the size of stored images must be at least 1, not {size}")
         folder = Path(folder)
-        keys, absent = _keys(table, size)
+        keys, absent = _keys(table, size, boxes)
         if strict:
             _refuse(table, absent)
         try:
             index = load_index(folder)
             if len(_missing(index, keys)):
                 folder.mkdir(parents=True, exist_ok=True)
-                with locked(folder):
-                    filler = Filler(table, folder, size, load_index(folder), strict)  # Who had the lock may have added.
+                with locked(folder):  # who had the lock may have added some
+                    filler = Filler(table, folder, size, load_index(folder), strict, boxes)
                     rows = _missing(filler.index, keys)
                     index = filler.run(rows.tolist(), keys[rows].tolist(), workers or _cores(), progress)
                     absent |= filler.passing
-            return cls._open(table, folder, size, index, keys, absent, strict)
+            return cls._open(table, folder, size, index, keys, absent, strict, boxes)
         except OSError as error:
             raise InputError(f"cannot use the image store {folder}: {error.strerror or error}") from error
 
     @classmethod
     def _open(
-        cls, table: ImageTable, folder: Path, size: int, index: Index, keys: Array, absent: dict[int, str], strict: bool
+        cls,
+        table: ImageTable,
+        folder: Path,
+        size: int,
+        index: Index,
+        keys: Array,
+        absent: dict[int, str],
+        strict: bool,
+        boxes: Array | None,
     ) -> ImageStore:
         stored, unreadable = find(index.stored["key"], keys), find(index.unreadable["key"], keys)
         reasons = absent | {int(row): str(index.unreadable["reason"][unreadable[row]]) for row in _present(unreadable)}
@@ -99,6 +111,7 @@ class ImageStore:
             np.asarray(np.memmap(folder / DATA, dtype=np.uint8, mode="r")),
             entries["offset"],
             np.stack([entries["height"], entries["width"]], axis=1),
+            None if boxes is None else boxes[rows],
         )
 
     def __len__(self) -> int:
@@ -124,13 +137,14 @@ class ImageStore:
         return torch.from_numpy(crops).permute(0, 3, 1, 2)
 
 
-def _keys(table: ImageTable, size: int) -> tuple[Array, dict[int, str]]:
+def _keys(table: ImageTable, size: int, boxes: Array | None) -> tuple[Array, dict[int, str]]:
     """A key for each row's image as it is now, and the rows that have none (their key is empty) with the reason."""
     settings = f"1 {size}".encode()  # The number changes whenever decoding does.
     keys, absent = [], {}
     for row in range(len(table)):
         try:
-            keys.append(_key(table.source(row), settings))
+            box = b"" if boxes is None else boxes[row].astype(np.float64).tobytes()
+            keys.append(_key(table.source(row), settings + box))
         except Unreadable as error:
             keys.append(b"")
             absent[row] = error.reason

@@ -29,12 +29,14 @@ class Looks:
         warp: they are turned, stretched and sheared by up to so much.
         zoom: they are enlarged, so that up to this share of their width and height is lost.
         jitter: brightness, contrast and saturation change by up to this share.
+        closer: half of them are of the closer look at an image, see `Twice`.
     """
 
     flip: bool = True
     warp: float = 0.0
     zoom: float = 0.0
     jitter: float = 0.0
+    closer: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,14 @@ class Place:
         mirrored: `(n,)`, whether to mirror.
         maps: `(n, 2, 3)`, from places in what is made to places in what is cut, both from -1 to 1, across before down.
         tones: `(n, 3)`, factors of brightness, contrast and saturation.
+        close: `(n,)`, whether of the closer look at an image.
     """
 
     corners: Tensor
     mirrored: Tensor
     maps: Tensor | None = None
     tones: Tensor | None = None
+    close: Tensor | None = None
 
     @classmethod
     def draw(cls, n: int, looks: Looks, generator: torch.Generator) -> Place:
@@ -70,9 +74,10 @@ class Place:
             maps[:, :, :2] *= 1 - lost[:, :, None]
             maps[:, :, 2] = lost * within_one(2)  # without warp, nothing from outside
         tones = 1 + looks.jitter * within_one(3) if looks.jitter else None
-        return cls(corners, mirrored, maps if looks.warp or looks.zoom else None, tones)
+        close = torch.rand(n, generator=generator) < 0.5 if looks.closer else None
+        return cls(corners, mirrored, maps if looks.warp or looks.zoom else None, tones, close)
 
-    def __getitem__(self, index: slice) -> Place:
+    def __getitem__(self, index: slice | Tensor) -> Place:
         return Place(*(None if part is None else part[index] for part in self._parts()))  # type: ignore[arg-type]
 
     @classmethod
@@ -175,12 +180,12 @@ class DeviceImages:
         return cut(self.pixels, offsets, widths, corner[:, 0], corner[:, 1], crop, mirrored)
 
     @staticmethod
-    def fit(store: ImageStore, device: torch.device) -> bool:
-        """Whether the images take less than half the memory that the device has free."""
+    def fit(stores: Sequence[ImageStore], device: torch.device) -> bool:
+        """Whether the images of all stores take less than half the memory that the device has free."""
         if device.type != "cuda":
             return False
         free, _ = torch.cuda.mem_get_info(device)
-        return int(3 * store.shapes.astype(np.int64).prod(1).sum()) < free // 2
+        return sum(int(3 * store.shapes.astype(np.int64).prod(1).sum()) for store in stores) < free // 2
 
 
 class HostImages:
@@ -207,9 +212,46 @@ class HostImages:
         return torch.from_numpy(crops).permute(0, 3, 1, 2)
 
 
-def near(store: ImageStore, device: torch.device) -> DeviceImages | HostImages:
+class Twice:
+    """Images that are looked at twice, whole and closer: the same images, in the same order, cut in two ways."""
+
+    def __init__(self, whole: DeviceImages | HostImages, close: DeviceImages | HostImages) -> None:
+        self.framings = whole, close
+        self.key = f"{whole.key} {close.key}"
+
+    def __len__(self) -> int:
+        return len(self.framings[0])
+
+    def centre_crops(self, rows: Sequence[int] | np.ndarray[Any, Any], crop: int = 224) -> Tensor:
+        """The middle of some images as a whole: uint8 `(n, 3, crop, crop)`."""
+        return self.framings[0].centre_crops(rows, crop)
+
+    def crops(self, rows: Tensor | np.ndarray[Any, Any], place: Place, crop: int) -> Tensor:
+        """Views of some images, one each, of the framing that the place says: uint8 `(n, 3, crop, crop)`."""
+        whole, close = self.framings
+        if place.close is None:
+            return whole.crops(rows, place, crop)
+        rows, order = torch.as_tensor(rows), torch.argsort(place.close.int(), stable=True)
+        n = int((~place.close).sum())
+        parts = [(whole, order[:n]), (close, order[n:])]
+        views = torch.cat([images.crops(rows[part], place[part], crop) for images, part in parts])
+        return views[torch.argsort(order).to(views.device)]
+
+
+AnyImages = DeviceImages | HostImages | Twice
+
+
+def framings(images: Any) -> tuple[Any, ...]:
+    """The ways in which images are cut: whole and closer, or the one there is."""
+    return images.framings if isinstance(images, Twice) else (images,)
+
+
+def near(store: ImageStore, device: torch.device, closer: ImageStore | None = None) -> AnyImages:
     """Images where training reads them fastest: on the GPU if they fit there, else in the host's memory."""
-    return DeviceImages(store, device) if DeviceImages.fit(store, device) else HostImages(store)
+    stores = [store] if closer is None else [store, closer]
+    fit = DeviceImages.fit(stores, device)  # all of them or none: views of both go into one batch
+    images = [DeviceImages(store, device) if fit else HostImages(store) for store in stores]
+    return images[0] if closer is None else Twice(*images)
 
 
 def _blocks(lengths: np.ndarray[Any, Any]) -> list[tuple[int, int]]:

@@ -110,7 +110,7 @@ class _Identity(nn.Module):
 def _stem(network: Any, first: int | None) -> nn.Module:
     if first is None or not _can_halve(network):
         return _Identity()
-    return (_VitStem if isinstance(network, VisionTransformer) else _ConvStem)(network, first)
+    return (VitStem if isinstance(network, VisionTransformer) else _ConvStem)(network, first)
 
 
 def _rest(network: Any, first: int | None) -> nn.Module:
@@ -135,7 +135,7 @@ class _WithoutImages(nn.Module):
         return features
 
 
-class _VitStem(nn.Module):
+class VitStem(nn.Module):
     """Patches, positions and the first blocks of a vision transformer."""
 
     def __init__(self, network: VisionTransformer, first: int) -> None:
@@ -144,6 +144,7 @@ class _VitStem(nn.Module):
         self.network._modules = {**network._modules, "blocks": network.blocks[:first]}
 
     def forward(self, x: Tensor) -> Tensor:
+        """Tokens (n, t, d) of scaled images."""
         network = self.network
         patches = patches_of(network.patch_embed, x)
         x = network.norm_pre(network.patch_drop(network._pos_embed(patches)))
@@ -170,7 +171,7 @@ class _VitRest(nn.Module):
     def __init__(self, network: VisionTransformer, first: int) -> None:
         super().__init__()
         blocks: Any = network.blocks[first:]
-        only_class = _only_class_token(network)
+        only_class = only_class_token(network)
         self.blocks = nn.Sequential(*blocks[:-1], ClassToken(blocks[-1]) if only_class else blocks[-1])
         self.norm, self.fc_norm = network.norm, network.fc_norm
         self.pool = nn.Identity() if only_class else network.pool
@@ -192,7 +193,7 @@ class ClassToken(nn.Module):
         return class_token(self.block, x)
 
 
-def _only_class_token(network: VisionTransformer) -> bool:
+def only_class_token(network: VisionTransformer) -> bool:
     """Whether the feature is the class token of blocks that we know: then the last one need not make the others."""
     last: Any = network.blocks[-1]
     plain = type(last) is Block and type(last.attn) is Attention and getattr(last.attn, "gate", None) is None

@@ -92,7 +92,9 @@ def _about(config: Config, facts: Facts) -> dict[str, str]:
     return {
         "Photos": _name(config.photos) or "a list of images",
         "Categories": f"{asked}; levels of {levels}",
-        "Backbone": _name(config.backbone) + (f", mean of {config.views} views" if config.views > 1 else ""),
+        "Backbone": _name(config.backbone)
+        + (f", mean of {config.views} views" if config.views > 1 else "")
+        + (", whole photos and a closer look" if config.closer else ""),
         "Method": config.method,
         "Clustering": f"{'balanced' if config.balanced else 'not balanced'}, best of {config.restarts}"
         + (f", features evened out by {config.whiten:g}" if config.whiten else ""),
