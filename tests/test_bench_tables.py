@@ -142,8 +142,9 @@ def test_a_setting_that_an_older_result_does_not_have_is_the_usual_one():
     before = result().config
     now = {**before, "whiten": 0.0, "views": 1, "training": {**before["training"], "prototypes": 0.0, "slips": ""}}
     make_tables([result(), result(seed=1, config=now)])
-    with pytest.raises(InputError, match=r"differ in whiten \(0.0, 0.5\)"):
-        make_tables([result(), result(seed=1, config={**now, "whiten": 0.5})])
+    for name, other in {"whiten": 0.5, "closer": True, "crop": 168}.items():
+        with pytest.raises(InputError, match=rf"differ in {name} \(.*, {other}\)"):
+            make_tables([result(), result(seed=1, config={**now, name: other})])
 
 
 def test_a_suite_without_results_says_what_there_is():

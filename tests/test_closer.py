@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image, ImageDraw
 from torch import nn
@@ -139,6 +140,8 @@ def test_a_convolutional_networks_gaze_is_where_its_maps_respond(name, last):
 
 def test_backbones_that_do_not_show_where_they_look():
     others = [known(name) for name in ("mean of tokens", "attention pooling", "parallel blocks", "distilled", "swin")]
+    several = timm.create_model("coat_tiny", num_classes=0)  # several outputs of several sizes
+    others.append(Backbone("coat", several, dim=152, crop=224, mean=(0.0,) * 3, std=(1.0,) * 3, weights=None))
     for made in (*(load_backbone(name) for name in ("pixels", "tiny-vit")), *others):
         with pytest.raises(InputError, match=f"backbone {made.name} does not show where it looks; leave --closer out"):
             gaze(made)
@@ -223,8 +226,11 @@ def test_where_it_looks_is_asked_once(store, eye, tmp_path):
 
 
 def test_a_store_that_cannot_be_written_to(store, eye, tmp_path):
+    first = look_closer(None, store, tmp_path / "store", device="cpu")
     (tmp_path / "store" / "lock").unlink()
     (tmp_path / "store" / "lock").mkdir()
+    assert look_closer(None, store, tmp_path / "store", device="cpu").key == first.key  # it lacks nothing
+    eye.name = "another"
     with pytest.raises(InputError, match=r"cannot use the image store .*: Is a directory"):
         look_closer(None, store, tmp_path / "store", device="cpu")
 

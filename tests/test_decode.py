@@ -162,6 +162,11 @@ def test_the_whole_image_as_a_box(tmp_path, size):
     assert off(decode(path, 48, (0.0, 0.0, 1.0, 1.0)), decode(path, 48)) < 0.1
 
 
+def test_a_part_is_never_a_pixel_too_small():
+    for box in np.random.default_rng(0).uniform([0, 0, 0.6, 0.6], [0.4, 0.4, 1, 1], (100, 4)):
+        assert min(decode(ASTRONAUT, 24, tuple(box.tolist())).shape[:2]) == 24
+
+
 def test_a_box_of_a_long_image_is_one_of_its_middle(tmp_path):
     """Of 1000 x 50 pixels the 200 in the middle are kept; a quarter of them from the left is from 400 to 450."""
     ramp = Image.fromarray((np.arange(1000) // 4).astype(np.uint8)[None].repeat(50, 0))

@@ -144,6 +144,13 @@ def test_a_feature_of_images_seen_twice_is_the_mean_over_both(views, backbone, t
     assert not np.array_equal(embed(backbone, Twice(Seen(), Seen()), out, device="cpu", views=views), first)
 
 
+def test_views_share_a_batch(backbone, monkeypatch):
+    forward, sizes = backbone.forward, []
+    monkeypatch.setattr(backbone, "forward", lambda images: sizes.append(len(images)) or forward(images))
+    embed(backbone, Twice(Seen(4), Closer(4)), device="cpu", views=10)
+    assert sizes == [20] * 4  # of 32 that a CPU takes at once: an image's 20 crops, not one after the other
+
+
 def test_views_that_cannot_be_had(backbone):
     for views in (0, 3, 20):
         with pytest.raises(InputError, match=f"views must be 1, 2 or 10, not {views}"):

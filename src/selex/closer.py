@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ MARGIN = 0.15
 """The cut is larger than what it is about by this share."""
 LEAST = 0.35
 """Smallest side of a cut, as a share of the image's shorter side."""
+_STEPS = 1024  # of a side, between which cuts lie
 
 
 def look_closer(
@@ -44,14 +46,18 @@ def look_closer(
     """
     eye, shown = gaze(backbone), Squashed(images)
     name = hashlib.sha256(f"{eye.fingerprint()} {shown.key}".encode()).hexdigest()[:16]
+    file = folder / f"gaze-{name}.npy"
     try:
-        with locked(folder):
-            maps = embed(eye, shown, folder / f"gaze-{name}.npy", device=device, progress=progress)
+        with nullcontext() if file.exists() else locked(folder):  # a store that lacks nothing may be read-only
+            maps = embed(eye, shown, file, device=device, progress=progress)
     except OSError as error:
         raise InputError(f"cannot use the image store {folder}: {error.strerror or error}") from error
     side = round(maps.shape[1] ** 0.5)
     boxes = boxes_around(np.asarray(maps).reshape(-1, side, side), images.shapes)
-    return cut_to(images, folder, boxes, progress=progress)
+    steady = (
+        boxes * _STEPS
+    ).round() / _STEPS  # last bits differ from machine to machine: nothing is cut again for them
+    return cut_to(images, folder, steady, progress=progress)
 
 
 def cut_to(images: ImageStore, folder: Path, boxes: Array, *, progress: bool = False) -> ImageStore:

@@ -105,6 +105,11 @@ class _Work:
     compile: bool
     views: int = 1
 
+    @property
+    def looks(self) -> int:
+        """Crops of an image: views of each framing."""
+        return self.views * len(framings(self.images))
+
     def crops(self, rows: np.ndarray[Any, Any]) -> torch.Tensor:
         """All views of some rows, (framings × views × rows, 3, crop, crop), one of all of them after the other."""
         crop = self.backbone.crop
@@ -180,8 +185,7 @@ def _features(work: _Work, start: int) -> Generator[torch.Tensor, None, None]:
     with forward.backbone.in_bfloat16() if forward.on_gpu else nullcontext():
         for crops in _prefetched(work, start):
             features = forward(crops)
-            views = work.views * len(framings(work.images))
-            yield features if views == 1 else _mean(features, views)
+            yield features if work.looks == 1 else _mean(features, work.looks)
 
 
 def _mean(features: torch.Tensor, views: int) -> torch.Tensor:
@@ -193,7 +197,7 @@ class _Forward:
     """Crops to normalised features; when memory runs out, in ever smaller pieces."""
 
     def __init__(self, work: _Work) -> None:
-        self.size, self.device = work.size, work.device
+        self.size, self.device = work.size * work.looks, work.device
         self.on_gpu = work.device.type == "cuda"
         self.compiled = work.compile and self.on_gpu
         self.backbone = folded(work.backbone)

@@ -115,7 +115,7 @@ class Model:
         """Features `(n, d)` of the images of the store in `folder`, as they are compared with the clusters."""
         closer = None
         if self.closer:  # where the network looked before it was trained
-            fresh = load_backbone(self.backbone, device, self.weights, self.crop)
+            fresh = load_backbone(self.backbone, device, self.weights, self.crop) if self.trained else backbone
             closer = look_closer(fresh, images, folder, device=device, progress=progress)
         shown = near(images, torch.device(device), closer)
         return self.evened(embed(backbone, shown, device=device, views=self.views, progress=progress))

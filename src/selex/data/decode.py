@@ -119,7 +119,7 @@ def _resize(image: Image.Image, size: int, extent: Box) -> Image.Image:
     box = (left + spare_x, top + spare_y, right - spare_x, bottom - spare_y)
     width, height = box[2] - box[0], box[3] - box[1]
     shorter = min(width, height)
-    target = int(size * width / shorter), int(size * height / shorter)
+    target = max(size, int(size * width / shorter)), max(size, int(size * height / shorter))  # never a hair less
     # A gap of 3 shrinks much larger images by whole numbers first; the result cannot be told from a plain resize.
     return image.resize(target, Image.Resampling.BICUBIC, box, reducing_gap=3.0)
 

@@ -68,9 +68,9 @@ def _look(backbone: Backbone) -> nn.Module:
 
 @torch.no_grad()
 def _has_maps(backbone: Backbone) -> bool:
-    """Whether what the network pools are maps (n, d, g, g): some that convolve end with tokens."""
+    """Whether what the network pools are maps (n, d, g, g): some that convolve end with tokens, or several outputs."""
     network: Any = backbone.network
     if not hasattr(network, "forward_features"):
         return False
     maps = network.forward_features(backbone.mean.new_zeros(1, 3, backbone.crop, backbone.crop))
-    return bool(maps.ndim == 4 and maps.shape[2] == maps.shape[3])
+    return isinstance(maps, Tensor) and maps.ndim == 4 and maps.shape[2] == maps.shape[3]
