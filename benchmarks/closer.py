@@ -1,0 +1,96 @@
+"""A second, closer look before any training: BSSK on frozen features of whole photos, of cut ones, and of both.
+
+The folder holds `images/` and a `labels.csv` with the columns file, class and known, a line an image, as `selex bench`
+reads it; `--by COLUMN` groups the same images by another column as well. Features are evened out as `selex discover`
+does. Accuracy on All, Known and Novel, mean and spread over seeds; which classes are known is the file's choice for all
+classes, a seed's for some of them and for other columns.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn.functional import normalize
+
+from common import save
+from selex import Config, bssk, split_accuracy
+from selex.bench.runner import own_dataset
+from selex.closer import look_closer
+from selex.cluster.scatter import evening
+from selex.data.files import column, read_csv
+from selex.data.store import ImageStore
+from selex.data.views import near
+from selex.embed import embed
+from selex.model import load_backbone_for, store_folder
+
+SEEDS = 6
+
+
+def looks(root: Path, backbone: str, crop: int | None, device: str) -> dict[str, np.ndarray]:
+    """Features of all images in three ways."""
+    network, config = load_backbone_for(Config(photos=str(root), backbone=backbone, crop=crop), device)
+    table = own_dataset(root / "labels.csv").table
+    folder = store_folder(table.root, config.size or 0)
+    whole = ImageStore.build(table, folder, size=config.size or 0, strict=True)
+    close = look_closer(network, whole, folder, device=device, progress=True)
+    place = torch.device(device)
+    one, two = (embed(network, near(images, place), device=device, progress=True) for images in (whole, close))
+    both = normalize(torch.from_numpy(np.asarray(one) + np.asarray(two)), dim=1).numpy()
+    return {"whole": np.asarray(one), "close": np.asarray(two), "both": both}
+
+
+def score(features: np.ndarray, names: np.ndarray, known: np.ndarray, ratio: float, seed: int) -> tuple[float, ...]:
+    """Accuracy with labels on this share of the images of known classes, on at least one of each."""
+    rng = np.random.default_rng(seed)
+    order = [*known, *np.setdiff1d(names, known)]
+    truth = np.array([order.index(name) for name in names])
+    is_known = truth < len(known)
+    labels = np.where(is_known & (rng.random(len(truth)) < ratio), truth, -1)
+    labels[[np.flatnonzero(truth == number)[0] for number in range(len(known))]] = range(len(known))
+    even, free = evening(features, labels, 0.5), labels < 0
+    found = np.asarray(bssk(even(features) if even else features, labels, len(order), n_init=3, rng=seed).labels)
+    return split_accuracy(truth[free], found[free], is_known[free])
+
+
+def main(root: Path, backbone: str, crop: int | None, by: list[str], device: str, out: Path | None) -> None:
+    path = root / "labels.csv"
+    lines = read_csv(path)
+    columns = {
+        name: np.array([line[column(path, lines[0][1], [name])] for _, line in lines[1:]]) for name in ("class", *by)
+    }
+    data, names = own_dataset(path), columns["class"]
+    chosen = np.unique(names[data.known])
+    features, results = looks(root, backbone, crop, device), []
+    cases = [("class", 0, 0.5), ("class", 0, 0.1), ("class", 20, 0.5), ("class", 10, 0.5)]
+    cases += [(name, 0, 0.5) for name in by]
+    for name, some, ratio in cases:
+        for look, rows in features.items():
+            scores = []
+            for seed in range(SEEDS):
+                classes = np.random.default_rng([seed, 1]).permutation(np.unique(columns[name]))[: some or None]
+                part = np.isin(columns[name], classes)
+                known = chosen if name == "class" and not some else np.sort(classes[: len(classes) // 2])
+                scores.append(score(rows[part], columns[name][part], known, ratio, seed))
+            mean, spread = 100 * np.mean(scores, 0), 100 * np.std(scores, 0, ddof=1)
+            row: dict[str, object] = {"by": name, "categories": len(classes), "labelled": ratio, "look": look}
+            row["seeds"] = SEEDS
+            for what, m, s in zip(("All", "Known", "Novel"), mean, spread, strict=True):
+                row[what] = f"{m:.1f} ± {s:.1f}"
+            print(row, flush=True)
+            results.append(row)
+    save(f"closer_{root.name.lower()}_{backbone}", results, out)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--backbone", default="efficientnet-lite1")
+    parser.add_argument("--crop", type=int)
+    parser.add_argument("--by", action="append", default=[])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    main(arguments.root, arguments.backbone, arguments.crop, arguments.by, arguments.device, arguments.out)
