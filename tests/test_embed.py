@@ -296,11 +296,13 @@ def test_no_images(out, backbone, tmp_path):
 
 
 def test_progress_goes_to_standard_error(backbone, capsys):
-    embed(backbone, Noise(5), device="cpu", progress=True)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "images/s" in captured.err
-    assert "5/5" in captured.err
+    for doing in ({}, {"doing": "looking"}):
+        embed(backbone, Noise(5), device="cpu", progress=True, **doing)
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.split()[0] == doing.get("doing", "embedding")
+        assert "images/s" in captured.err
+        assert "5/5" in captured.err
 
 
 def test_damaged_weights_show(backbone):

@@ -49,7 +49,7 @@ def look_closer(
     file = folder / f"gaze-{name}.npy"
     try:
         with nullcontext() if file.exists() else locked(folder):  # a store that lacks nothing may be read-only
-            maps = embed(eye, shown, file, device=device, progress=progress)
+            maps = embed(eye, shown, file, device=device, progress=progress, doing="looking")
     except OSError as error:
         raise InputError(f"cannot use the image store {folder}: {error.strerror or error}") from error
     side = round(maps.shape[1] ** 0.5)

@@ -58,6 +58,7 @@ def embed(
     views: int = 1,
     progress: bool = False,
     compile: bool = False,
+    doing: str = "embedding",
 ) -> Features:
     """Features (n, d) of all images, float32 and L2-normalised, in row order.
 
@@ -65,7 +66,8 @@ def embed(
     then the rows done are in `out` + ".part", and a call with the same backbone and images goes on from there.
     `compile` speeds up a GPU after a minute of compiling. With `views` of 2 or 10 a feature is the mean over so many
     fixed views of an image, see `fixed_places`: images must have `crops` as `HostImages` do, and it takes so many times
-    as long. Of images that are looked at `Twice` it is the mean over those of both framings.
+    as long. Of images that are looked at `Twice` it is the mean over those of both framings. The bar says what it is
+    `doing`.
     """
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch_size is {batch_size}, must be at least 1")
@@ -78,7 +80,7 @@ def embed(
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device is {device}, but no GPU can be used here")
     size = batch_size or max(1, default_batch(device) // (views * len(framings(images))))
-    work = _Work(backbone, images, device, size, compile, views)
+    work = _Work(backbone, images, device, size, compile, views, doing)
     if out is not None:
         return _embed_to(Path(out), work, batch_size, progress)
     features = np.empty((len(images), backbone.dim), dtype=np.float32)
@@ -104,6 +106,7 @@ class _Work:
     size: int
     compile: bool
     views: int = 1
+    doing: str = "embedding"
 
     @property
     def looks(self) -> int:
@@ -139,7 +142,7 @@ def _fill(features: Features, done: int, work: _Work, progress: bool, save: Call
     try:
         with (
             _evaluating(work.backbone, work.device),
-            _bar(len(work.images), done, progress) as advance,
+            _bar(work.doing, len(work.images), done, progress) as advance,
             closing(_features(work, done)) as pieces,
         ):
             for piece in _one_behind(pieces):
@@ -251,10 +254,10 @@ def _evaluating(backbone: Backbone, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def _bar(total: int, done: int, shown: bool) -> Iterator[Callable[[int], None]]:
+def _bar(doing: str, total: int, done: int, shown: bool) -> Iterator[Callable[[int], None]]:
     """A progress bar on standard error: rows, images/s, time left."""
     columns = (
-        TextColumn("embedding"),
+        TextColumn(doing),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]:,.0f} images/s"),
