@@ -93,6 +93,7 @@ def test_a_run_folder_file_by_file(place):
         "balanced": True,
         "whiten": 0.5,
         "views": 1,
+        "closer": False,
         "size": 32,
         "seed": 3,
     }
