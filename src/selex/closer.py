@@ -54,10 +54,8 @@ def look_closer(
         raise InputError(f"cannot use the image store {folder}: {error.strerror or error}") from error
     side = round(maps.shape[1] ** 0.5)
     boxes = boxes_around(np.asarray(maps).reshape(-1, side, side), images.shapes)
-    steady = (
-        boxes * _STEPS
-    ).round() / _STEPS  # last bits differ from machine to machine: nothing is cut again for them
-    return cut_to(images, folder, steady, progress=progress)
+    # Last bits differ from machine to machine: nothing is cut again for them.
+    return cut_to(images, folder, (boxes * _STEPS).round() / _STEPS, progress=progress)
 
 
 def cut_to(images: ImageStore, folder: Path, boxes: Array, *, progress: bool = False) -> ImageStore:

@@ -204,8 +204,8 @@ class _Loop:
             generator = generator_of(self.seed, _AUGMENTED, epoch)
             features = self._embedded(self.states.augmented(generator, self.looks))
         else:
-            looks = [self._embedded(states.centres()) for states in self.framings]
-            features = looks[0] if len(looks) == 1 else normalize(torch.stack(looks).mean(0), dim=1)
+            made = [self._embedded(states.centres()) for states in self.framings]
+            features = made[0] if len(made) == 1 else normalize(torch.stack(made).mean(0), dim=1)
         if not features.isfinite().all():
             raise InputError(f"features are not finite before epoch {epoch}; {self._last_good()}; try a smaller --lr")
         return features

@@ -218,10 +218,9 @@ def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, t
         k = len(tree["names"])
         plain = bssk(found.embeddings, None, k, balanced=False, n_init=config.restarts, rng=seed)
         clusters = np.asarray(plain.labels)
-    seconds = {
-        "total": total,
-        **{name: steps[name]["seconds"] for name in ("look", "embed", "cluster") if name in steps},
-    }
+    seconds = {"total": total, "embed": steps["embed"]["seconds"], "cluster": steps["cluster"]["seconds"]}
+    if config.closer:
+        seconds["look"] = steps["look"]["seconds"]
     if epochs:
         seconds["epoch"] = statistics.median(entry["seconds"] for entry in epochs)
     estimate = tree["estimate"]
