@@ -42,26 +42,39 @@ def looks(root: Path, backbone: str, crop: int | None, device: str) -> dict[str,
     return {"whole": np.asarray(one), "close": np.asarray(two), "both": both}
 
 
-def score(features: np.ndarray, names: np.ndarray, known: np.ndarray, ratio: float, seed: int) -> tuple[float, ...]:
-    """Accuracy with labels on this share of the images of known classes, on at least one of each."""
+def columns_of(path: Path, by: list[str]) -> dict[str, np.ndarray]:
+    """The class of every image, and what else it is grouped by."""
+    lines = read_csv(path)
+    places = {name: column(path, lines[0][1], [name]) for name in ("class", *by)}
+    return {name: np.array([line[place] for _, line in lines[1:]]) for name, place in places.items()}
+
+
+def labels_for(truth: np.ndarray, n_known: int, labelled: float, seed: int) -> np.ndarray:
+    """Labels on this share of the images of known classes, on at least one of each; from 1 on: on so many of each."""
     rng = np.random.default_rng(seed)
+    if labelled >= 1:
+        labels = np.full(len(truth), -1)
+        for number in range(n_known):
+            labels[rng.permutation(np.flatnonzero(truth == number))[: int(labelled)]] = number
+        return labels
+    labels = np.where((truth < n_known) & (rng.random(len(truth)) < labelled), truth, -1)
+    labels[[np.flatnonzero(truth == number)[0] for number in range(n_known)]] = range(n_known)
+    return labels
+
+
+def score(features: np.ndarray, names: np.ndarray, known: np.ndarray, ratio: float, seed: int) -> tuple[float, ...]:
+    """Accuracy with labels on this share of the images of known classes."""
     order = [*known, *np.setdiff1d(names, known)]
     truth = np.array([order.index(name) for name in names])
-    is_known = truth < len(known)
-    labels = np.where(is_known & (rng.random(len(truth)) < ratio), truth, -1)
-    labels[[np.flatnonzero(truth == number)[0] for number in range(len(known))]] = range(len(known))
+    labels = labels_for(truth, len(known), ratio, seed)
     even, free = evening(features, labels, 0.5), labels < 0
     found = np.asarray(bssk(even(features) if even else features, labels, len(order), n_init=3, rng=seed).labels)
-    return split_accuracy(truth[free], found[free], is_known[free])
+    return split_accuracy(truth[free], found[free], truth[free] < len(known))
 
 
 def main(root: Path, backbone: str, crop: int | None, by: list[str], device: str, out: Path | None) -> None:
-    path = root / "labels.csv"
-    lines = read_csv(path)
-    columns = {
-        name: np.array([line[column(path, lines[0][1], [name])] for _, line in lines[1:]]) for name in ("class", *by)
-    }
-    data, names = own_dataset(path), columns["class"]
+    columns, data = columns_of(root / "labels.csv", by), own_dataset(root / "labels.csv")
+    names = columns["class"]
     chosen = np.unique(names[data.known])
     features, results = looks(root, backbone, crop, device), []
     cases = [("class", 0, 0.5), ("class", 0, 0.1), ("class", 20, 0.5), ("class", 10, 0.5)]

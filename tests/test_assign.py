@@ -1,6 +1,7 @@
 """Confidence, runner-up, distance and reach, against plain loops and numbers worked by hand."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,17 +10,24 @@ import torch
 from conftest import blobs, half_labelled
 from selex import Level, bssk
 from selex.cluster.assign import Assigner, fit_assigner
+from selex.cluster.mixture import soften
+from selex.cluster.rows import Rows
 
 
 def plain(assigner, x, own=None):
-    """The same as plain loops: nearest centre, softmax over minus squared distances, next best, distance, fits."""
+    """The same as plain loops: nearest centre, softmax over minus squared distances, next best, distance, fits.
+
+    What a cluster counts for is taken off squared distances before they are compared.
+    """
     found = []
+    offsets = [0] * len(assigner.centers) if assigner.offsets is None else assigner.offsets.tolist()
     for row, values in enumerate(x):
         squared = [sum((v - c) ** 2 for v, c in zip(values, center, strict=True)) for center in assigner.centers]
-        mine = int(np.argmin(squared)) if own is None else int(own[row])
-        weights = [math.exp(-(s - min(squared)) / assigner.temperature) for s in squared]
+        less = [s - offset for s, offset in zip(squared, offsets, strict=True)]
+        mine = int(np.argmin(less)) if own is None else int(own[row])
+        weights = [math.exp(-(s - min(less)) / assigner.temperature) for s in less]
         others = [k for k in range(len(squared)) if k != mine]
-        runner_up = min(others, key=lambda k: squared[k]) if others else -1
+        runner_up = min(others, key=lambda k: less[k]) if others else -1
         distance = math.sqrt(squared[mine])
         found.append((mine, weights[mine] / sum(weights), runner_up, distance, distance <= assigner.reach[mine]))
     return found
@@ -39,18 +47,77 @@ def fitted():
     return x, labels, level, fit_assigner(x, level, labels)
 
 
+@pytest.fixture
+def counted():
+    """Clusters that count for more or less, in data that lies around the origin: rows, labels, level, assigner."""
+    x, truth = blobs(6, 15, spread=0.6, dims=5)
+    x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+    labels = half_labelled(truth, 3)
+    level = bssk(x, labels, 6, rng=0)
+    offsets = np.array([0.0, 0.3, -0.2, 0.1, -0.4, 0.5], dtype=np.float32)
+    level = replace(level, offsets=offsets)
+    free = np.array([row[0] for row in plain(Assigner(level.centers, np.ones(6), 1.0, offsets), x.astype(float))])
+    level = replace(level, labels=np.where(labels < 0, free, labels))
+    return x, labels, level, fit_assigner(x, level, labels)
+
+
+def agrees(assigner, data, own, memory):
+    expected = plain(assigner, data.astype(np.float64), own)
+    for found, wanted in zip(rows(assigner(data, own, memory)), expected, strict=True):
+        assert found[0] == wanted[0]
+        assert found[2] == wanted[2]
+        assert found[1] == pytest.approx(wanted[1], abs=2e-4)
+        assert found[3] == pytest.approx(wanted[3], abs=1e-5)
+        assert found[4] == wanted[4]
+
+
 @pytest.mark.parametrize("memory", [1, 1 << 30])
-def test_against_plain_loops(fitted, memory):
-    x, _, level, assigner = fitted
+@pytest.mark.parametrize("which", ["fitted", "counted"])
+def test_against_plain_loops(which, memory, request):
+    x, _, level, assigner = request.getfixturevalue(which)
     new = x + np.random.default_rng(1).normal(0, 0.3, x.shape).astype(np.float32)
     for data, own in ((new, None), (x, level.labels)):
-        expected = plain(assigner, data.astype(np.float64), own)
-        for found, wanted in zip(rows(assigner(data, own, memory)), expected, strict=True):
-            assert found[0] == wanted[0]
-            assert found[2] == wanted[2]
-            assert found[1] == pytest.approx(wanted[1], abs=2e-4)
-            assert found[3] == pytest.approx(wanted[3], abs=1e-5)
-            assert found[4] == wanted[4]
+        agrees(assigner, data, own, memory)
+
+
+def test_offsets_change_who_is_nearest(counted):
+    x, _, level, assigner = counted
+    without = replace(assigner, offsets=None)
+    assert (assigner(x).labels != without(x).labels).any()
+    assert assigner.offsets.tolist() == level.offsets.tolist()
+    same = replace(assigner, offsets=np.full(6, 0.7, dtype=np.float32))  # all count for as much
+    assert same(x).labels.tolist() == without(x).labels.tolist()
+    assert same(x).confidence == pytest.approx(without(x).confidence, abs=1e-5)
+
+
+@pytest.mark.parametrize("memory", [1, 1 << 30])
+def test_nearest_with_offsets_gives_true_distances(counted, memory):
+    x, _, level, _ = counted
+    data = Rows(x.astype(np.float64), memory)
+    centers, offsets = torch.from_numpy(level.centers).double(), torch.from_numpy(level.offsets).double()
+    found, distances = data.nearest(centers - data.shift, offsets)
+    squared = ((x.astype(np.float64)[:, None] - level.centers.astype(np.float64)) ** 2).sum(2)
+    assert found.tolist() == (squared - level.offsets).argmin(1).tolist()
+    np.testing.assert_allclose(distances, squared[np.arange(len(x)), found], atol=1e-7)
+
+
+@pytest.mark.parametrize("sizes", ["any", "unequal", "equal"])
+def test_unlabelled_rows_are_where_the_soft_clustering_put_them(counted, sizes):
+    x, labels, level, _ = counted
+    level = soften(x, labels, level, sizes)
+    free = labels < 0
+    assert (fit_assigner(x, level, labels)(x[free]).labels == level.labels[free]).all()
+
+
+def test_a_level_in_tensors_gives_the_same_assigner(counted):
+    x, labels, level, assigner = counted
+    moved = replace(
+        level, **{name: torch.from_numpy(getattr(level, name)) for name in ("labels", "centers", "offsets")}
+    )
+    same = fit_assigner(torch.from_numpy(x), moved, labels)
+    assert same.offsets.tolist() == assigner.offsets.tolist()
+    assert same.temperature == pytest.approx(assigner.temperature)
+    assert rows(same(torch.from_numpy(x))) == rows(assigner(x))
 
 
 def test_probabilities_of_all_clusters_sum_to_one(fitted):
@@ -101,12 +168,15 @@ def test_temperature_without_labels_is_the_usual_gap():
     """Rows at 0, 1 and 10, 11: nearest centre 0.5 away, the other 10.5 or 9.5: gaps 110 and 90, of which the lower."""
     x, level = level_of([[0.0], [1.0], [10.0], [11.0]], [0, 0, 1, 1])
     assert fit_assigner(x, level, [-1] * 4).temperature == pytest.approx(90)
+    level = replace(level, offsets=np.array([0.0, 30.0]))  # gaps of 80, 60, 120 and 140
+    assert fit_assigner(x, level, [-1] * 4).temperature == pytest.approx(80)
 
 
-def test_temperature_makes_the_labels_likeliest():
+@pytest.mark.parametrize("offsets", [(0.0, 0.0, 0.0, 0.0), (1.0, -0.5, 0.5, 0.0)])
+def test_temperature_makes_the_labels_likeliest(offsets):
     x, truth = blobs(4, 30, spread=1.2, dims=3)
     labels = half_labelled(truth, 4)
-    level = bssk(x, labels, 4, rng=0)
+    level = replace(bssk(x, labels, 4, rng=0), offsets=np.array(offsets) if any(offsets) else None)
     best = fit_assigner(x, level, labels).temperature
     sizes = np.bincount(level.labels)
 
@@ -116,6 +186,7 @@ def test_temperature_makes_the_labels_likeliest():
             squared = ((level.centers - x[row]) ** 2).sum(1)
             mine = level.labels[row]
             squared[mine] *= (sizes[mine] / (sizes[mine] - 1)) ** 2
+            squared -= offsets
             total += squared[mine] / temperature + np.log(np.exp(-squared / temperature).sum())
         return total
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from commands import digit_photos, refused, selex
-from selex import InputError, Run, bssk, split_accuracy
+from selex import InputError, Run, bssk, load, split_accuracy
 from selex.bench.results import read_results
 from selex.bench.runner import Job, own_dataset, planned, run
 from selex.bench.suites import SUITES
@@ -110,6 +110,19 @@ def test_plain_k_means_uses_no_label(digits):
     assert result.transductive["v2"] == split_accuracy(benchmark.truth[free], found[free], benchmark.known[free])
 
 
+def test_a_row_says_how_the_clustering_ended(digits):
+    command = ("bench", "run", "--dataset", "digits/labels.csv", "--method", "frozen", "--backbone", "pixels")
+    more = ("--device", "cpu", "--seeds", 1, "--runs", "runs")
+    for variant, sizes in (("paper", ()), ("soft", ("--sizes", "unequal", "--variant", "soft"))):
+        done = selex(*command, *more, *sizes, cwd=digits)
+        assert done.returncode == 0, done.stderr
+        (result,) = (result for result in read_results(digits / "results") if result.variant == variant)
+        assert result.config["sizes"] == ("unequal" if sizes else "paper")
+    assert " --sizes unequal " in result.command
+    ended = [load(folder).assigner.offsets is not None for folder in sorted((digits / "runs").iterdir())]
+    assert sorted(ended) == [False, True]
+
+
 def test_labels_and_truth_of_ones_own(digits):
     benchmark = own_dataset(digits / "digits" / "labels.csv")
     held = np.asarray(benchmark.table.labelled)
@@ -133,6 +146,9 @@ def test_labels_and_truth_of_ones_own(digits):
         (("--dataset", "digits/labels.csv", "--without", "all"), "--without all: give one of"),
         (("--dataset", "digits/labels.csv", "--method", "means"), "not one of frozen, gcd, simgcd, selex, kmeans"),
         (("--dataset", "digits/labels.csv", "--method", "kmeans", "--whiten", 0.5), "kmeans uses no labels"),
+        (("--dataset", "digits/labels.csv", "--method", "kmeans", "--sizes", "any"), "kmeans is plain k-means"),
+        (("--dataset", "digits/labels.csv", "--method", "simgcd", "--sizes", "any"), "simgcd sorts by its classifier"),
+        (("--dataset", "digits/labels.csv", "--method", "frozen", "--sizes", "big"), "equal, not 'big'"),
     ],
 )
 def test_bad_input_is_one_line(digits, arguments, message):

@@ -140,9 +140,15 @@ def test_seeds_with_other_settings_are_refused():
 
 def test_a_setting_that_an_older_result_does_not_have_is_the_usual_one():
     before = result().config
-    now = {**before, "whiten": 0.0, "views": 1, "training": {**before["training"], "prototypes": 0.0, "slips": ""}}
+    now = {
+        **before,
+        "sizes": "paper",
+        "whiten": 0.0,
+        "views": 1,
+        "training": {**before["training"], "prototypes": 0.0, "slips": ""},
+    }
     make_tables([result(), result(seed=1, config=now)])
-    for name, other in {"whiten": 0.5, "closer": True, "crop": 168}.items():
+    for name, other in {"whiten": 0.5, "closer": True, "crop": 168, "sizes": "unequal"}.items():
         with pytest.raises(InputError, match=rf"differ in {name} \(.*, {other}\)"):
             make_tables([result(), result(seed=1, config={**now, name: other})])
 

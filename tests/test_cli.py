@@ -123,6 +123,37 @@ def test_options_reach_the_library(folder):
     assert len(set(tables)) == 6  # each option makes a difference
 
 
+def test_sizes_reach_the_library(folder):
+    x = np.random.default_rng(0).standard_normal((96, 12))
+    np.save(folder / "rough.npy", x * np.arange(1, 97)[:, None])
+    base = ("cluster", "rough.npy", "--labels", "labels.csv", "--categories", 8, "--normalize")
+    rows, known = x / np.linalg.norm(x, axis=1, keepdims=True), np.full(96, -1)
+    for line in read(folder / "labels.csv"):
+        known[int(line["row"])] = "abcd".index(line["label"][-1])
+    tables = {}
+    for sizes in ("paper", "any", "unequal", "equal"):
+        done = selex(*base, "--sizes", sizes, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        tables[sizes] = [int(line["cluster"]) for line in read(folder / "clusters.csv")]
+        assert tables[sizes] == selex_package.hssk(rows, known, 8, sizes=sizes, rng=0).levels[0].labels.tolist()
+    assert len({tuple(tables[sizes]) for sizes in ("paper", "unequal", "equal")}) == 3
+    done = selex(*base, "--sizes", "auto", cwd=folder)
+    assert "sizes: unequal\n" in done.stdout  # fewer than 20 labels can be hidden
+    assert [int(line["cluster"]) for line in read(folder / "clusters.csv")] == tables["unequal"]
+    done = selex(*base[:2], *base[4:], "--sizes", "auto", cwd=folder)
+    assert done.stderr.splitlines() == ["note: no row is labelled: every cluster will be novel"]
+    assert "sizes: unequal\n" in done.stdout
+
+
+def test_sizes_that_cannot_be(folder):
+    np.save(folder / "rough.npy", np.random.default_rng(0).standard_normal((96, 12)) * np.arange(1, 97)[:, None])
+    base = ("--labels", "labels.csv", "--categories", 8)
+    message = "sizes must be paper, any, unequal or equal, not 'large'"
+    expect_refusal(folder, message, "cluster", "features.npy", *base, "--sizes", "large")
+    for sizes in ("any", "auto"):
+        expect_refusal(folder, "(--normalize)", "cluster", "rough.npy", *base, "--sizes", sizes)
+
+
 def test_the_same_seed_writes_the_same_bytes(folder):
     for name in ("one.csv", "two.csv"):
         selex("cluster", "features.npy", "--labels", "labels.csv", "--categories", 8, "--out", name, cwd=folder)

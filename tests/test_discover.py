@@ -92,6 +92,7 @@ def test_a_run_folder_file_by_file(place):
         "restarts": 3,
         "balanced": True,
         "whiten": 0.5,
+        "sizes": "auto",
         "views": 1,
         "closer": False,
         "size": 32,
@@ -218,6 +219,50 @@ def test_photographs_through_a_transformer_from_a_file(place):
     refused("has other weights here than when the run was made", "predict", "run", "pictures", cwd=place)
 
 
+def test_every_photo_labelled(place):
+    """Nothing is left to discover, and nothing to take part in several categories."""
+    shutil.rmtree(place / "photos" / "unlabelled")
+    for sizes in ("auto", "paper", "any", "unequal", "equal"):
+        done = selex(*BASE, "--categories", 3, "--sizes", sizes, cwd=place)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.startswith("note: every row is labelled")
+        for row in read(place / "run" / "clusters.csv"):
+            assert row["category"] == row["file"].split("/")[0]
+
+
+def test_how_the_clustering_ended_is_on_record(place):
+    for asked, found in (("auto", "unequal"), ("paper", "paper"), ("equal", "equal")):
+        assert selex(*FIVE, "--sizes", asked, cwd=place).returncode == 0
+        run = package.Run.open(place / "run")
+        assert run.config.sizes == asked
+        assert [entry["sizes"] for entry in run.metrics if entry["step"] == "cluster"][-1] == found
+        assert (package.load(place / "run").assigner.offsets is None) == (found == "paper")
+
+
+def test_more_categories_than_hold_images_are_fewer_in_the_end(place):
+    """Copies of one photo: a category that no image goes to is not in the run."""
+    image = next((place / "photos" / "unlabelled").iterdir()).read_bytes()
+    (place / "same").mkdir()
+    for number in range(6):
+        (place / "same" / f"{number}.png").write_bytes(image)
+    done = selex("discover", "same", "--backbone", "pixels", "--categories", 3, "--out", "run", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert "note: 2 of 3 clusters have no row: there are 1" in done.stderr
+    assert json.loads((place / "run" / "hierarchy.json").read_text())["names"] == ["novel-1"]
+    assert {row["category"] for row in read(place / "run" / "clusters.csv")} == {"novel-1"}
+
+
+def test_many_black_photos(place):
+    """Their pixels are all 0: a feature of no length."""
+    for path in sorted((place / "photos" / "unlabelled").iterdir())[:20]:
+        Image.new("RGB", (8, 8)).save(path)
+    shutil.rmtree(place / "photos" / "digit 0")
+    done = selex(*FIVE, "--whiten", 0, cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert (np.linalg.norm(np.load(place / "run" / "embeddings.npy"), axis=1) == 0).sum() == 20
+    assert len(read(place / "run" / "clusters.csv")) == 56
+
+
 def test_unreadable_images_are_listed_and_counted(place):
     (place / "photos" / "unlabelled" / "text.jpg").write_text("hello")
     good = next((place / "photos" / "unlabelled").glob("*.png")).read_bytes()
@@ -292,6 +337,9 @@ def test_bad_input_is_one_line_and_leaves_nothing(place):
     refused("pixels takes no weights of its own", *FIVE, "--weights", "x.pth", cwd=place)
     refused("method 'magic' is not one of frozen", *FIVE, "--method", "magic", cwd=place)
     refused("--device abacus: ", *FIVE, "--device", "abacus", cwd=place)
+    refused("sizes must be auto, paper, any, unequal or equal, not 'big'", *FIVE, "--sizes", "big", cwd=place)
+    simgcd = (*FIVE, "--backbone", "tiny-vit", "--method", "simgcd")
+    refused("sizes equal: simgcd sorts by its classifier, not by clusters", *simgcd, "--sizes", "equal", cwd=place)
 
 
 def test_a_count_that_the_unreadable_make_impossible(place):

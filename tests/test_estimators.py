@@ -10,7 +10,8 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from conftest import blobs, half_labelled
-from selex import HierarchicalKMeans, InputError, Note, SemiSupervisedKMeans, Whitening, published, split_accuracy
+from selex import HierarchicalKMeans, InputError, Note, SemiSupervisedKMeans, Whitening, hssk, published, split_accuracy
+from selex.cluster.rehearsal import rehearse
 
 BOTH = pytest.mark.parametrize("estimator", [SemiSupervisedKMeans, HierarchicalKMeans])
 
@@ -136,6 +137,42 @@ def test_predict_agrees_with_labels_of_unlabelled_rows(estimator):
     model = estimator(12, random_state=0).fit(x, known)
     free = known == -1
     assert model.predict(x)[free].tolist() == model.labels_[free].tolist()
+
+
+@BOTH
+@pytest.mark.parametrize("sizes", ["any", "unequal", "equal"])
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
+def test_rows_that_take_part_in_several_clusters(estimator, sizes, kind):
+    x, truth = blobs(12, 30, spread=1.5, seed=4)
+    x, known = kind(x / np.linalg.norm(x, axis=1, keepdims=True)), half_labelled(truth, 6)
+    model = estimator(12, sizes=sizes, random_state=0).fit(x, known)
+    assert model.sizes_ == sizes
+    base, free = model.hierarchy_.levels[0], known == -1
+    assert (base.offsets is None) == (sizes == "any")
+    assert model.predict(x)[free].tolist() == model.labels_[free].tolist()
+    np.testing.assert_allclose(np.linalg.norm(model.cluster_centers_, axis=1), 1)
+    away = np.linalg.norm(np.asarray(x)[:, None] - np.asarray(base.centers), axis=2)
+    np.testing.assert_allclose(model.transform(x), away, atol=1e-7)
+    less = 0 if sizes == "any" else np.asarray(base.offsets)
+    assert model.predict(x).tolist() == (away**2 - less).argmin(1).tolist()
+    paper = estimator(12, random_state=0).fit(x, known)
+    assert paper.sizes_ == "paper"
+    assert paper.labels_.tolist() != model.labels_.tolist()
+
+
+@BOTH
+def test_sizes_by_what_hidden_labels_tell(estimator):
+    x, truth = blobs(6, 30, spread=0.8)
+    x, known = x / np.linalg.norm(x, axis=1, keepdims=True), half_labelled(truth, 4)
+    model = estimator(6, sizes="auto", random_state=0).fit(x, known)
+    rng = np.random.default_rng(0)
+    wanted = rehearse(x, known, 6, rng=rng).sizes
+    assert model.sizes_ == wanted
+    assert model.labels_.tolist() == hssk(x, known, 6, sizes=wanted, rng=rng).levels[0].labels.tolist()
+    assert estimator(6, sizes="auto", random_state=0).fit(x).sizes_ == "unequal"  # without labels
+    assert clone(model).get_params()["sizes"] == "auto"
+    with pytest.raises(InputError, match="sizes must be paper, any, unequal or equal, not 'large'"):
+        estimator(6, sizes="large").fit(x)
 
 
 def test_transform_is_the_distance_to_every_centre():

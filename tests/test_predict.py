@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import skimage.data
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from scipy.optimize import linear_sum_assignment
 
 from commands import contents, digit_photos, refused, selex
@@ -82,11 +83,45 @@ def test_features_that_are_evened_out_and_seen_in_ten_views(home):
     assert "balanced, best of 3, features evened out by 0.5" in page
 
 
+@pytest.mark.parametrize("sizes", ["any", "unequal", "equal"])
+@pytest.mark.parametrize("whiten", [0, 0.5])
+def test_categories_that_count_for_more_or_less_take_the_same_photos_again(home, sizes, whiten):
+    out = f"{sizes} {whiten}"
+    base = ("discover", "photos", "--backbone", "pixels", "--categories", 5, "--store", "store", "--out", out)
+    done = selex(*base, "--sizes", sizes, "--whiten", whiten, cwd=home)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((home / out / "config.json").read_text())["config"]["sizes"] == sizes
+    offsets = load(home / out).assigner.offsets
+    assert offsets is None if sizes == "any" else offsets.shape == (5,)
+    done = selex("predict", out, "photos", "--out", f"{out}.csv", "--store", "store", cwd=home)
+    assert done.returncode == 0, done.stderr
+    found, table = read(home / f"{out}.csv"), read(home / out / "clusters.csv")
+    free = [(new, old) for new, old in zip(found, table, strict=True) if old["labelled"] == "0"]
+    assert len(free) == 120
+    for new, old in free:
+        assert new["fits"] == "0" or new["category"] == old["category"]
+        assert new["runner_up"] == old["runner_up"]
+        assert float(new["confidence"]) == pytest.approx(float(old["confidence"]), abs=1e-3)
+    assert sum(new["fits"] == "1" for new, _ in free) > 110
+
+
+def test_a_model_without_what_categories_count_for_is_one_of_before(home, tmp_path):
+    """A model file of an older version has centres and reach alone."""
+    shutil.copytree(home / "run", tmp_path / "old")
+    path = tmp_path / "old" / "model" / "model.safetensors"
+    tensors = load_file(path)
+    assert set(tensors) == {"centers", "reach", "offsets", "mean", "matrix"}
+    tensors.pop("offsets")
+    save_file(tensors, path)
+    assert load(tmp_path / "old").assigner.offsets is None
+
+
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
         ("--whiten", 1.5, "whiten must be from 0 to 1, not 1.5"),
         ("--views", 3, "views must be 1, 2 or 10, not 3"),
+        ("--sizes", "large", "sizes must be auto, paper, any, unequal or equal, not 'large'"),
         ("--prototypes", -1, "prototypes must be at least 0, not -1.0"),
         ("--zoom", 1.5, "zoom must be from 0 to 1, not 1.5"),
         ("--jitter", -0.5, "jitter must be from 0 to 1, not -0.5"),

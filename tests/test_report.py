@@ -16,7 +16,6 @@ from commands import contents, digit_photos, refused, selex
 from html_pages import parse
 from selex import Config, Run, discover
 from selex.data.thumbnails import thumbnail
-from selex.model import load
 from selex.report.categories import find_categories, find_label_errors, ranked
 from selex.report.curves import training_charts
 from selex.report.facts import read_facts
@@ -130,25 +129,91 @@ def test_images_on_the_page_are_the_photos_encoded_anew(run, page):
     assert base64.b64decode(data) == thumbnail(str(run.root / image.attributes["alt"]), 144, 72)
 
 
-@pytest.mark.parametrize("softer", [1, 300])
-def test_sureness_is_confidence_with_the_centre_worked_out_without_the_image(home, softer):
-    """At the temperature of the run, where confidence is near 1, and at one where it is not."""
-    path = home / "run/model/model.json"
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """Runs of the same photos that ended in different ways."""
+    folders = {}
+    for sizes in ("paper", "any", "unequal", "equal"):
+        folders[sizes] = tmp_path_factory.mktemp(sizes)
+        make(folders[sizes], sizes=sizes)
+    return folders
+
+
+def softened(ended, sizes, softer, tmp_path):
+    """The facts of a run at so many times its temperature, its features, and the odds of all categories by offsets."""
+    shutil.copytree(ended[sizes], tmp_path / "home")
+    path = tmp_path / "home/run/model/model.json"
     about = json.loads(path.read_text())
-    temperature = about["temperature"] * softer
-    path.write_text(json.dumps({**about, "temperature": temperature}))
-    facts = read_facts(Run.open(home / "run"))
-    features = facts.model.evened(np.load(home / "run/embeddings.npy").astype(np.float64))
+    path.write_text(json.dumps({**about, "temperature": about["temperature"] * softer}))
+    facts = read_facts(Run.open(tmp_path / "home/run"))
+    features = facts.model.evened(np.load(tmp_path / "home/run/embeddings.npy").astype(np.float64))
     judged = facts.model.assigner(features, facts.clusters)
-    facts = replace(facts, confidence=judged.confidence.astype(np.float64))
+    offsets = facts.model.assigner.offsets
+    assert (offsets is None) == (sizes in ("paper", "any"))
+    less = np.zeros(len(facts.names)) if offsets is None else offsets.astype(np.float64)
+    return replace(facts, confidence=judged.confidence.astype(np.float64)), features, less
+
+
+def odds_of(facts, row, centers, less):
+    return (less - ((row - centers) ** 2).sum(1)) / facts.model.assigner.temperature
+
+
+@pytest.mark.parametrize("softer", [1, 300])
+def test_sureness_is_confidence_with_the_centre_worked_out_without_the_image(ended, tmp_path, softer):
+    """At the temperature of the run, where confidence is near 1, and at one where it is not."""
+    facts, features, less = softened(ended, "paper", softer, tmp_path)
     for row in range(60):
         own = facts.clusters[row]
         others = [other for other in range(60) if facts.clusters[other] == own and other != row]
         centers = facts.model.assigner.centers.astype(np.float64)
         centers[own] = features[others].mean(0)
-        odds = -((features[row] - centers) ** 2).sum(1) / temperature
+        odds = odds_of(facts, features[row], centers, less)
         weights = np.exp(odds - odds.max())
         assert facts.sureness[row] == pytest.approx(weights[own] / weights.sum(), abs=2e-3)
+
+
+@pytest.mark.parametrize("softer", [1, 30])
+@pytest.mark.parametrize("sizes", ["any", "unequal", "equal"])
+def test_sureness_counts_what_categories_count_for(ended, tmp_path, sizes, softer):
+    """Where images take part in several categories: the own centre n / (n - 1) times as far, offsets as they are."""
+    facts, features, less = softened(ended, sizes, softer, tmp_path)
+    centers = facts.model.assigner.centers.astype(np.float64)
+    for row in range(60):
+        own, size = facts.clusters[row], facts.sizes[facts.clusters[row]]
+        odds = odds_of(facts, features[row], centers, less)
+        others = np.delete(np.arange(len(odds)), own)
+        assert facts.runner_up[row] == others[odds[others].argmax()]
+        assert facts.ahead[row] == pytest.approx(odds[own] - odds[others].max(), abs=1e-3)
+        odds[own] -= (
+            ((features[row] - centers[own]) ** 2).sum()
+            * ((size / (size - 1)) ** 2 - 1)
+            / (facts.model.assigner.temperature)
+        )
+        weights = np.exp(odds - odds.max())
+        assert facts.sureness[row] == pytest.approx(weights[own] / weights.sum(), abs=2e-3)
+
+
+@pytest.mark.parametrize("sizes", ["paper", "any", "unequal", "equal"])
+def test_the_page_says_how_the_clustering_ended(ended, sizes):
+    text = page_of(Run.open(ended[sizes] / "run")).one(id="about").text
+    assert "balanced, best of 3, features evened out by 0.5" in text
+    assert f"by 0.5, soft in the end, sizes {sizes}" in text or sizes == "paper"
+    assert ("soft in the end" in text) == (sizes != "paper")
+
+
+def test_the_page_says_what_was_chosen_and_not_that_it_was_left_open(run, page):
+    chosen = [entry["sizes"] for entry in run.metrics if entry["step"] == "cluster"]
+    assert chosen == ["unequal"]  # of 12 labels too few were hidden to tell
+    assert run.config.sizes == "auto"
+    assert "soft in the end, sizes unequal" in page.one(id="about").text
+
+
+def test_a_run_of_before_says_nothing_of_it(home):
+    """Its steps have no such entry."""
+    path = home / "run/metrics.jsonl"
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({k: v for k, v in e.items() if k != "sizes"}) + "\n" for e in entries))
+    assert "soft in the end" not in page_of(Run.open(home / "run")).text
 
 
 def test_new_categories_are_ranked_by_mean_sureness(run, page):
@@ -186,15 +251,25 @@ def test_wrong_labels_are_found_and_the_right_one_is_suggested(tmp_path):
     assert "1 label to check" in card.text
 
 
-def test_label_errors_are_rows_nearer_to_another_centre(run):
-    facts, centers = read_facts(run), load(run.folder).assigner.centers.astype(np.float64)
-    features, expected = np.array(run.embeddings, dtype=np.float64), set()
+@pytest.mark.parametrize("sizes", ["paper", "any", "unequal", "equal"])
+def test_label_errors_are_rows_nearer_to_another_centre(tmp_path, sizes):
+    """Nearer by what clusters are told apart by: features evened out, squared distances less offsets."""
+    photos = tmp_path / "photos"
+    digit_photos(photos)
+    zero, two = (sorted((photos / f"digit {digit}").iterdir())[0] for digit in (0, 2))
+    zero.rename(photos / "digit 2" / zero.name)
+    two.rename(photos / "digit 0" / two.name)
+    config = Config(str(photos), categories=5, backbone="pixels", sizes=sizes)
+    facts = read_facts(discover(config, tmp_path / "run", store=tmp_path / "store"))
+    assigner, expected = facts.model.assigner, set()
     for row in np.flatnonzero(facts.labelled):
         own, n = facts.clusters[row], facts.sizes[facts.clusters[row]]
-        away = np.linalg.norm(features[row] - centers, axis=1)
-        away[own] *= n / (n - 1)
+        away = ((facts.evened([row]).astype(np.float64) - assigner.centers) ** 2).sum(1)
+        away[own] *= (n / (n - 1)) ** 2
+        away -= 0 if assigner.offsets is None else assigner.offsets
         if away.argmin() != own:
             expected.add((row, own, away.argmin()))
+    assert len(expected) == 2
     assert {(error.row, error.label, error.suggested) for error in find_label_errors(facts)} == expected
 
 

@@ -8,8 +8,8 @@ import torch
 from sklearn.datasets import load_digits
 
 from selex import bssk, split_accuracy
-from selex.cluster import assign
-from selex.cluster.assign import _every_second, fit_assigner, held_out_temperature
+from selex.cluster.assign import fit_assigner
+from selex.cluster.rehearsal import rehearse
 from selex.cluster.scatter import evening
 from selex.errors import InputError
 
@@ -93,32 +93,10 @@ def test_confidence_is_worth_something_where_labels_shaped_features(seed):
     found = np.asarray(level.labels)
     right = split_accuracy(truth[free], found[free], known[free]).all
     sure = fit_assigner(even, level, labels)
-    held_out = replace(sure, temperature=held_out_temperature(rows, labels, 10, 0.5, rng=seed))
+    held_out = replace(sure, temperature=rehearse(rows, labels, 10, sizes="paper", whiten=0.5, rng=seed).temperature)
     too_sure, honest = (judge(even, found).confidence[free].mean() - right for judge in (sure, held_out))
     assert -0.05 < honest < too_sure
     assert honest < 0.05
-
-
-def test_half_of_the_labels_of_each_category_is_hidden():
-    labels = np.array([0, 1, -1, 0, 0, 1, 2, -1, 0])
-    assert _every_second(labels).tolist() == [False, False, False, True, False, True, False, False, True]
-    rows = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
-    assert held_out_temperature(rows, np.full(9, -1), 3, 0.5) is None
-    assert held_out_temperature(rows, np.array([0, 1, 2] + 6 * [-1]), 4, 0.5) is None
-    assert held_out_temperature(rows, labels, 4, 0.5, rng=0) > 0
-    assert held_out_temperature(torch.from_numpy(rows), torch.from_numpy(labels), 4, 0.5, rng=0) > 0
-
-
-def test_few_rows_are_taken_from_all_over(monkeypatch):
-    """Rows come sorted by category: the first ones alone would tell of some categories only."""
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(6), 100)
-    far = np.eye(8)[:6] * np.array([4, 4, 4, 1, 1, 1])[:, None]  # the first half is easy to tell apart
-    rows = (far[labels] + 0.3 * rng.normal(size=(600, 8))).astype(np.float32)
-    labels[1::2] = -1
-    whole = held_out_temperature(rows, labels, 6, 0.5, rng=0)
-    monkeypatch.setattr(assign, "_SAMPLE", 60)
-    assert held_out_temperature(rows, labels, 6, 0.5, rng=0) == pytest.approx(whole, rel=0.1)
 
 
 def test_nothing_to_even_out():

@@ -58,6 +58,19 @@ def test_a_trained_run(place, method):
     assert distances[0] == pytest.approx(distances[1], abs=1e-4)
 
 
+@pytest.mark.parametrize("asked", ["auto", "unequal"])
+def test_trained_features_are_clustered_the_papers_way_unless_told_otherwise(place, asked):
+    assert selex(*DISCOVER, "gcd", "--sizes", asked, cwd=place).returncode == 0
+    run, model = package.Run.open(place / "run"), package.load(place / "run")
+    assert run.config.sizes == asked
+    assert run.metrics[-1]["sizes"] == ("paper" if asked == "auto" else asked)
+    assert (model.assigner.offsets is None) == (asked == "auto")
+    assert selex("predict", "run", "photos", cwd=place).returncode == 0
+    found, table = read(place / "predictions.csv"), read(place / "run" / "clusters.csv")
+    for new, old in zip(found, table, strict=True):
+        assert old["labelled"] == "1" or new["fits"] == "0" or new["category"] == old["category"]
+
+
 def test_other_trained_weights_are_refused(place):
     assert selex(*DISCOVER, "gcd", cwd=place).returncode == 0
     before = load_file(place / "run" / "model" / "trained.safetensors")

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from selex.errors import InputError
+from selex.types import SIZES, Sizes
 
 METHODS = ("frozen", "gcd", "simgcd", "selex")
 SLIPS = ("order", "crops", "targets", "clustering", "decay")
@@ -139,6 +140,8 @@ class Config:
         levels: at most so many levels of abstraction in the result; None makes all.
         restarts: clustering runs, of which the tightest is kept.
         balanced: limit cluster sizes; off for long tails.
+        sizes: how the last clustering ends, see `cluster.mixture.soften`: `"paper"`, `"any"`, `"unequal"` or `"equal"`;
+            `"auto"` takes what sorts labels best that were hidden for it, and for trained features the paper's way.
         whiten: how far features are evened out by the scatter within known categories before they are clustered, from 0
             (as they are: the paper's way) to 1.
         views: a feature is the mean over so many views of an image: 1 is its middle, 2 its mirror image too, 10 the
@@ -161,6 +164,7 @@ class Config:
     levels: int | None = None
     restarts: int = 3
     balanced: bool = True
+    sizes: Sizes | Literal["auto"] = "auto"
     whiten: float = 0.5
     views: int = 1
     closer: bool = False
@@ -176,6 +180,10 @@ class Config:
         if not 0 <= self.whiten <= 1:
             raise InputError(f"whiten must be from 0 to 1, not {self.whiten}")
         check_views(self.views)
+        if self.sizes not in ("auto", *SIZES):
+            raise InputError(f"sizes must be auto, {', '.join(SIZES[:-1])} or {SIZES[-1]}, not {self.sizes!r}")
+        if self.method == "simgcd" and self.sizes not in ("auto", "paper"):
+            raise InputError(f"sizes {self.sizes}: simgcd sorts by its classifier, not by clusters; leave --sizes out")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a JSON file."""

@@ -45,7 +45,9 @@ def run(out: Path, seed: int = 0, progress: bool = False) -> Results:
     known = sum(not file.startswith("unlabelled") for file in truth)
     typer.echo(f"{len(truth)} digit images, 0-4 known with {known} labels, 5-9 to discover")
     photos = str((out / "photos").absolute())
-    pixels = Config(photos, categories=N_CATEGORIES, backbone="pixels", restarts=10, whiten=0.0, seed=seed)
+    pixels = Config(
+        photos, categories=N_CATEGORIES, backbone="pixels", restarts=10, sizes="paper", whiten=0.0, seed=seed
+    )
     found = {"pixels": _discover(pixels, out / "pixels", out, progress)}
     for method, folder in (("gcd", "gcd"), ("selex", "run")):
         typer.echo(f"\ntraining a small network from scratch with {method}, about a minute:")

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from selex.closer import look_closer
-from selex.cluster.assign import fit_assigner, held_out_temperature
+from selex.cluster.assign import fit_assigner
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
+from selex.cluster.rehearsal import Rehearsal, rehearse
 from selex.cluster.scatter import Evening, evening
 from selex.config import Config
 from selex.data.clusters import Columns, category_names, cluster_columns
@@ -31,7 +32,7 @@ from selex.models.backbones import Backbone
 from selex.models.halves import trained_weights
 from selex.progress import estimate_bar, progress_bar
 from selex.run import Run
-from selex.types import Hierarchy, KEstimate
+from selex.types import Hierarchy, KEstimate, Sizes
 
 Tell = Callable[[str], None]
 
@@ -105,35 +106,21 @@ def discover(
         with _Step(run, tell, "cluster", "images") as step:
             rows = on_device(features, device)
             even = evening(rows, labels, config.whiten) if method is None or method.clusters else None
-            temperature = _temperature(config, rows, labels, count) if even else None
+            told = _rehearsal(config, rows, labels, count, even, progress)
             rows = even(rows) if even else rows
             if method:
-                hierarchy = predict(config, method, rows, labels)
+                hierarchy = predict(config, method, rows, labels, told.sizes).on_host()
             else:
-                hierarchy = cluster(config, rows, labels, count, progress)
-            hierarchy = on_host(hierarchy)
-            step.done(len(images), levels=hierarchy.sizes, inertia=hierarchy.levels[0].inertia)
+                hierarchy = cluster(config, rows, labels, count, told.sizes, progress).on_host()
+            step.done(len(images), levels=hierarchy.sizes, inertia=hierarchy.levels[0].inertia, sizes=told.sizes)
         rows = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
-        publish(run, config, images, rows, hierarchy, backbone, found, even, temperature)
+        publish(run, config, images, rows, hierarchy, backbone, found, even, told.temperature)
     return run
 
 
 def on_device(features: Any, device: str | torch.device) -> Any:
     """Features where they are clustered fastest: on a GPU, if there is one."""
     return torch.from_numpy(np.array(features)).to(device) if torch.device(device).type == "cuda" else features
-
-
-def on_host(hierarchy: Hierarchy) -> Hierarchy:
-    """The same in the host's memory, as arrays."""
-    levels = [
-        replace(
-            level,
-            labels=torch.as_tensor(level.labels).cpu().numpy(),
-            centers=torch.as_tensor(level.centers).cpu().numpy(),
-        )
-        for level in hierarchy.levels
-    ]
-    return Hierarchy(tuple(levels))
 
 
 def estimate(config: Config, features: Any, labels: Any, progress: bool = False) -> KEstimate:
@@ -143,7 +130,9 @@ def estimate(config: Config, features: Any, labels: Any, progress: bool = False)
         return estimate_k(features, known, balanced=config.balanced, rng=rng, progress=tell)
 
 
-def cluster(config: Config, features: Any, labels: Any, count: int, progress: bool = False) -> Hierarchy:
+def cluster(
+    config: Config, features: Any, labels: Any, count: int, sizes: Sizes = "paper", progress: bool = False
+) -> Hierarchy:
     """Categories and levels of the features."""
     known, rng = labels if (labels >= 0).any() else None, np.random.default_rng(config.seed)
     with progress_bar("clustering, level", progress) as advance:
@@ -153,6 +142,7 @@ def cluster(config: Config, features: Any, labels: Any, count: int, progress: bo
             count,
             n_levels=config.levels,
             balanced=config.balanced,
+            sizes=sizes,
             n_init=config.restarts,
             rng=rng,
             progress=advance,
@@ -195,10 +185,24 @@ def publish(
     run.publish(config, table.root, columns, _tree(hierarchy, names, found), images.skipped, model.save)
 
 
-def _temperature(config: Config, features: Any, labels: Any, count: int) -> float | None:
-    """The temperature of confidence where labels shape the features."""
-    rng = np.random.default_rng(config.seed)
-    return held_out_temperature(features, labels, count, config.whiten, balanced=config.balanced, rng=rng)
+def _rehearsal(
+    config: Config, features: Any, labels: Any, count: int, even: Evening | None, progress: bool
+) -> Rehearsal:
+    """How to end and how sure to be: labels tell, hidden once, where that is asked or where they shape the features."""
+    sizes = "paper" if config.sizes == "auto" and config.method != "frozen" else config.sizes
+    if sizes != "auto" and even is None:
+        return Rehearsal(sizes, None)
+    with progress_bar("labels hidden for a moment, step", progress) as advance:
+        return rehearse(
+            features,
+            labels,
+            count,
+            sizes=sizes,
+            whiten=config.whiten,
+            balanced=config.balanced,
+            rng=np.random.default_rng(config.seed),
+            progress=advance,
+        )
 
 
 def _absolute(path: str | None) -> str | None:

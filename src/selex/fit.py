@@ -23,7 +23,7 @@ from selex.model import load_backbone_for, store_folder
 from selex.models.backbones import Backbone
 from selex.run import Run
 from selex.train import Data, Entry, Score, Watch, train
-from selex.types import Hierarchy
+from selex.types import Hierarchy, Sizes
 
 WORTH_COMPILING = 4000
 """Steps from which on the minute that compiling takes is won back."""
@@ -111,11 +111,11 @@ def identity(config: Config, method: Method, images: ImageStore) -> dict[str, An
     return {**asdict(method.settings), **wanted, **found}
 
 
-def predict(config: Config, method: Method, features: Any, labels: Any) -> Hierarchy:
+def predict(config: Config, method: Method, features: Any, labels: Any, sizes: Sizes) -> Hierarchy:
     """Categories of trained features."""
     rows = features if isinstance(features, torch.Tensor) else torch.from_numpy(np.array(features))
     known, rng = torch.as_tensor(labels, device=rows.device), np.random.default_rng(config.seed)
-    return method.to(rows.device).predict(rows, known, rng, config.levels, config.restarts)
+    return method.to(rows.device).predict(rows, known, rng, config.levels, config.restarts, sizes)
 
 
 def _data(images: ImageStore, shown: AnyImages, config: Config) -> Data:

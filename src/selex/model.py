@@ -154,6 +154,8 @@ class Model:
             "centers": torch.from_numpy(self.assigner.centers).contiguous(),
             "reach": torch.from_numpy(self.assigner.reach).contiguous(),
         }
+        if self.assigner.offsets is not None:
+            tensors["offsets"] = torch.from_numpy(self.assigner.offsets).contiguous()
         if self.even:
             tensors |= {"mean": self.even.mean.cpu().contiguous(), "matrix": self.even.matrix.cpu().contiguous()}
         (folder / "model.safetensors").write_bytes(to_bytes(tensors))
@@ -170,7 +172,9 @@ def load(run: str | Path) -> Model:
     try:
         about = json.loads((folder / "model.json").read_text())
         tensors = load_file(folder / "model.safetensors")
-        assigner = Assigner(tensors["centers"].numpy(), tensors["reach"].numpy(), about.pop("temperature"))
+        centers, reach = tensors["centers"].numpy(), tensors["reach"].numpy()
+        offsets = tensors["offsets"].numpy() if "offsets" in tensors else None
+        assigner = Assigner(centers, reach, about.pop("temperature"), offsets)
         trained = load_file(folder / _TRAINED) if (folder / _TRAINED).exists() else {}
         even = Evening(tensors["mean"], tensors["matrix"]) if "matrix" in tensors else None
         return Model(assigner, **about, trained=trained, even=even)

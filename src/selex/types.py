@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 if TYPE_CHECKING:
     import numpy as np
@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 
 UNLABELLED = -1
 """The label of a row whose category is not known."""
+
+
+Sizes = Literal["paper", "any", "unequal", "equal"]
+"""How the last clustering ends: as in the paper, every row in its nearest cluster; or with rows that take part in
+several (`cluster.mixture`), of which none is likelier than another, or each by its size, or all held to one size."""
+SIZES: tuple[Sizes, ...] = get_args(Sizes)
 
 
 class Scores(NamedTuple):
@@ -38,6 +44,7 @@ class Level:
         n_known: how many clusters are known ones.
         inertia: sum of squared distances of rows to their own centres.
         n_iter: iterations made.
+        offsets: what is taken off squared distances to each centre before they are compared; None takes nothing.
     """
 
     labels: Array
@@ -45,6 +52,11 @@ class Level:
     n_known: int
     inertia: float
     n_iter: int
+    offsets: Array | None = None
+
+    def on_host(self) -> Level:
+        """The same in the host's memory, as numpy arrays."""
+        return replace(self, labels=_array(self.labels), centers=_array(self.centers), offsets=_array(self.offsets))
 
     @property
     def n_clusters(self) -> int:
@@ -57,11 +69,19 @@ class Level:
         return self.n_clusters - self.n_known
 
 
+def _array(values: Any) -> Any:
+    return values.cpu().numpy() if hasattr(values, "cpu") else values
+
+
 @dataclass(frozen=True)
 class Hierarchy:
     """Pseudo-labels at every level of abstraction, finest first: `levels[0]` is the base level with K clusters."""
 
     levels: tuple[Level, ...]
+
+    def on_host(self) -> Hierarchy:
+        """The same in the host's memory, as numpy arrays."""
+        return Hierarchy(tuple(level.on_host() for level in self.levels))
 
     @property
     def sizes(self) -> list[int]:

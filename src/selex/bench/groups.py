@@ -18,9 +18,20 @@ from selex.types import Scores
 
 Part = Literal["transductive", "inductive"]
 Version = Literal["v2", "v1"]
-SETTINGS = (*TRAINING, "categories", "balanced", "crop", "whiten", "views", "closer", "label_ratio", "long_tail")
+SETTINGS = (
+    *TRAINING,
+    "categories",
+    "balanced",
+    "crop",
+    "sizes",
+    "whiten",
+    "views",
+    "closer",
+    "label_ratio",
+    "long_tail",
+)
 """Settings that may not differ among the seeds of one row."""
-_USUAL = {**asdict(Training()), "whiten": 0.0, "views": 1, "closer": False}
+_USUAL = {**asdict(Training()), "sizes": "paper", "whiten": 0.0, "views": 1, "closer": False}
 """What a result that was made before there was such a setting was made with."""
 
 

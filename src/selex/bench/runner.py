@@ -50,6 +50,7 @@ class Job:
         suite: name of the suite.
         row: which of its rows.
         crop: pixels that the backbone looks at; None takes its own.
+        sizes: how the last clustering ends, see `Config`.
         whiten: how far features are evened out, see `Config`.
         views: views of an image that its feature is the mean of.
         closer: look at every image a second time, closer.
@@ -68,6 +69,7 @@ class Job:
     suite: str = "main"
     row: Row = MAIN
     crop: int | None = None
+    sizes: str = "paper"
     whiten: float = 0.0
     views: int = 1
     closer: bool = False
@@ -163,6 +165,8 @@ def _config(job: Job, train: Benchmark, seed: int) -> Config:
         raise InputError(f"method {_method(job)!r} is not one of {', '.join((*METHODS, KMEANS))}")
     if _method(job) == KMEANS and job.whiten:
         raise InputError("--method kmeans uses no labels, and features are evened out by labels: leave --whiten out")
+    if _method(job) == KMEANS and job.sizes != "paper":
+        raise InputError("--method kmeans is plain k-means: leave --sizes out")
     return Config(
         photos=train.table.root,
         categories=None if job.row.categories == "auto" else len(np.unique(train.truth)),
@@ -173,6 +177,7 @@ def _config(job: Job, train: Benchmark, seed: int) -> Config:
         training=settings_of(job),
         restarts=10,
         balanced=job.row.balanced,
+        sizes=job.sizes,  # type: ignore[arg-type]  # it is checked there
         whiten=job.whiten,
         views=job.views,
         closer=job.closer,

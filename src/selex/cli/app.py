@@ -34,6 +34,15 @@ Closer = Annotated[
         "small in their photos. Takes three times as long.",
     ),
 ]
+Sizes = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|paper|any|unequal|equal",
+        help="How the last clustering ends: as in the `paper`, or with images that take part in several categories, "
+        "which may be of `any` size, `unequal` in size or about `equal`. `auto` hides some labels and takes what sorts "
+        "them best; after training it is the paper's way.",
+    ),
+]
 Views = Annotated[
     int,
     typer.Option(

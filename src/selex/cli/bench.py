@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selex.cli import training
-from selex.cli.app import Closer, Views, Whiten, resumable
+from selex.cli.app import Closer, Sizes, Views, Whiten, resumable
 from selex.config import Training
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def run(
     categories: Annotated[
         Count, typer.Option(metavar="true|auto", help="The true number of categories, or an estimate.")
     ] = Count.true,
+    sizes: Sizes = "paper",
     whiten: Whiten = 0.0,
     views: Views = 1,
     closer: Closer = False,
@@ -135,6 +136,7 @@ def run(
         variant=variant or ("published" if asked.published else "paper"),
         suite=suite,
         crop=crop,
+        sizes=sizes,
         whiten=whiten,
         views=views,
         closer=closer,

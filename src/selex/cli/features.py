@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from selex.cli.app import Categories, Levels, Restarts, Seed, Unbalanced, Whiten, app, parse_count
+from selex.cli.app import Categories, Levels, Restarts, Seed, Sizes, Unbalanced, Whiten, app, parse_count
 from selex.errors import InputError, Note
 from selex.progress import estimate_bar, progress_bar
 
@@ -44,6 +44,7 @@ def cluster(
     device: Device = "cpu",
     normalize: Normalize = False,
     whiten: Whiten = 0.0,
+    sizes: Sizes = "paper",
     unbalanced: Unbalanced = False,
     published: Annotated[
         bool, typer.Option("--published", help="Follow the published code where it leaves the paper.")
@@ -56,6 +57,7 @@ def cluster(
     from selex.cluster.estimators import encode
     from selex.cluster.hierarchy import hssk
     from selex.cluster.kmeans import distances_to_own
+    from selex.cluster.rehearsal import rehearse
     from selex.cluster.variant import Variant
     from selex.cluster.variant import published as published_variant
     from selex.data.clusters import category_names, cluster_columns, is_clusters_table, write_columns
@@ -70,6 +72,11 @@ def cluster(
         found = _estimate(values, known, "auto", None, unbalanced, seed)
         typer.echo(_summary(found))
         count = found.n_clusters
+    if sizes == "auto":
+        with progress_bar("labels hidden for a moment, step") as advance:
+            told = rehearse(values, known, count, whiten=whiten, balanced=not unbalanced, rng=seed, progress=advance)
+        sizes = told.sizes
+        typer.echo(f"sizes: {sizes}")
     values = _evened(values, known, whiten)
     with progress_bar("clustering, level") as advance:
         hierarchy = hssk(
@@ -78,6 +85,7 @@ def cluster(
             count,
             n_levels=levels,
             balanced=not unbalanced,
+            sizes=sizes,  # type: ignore[arg-type]  # it is checked there
             n_init=restarts,
             variant=published_variant() if published else Variant(),
             rng=seed,

@@ -16,6 +16,7 @@ from selex.cli.app import (
     Levels,
     Restarts,
     Seed,
+    Sizes,
     Unbalanced,
     Views,
     Whiten,
@@ -80,6 +81,7 @@ def discover(
     store: Store = None,
     strict: Strict = False,
     unbalanced: Unbalanced = False,
+    sizes: Sizes = Config.sizes,
     whiten: Whiten = Config.whiten,
     views: Views = Config.views,
     closer: Closer = Config.closer,
@@ -119,6 +121,7 @@ def discover(
         levels=levels,
         restarts=restarts,
         balanced=not unbalanced,
+        sizes=sizes,  # type: ignore[arg-type]  # it is checked there
         whiten=whiten,
         views=views,
         closer=closer,

@@ -5,7 +5,6 @@ Shapes: n rows, d dimensions, k clusters, b rows of a block.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from selex.cluster.kmeans import bssk
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
-from selex.cluster.scatter import evening
-from selex.errors import Note
 from selex.types import UNLABELLED, Level
 
 Floats = NDArray[np.float32]
@@ -51,29 +47,29 @@ class Assignment:
 class Assigner:
     """Clusters ready to take new rows.
 
-    Confidence is a softmax over minus squared distances to the centres, divided by `temperature`. The temperature is
-    the one under which the labelled rows are likeliest to have their own labels, each looked at as if it had not been
-    there when its centre was worked out.
+    Confidence is a softmax over minus squared distances to the centres, less the clusters' `offsets`, divided by
+    `temperature`. The temperature is the one under which the labelled rows are likeliest to have their own labels, each
+    looked at as if it had not been there when its centre was worked out.
 
     Attributes:
         centers: centre of every cluster, `(k, d)`.
         reach: distance up to which a row fits each cluster, `(k,)`.
         temperature: squared distance over which the odds between two clusters change by a factor of e.
+        offsets: what is taken off squared distances to each centre, `(k,)`; None takes nothing.
     """
 
     centers: Floats
     reach: Floats
     temperature: float
+    offsets: Floats | None = None
 
     def __call__(self, data: Any, labels: Any = None, memory: int = DEFAULT_MEMORY) -> Assignment:
         """Assign rows to their nearest cluster, or judge the `labels` that they have already."""
-        middle = torch.as_tensor(self.centers).mean(
-            0
-        )  # not the mean of the rows: no row's answer depends on the others
-        rows = Rows(data, memory, middle)
-        centers = torch.as_tensor(self.centers).to(rows.device, rows.dtype) - rows.shift
-        own = rows.nearest(centers)[0] if labels is None else torch.as_tensor(labels).to(rows.device)
-        confidence, runner_up = _judge(rows, centers, own, self.temperature)
+        places = torch.as_tensor(self.centers)
+        rows = Rows(data, memory, places.mean(0))  # not the mean of the rows: no row's answer depends on the others
+        centers, offsets = places.to(rows.device, rows.dtype) - rows.shift, _offsets(self.offsets, rows)
+        own = rows.nearest(centers, offsets)[0] if labels is None else torch.as_tensor(labels).to(rows.device)
+        confidence, runner_up = _judge(rows, centers, offsets, own, self.temperature)
         distances = rows.distances_to_own(centers, own).sqrt_().float().cpu().numpy()
         found = own.cpu().numpy()
         return Assignment(found, confidence, runner_up, distances, distances <= self.reach[found])
@@ -91,17 +87,25 @@ def fit_assigner(data: Any, level: Level, labels: Any, memory: int = DEFAULT_MEM
     return Assigner(
         places,
         np.maximum(_reach(own, clusters, len(centers)), rounding),
-        _temperature(rows, centers, clusters, known, factors),
+        _temperature(rows, centers, _offsets(level.offsets, rows), clusters, known, factors),
+        None if level.offsets is None else np.asarray(torch.as_tensor(level.offsets).float().cpu()),
     )
 
 
-def _judge(rows: Rows, centers: Tensor, own: Tensor, temperature: float) -> tuple[Floats, NDArray[np.int64]]:
+def _offsets(offsets: Any, rows: Rows) -> Tensor:
+    """Offsets beside the rows; where there are none, a 0 for all clusters."""
+    return torch.as_tensor(0.0 if offsets is None else offsets).to(rows.device, rows.dtype)
+
+
+def _judge(
+    rows: Rows, centers: Tensor, offsets: Tensor, own: Tensor, temperature: float
+) -> tuple[Floats, NDArray[np.int64]]:
     """Probability of each row's own cluster, and the best other one."""
     confidence, runner_up = [], []
     step = rows.step(3 * len(centers))
     for start in range(0, rows.n, step):
         part = slice(start, min(start + step, rows.n))
-        to_all = rows.distances(centers, part)
+        to_all = rows.distances(centers, part) - offsets
         mine = own[part, None]
         confidence.append((-to_all / temperature).softmax(1).gather(1, mine)[:, 0])
         others = to_all.scatter(1, mine, torch.inf)
@@ -118,62 +122,29 @@ def _apart(clusters: Tensor, k: int) -> Tensor:
     return (sizes / (sizes - 1)).square().nan_to_num(posinf=0)
 
 
-def _temperature(rows: Rows, centers: Tensor, clusters: Tensor, known: Tensor, factors: Tensor) -> float:
+def _temperature(
+    rows: Rows, centers: Tensor, offsets: Tensor, clusters: Tensor, known: Tensor, factors: Tensor
+) -> float:
     """Fitted to the labelled rows; without any, the gap between first and second cluster that is usual."""
     held = torch.nonzero((known != UNLABELLED) & (factors > 0))[:, 0]
     sample = _sampled(held if len(held) else torch.arange(rows.n, device=rows.device), rows, len(centers))
     if len(centers) < 2:
         return 1.0
     to_all = rows.at(sample).distances(centers).double()
-    usual = _usual_gap(to_all)
+    usual = _usual_gap(to_all - offsets)
     if not len(held):
         return usual
     mine = clusters[sample, None]
     to_all = to_all.scatter(1, mine, to_all.gather(1, mine) * factors[sample, None])
-    return _likeliest(to_all, mine, usual)
+    return _likeliest(to_all - offsets, mine, usual)
 
 
-def held_out_temperature(
-    features: Any,
-    labels: Any,
-    n_clusters: int,
-    amount: float,
-    *,
-    balanced: bool = True,
-    rng: np.random.Generator | int | None = None,
-    memory: int = DEFAULT_MEMORY,
-) -> float | None:
-    """The temperature of confidence where labels have shaped the features, see `scatter.evening`.
-
-    Labelled rows are then nearer to their centres than others will be. So half of each category's are hidden, features
-    evened out and clustered without them, and the temperature is the one under which they are likeliest to be where
-    they belong. None where no category has two labelled rows.
-    """
-    known = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
-    hidden = _every_second(known)
-    if not hidden.any() or n_clusters < 2:
-        return None
-    left = np.where(hidden, UNLABELLED, known)
-    even = evening(features, left, amount, memory)
-    rows = even(features) if even else features
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Note)  # of what is hidden
-        level = bssk(rows, left, n_clusters, balanced=balanced, rng=rng, memory=memory)
-    seen = Rows(rows, memory)
-    index = _sampled(torch.as_tensor(np.flatnonzero(hidden), device=seen.device), seen, n_clusters)
-    to_all = seen.at(index).distances(torch.as_tensor(level.centers).to(seen.device, seen.dtype) - seen.shift).double()
-    own = torch.as_tensor(known).to(seen.device)[index, None]
-    return _likeliest(to_all, own, _usual_gap(to_all))
-
-
-def _every_second(labels: NDArray[Any]) -> NDArray[np.bool_]:
-    """Every second labelled row of each category, the first of it never."""
-    order = np.argsort(labels, kind="stable")
-    sizes = np.unique(labels, return_counts=True)[1]
-    place = np.empty(len(labels), dtype=np.int64)
-    place[order] = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    hidden: NDArray[np.bool_] = (labels != UNLABELLED) & (place % 2 == 1)
-    return hidden
+def likeliest_temperature(rows: Rows, level: Level, index: Tensor, own: Tensor) -> float:
+    """The temperature under which the rows of `index` are likeliest to be in their `own` clusters."""
+    centers = torch.as_tensor(level.centers).to(rows.device, rows.dtype) - rows.shift
+    some = _sampled(torch.arange(len(index), device=rows.device), rows, len(centers))
+    to_all = (rows.at(index[some]).distances(centers) - _offsets(level.offsets, rows)).double()
+    return _likeliest(to_all, own[some, None], _usual_gap(to_all))
 
 
 def _sampled(index: Tensor, rows: Rows, k: int) -> Tensor:

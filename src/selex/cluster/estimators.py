@@ -20,11 +20,12 @@ from torch import Tensor
 
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
+from selex.cluster.rehearsal import rehearse
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.scatter import Evening, evening
 from selex.cluster.variant import Variant
 from selex.errors import InputError
-from selex.types import UNLABELLED, Hierarchy, KEstimate
+from selex.types import UNLABELLED, Hierarchy, KEstimate, Sizes
 
 if TYPE_CHECKING:
     from selex.types import Array
@@ -37,6 +38,9 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         n_clusters: how many categories there are, known and novel together, or `"auto"` to estimate it.
         n_levels: make at most so many levels; None makes all, up to 'known' against 'novel'.
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
+        sizes: how the base level ends: `"paper"`, each row in its nearest cluster; or with rows that take part in
+            several clusters, `"any"`, `"unequal"` or `"equal"` in size (see `soften`; rows must be of one length);
+            `"auto"` takes what sorts labels best that were hidden for it.
         n_iter: iterations of the balanced stage, and again of the final one.
         n_init: restarts, of which the lowest inertia is kept; 10 for final results.
         variant: differences from the paper, for comparison; see `Variant` and `published`.
@@ -51,6 +55,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         inertia_: sum of squared distances of rows to their own centres.
         n_clusters_: how many clusters there are.
         n_iter_: iterations made.
+        sizes_: how the base level ended.
         k_estimate_: the `KEstimate` behind `n_clusters="auto"`, else None.
         n_features_in_: number of columns seen by `fit`.
 
@@ -63,6 +68,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
     classes_: NDArray[Any]
     hierarchy_: Hierarchy
     k_estimate_: KEstimate | None
+    sizes_: Sizes
     inertia_: float
     n_clusters_: int
     n_iter_: int
@@ -73,6 +79,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         *,
         n_levels: int | None = None,
         balanced: bool = True,
+        sizes: Sizes | Literal["auto"] = "paper",
         n_iter: int = 10,
         n_init: int = 1,
         variant: Variant | None = None,
@@ -82,6 +89,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         self.n_clusters = n_clusters
         self.n_levels = n_levels
         self.balanced = balanced
+        self.sizes = sizes
         self.n_iter = n_iter
         self.n_init = n_init
         self.variant = variant
@@ -95,12 +103,15 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         rng = _generator(self.random_state)
         given = labels if y is not None else None
         self.k_estimate_ = self._estimate(X, given, rng)
+        count = self.k_estimate_.n_clusters if self.k_estimate_ else self._n_clusters()
+        self.sizes_ = self._sizes(X, labels, count, rng)
         self.hierarchy_ = hssk(
             X,
             given,
-            self.k_estimate_.n_clusters if self.k_estimate_ else self._n_clusters(),
+            count,
             n_levels=self._levels(),
             balanced=self.balanced,
+            sizes=self.sizes_,
             n_iter=self.n_iter,
             n_init=self.n_init,
             variant=self.variant,
@@ -119,7 +130,9 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
     def predict(self, X: Any) -> Array:
         """Nearest cluster of every row of `X`. Rows seen by `fit` may have had a label that says otherwise."""
         rows, centers, as_given = self._against(X)
-        return as_given(rows.nearest(centers)[0])
+        offsets = self.hierarchy_.levels[0].offsets
+        less = None if offsets is None else torch.as_tensor(offsets).to(centers)
+        return as_given(rows.nearest(centers, less)[0])
 
     def transform(self, X: Any) -> Array:
         """Distance of every row of `X` to every centre, `(n, n_clusters_)`."""
@@ -145,6 +158,11 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
             return None
         return estimate_k(X, labels, balanced=self.balanced, rng=rng, memory=self.memory)
 
+    def _sizes(self, X: Any, labels: NDArray[np.int64], count: int, rng: np.random.Generator) -> Sizes:
+        if self.sizes != "auto":
+            return self.sizes
+        return rehearse(X, labels, count, balanced=self.balanced, rng=rng, memory=self.memory).sizes
+
     def _against(self, X: Any) -> tuple[Rows, Tensor, Callable[[Tensor], Array]]:
         """New rows, the centres in their coordinates, and how to hand back a result."""
         check_is_fitted(self)
@@ -163,6 +181,9 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
     Args:
         n_clusters: how many categories there are, known and novel together, or `"auto"` to estimate it.
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
+        sizes: how the base level ends: `"paper"`, each row in its nearest cluster; or with rows that take part in
+            several clusters, `"any"`, `"unequal"` or `"equal"` in size (see `soften`; rows must be of one length);
+            `"auto"` takes what sorts labels best that were hidden for it.
         n_iter: iterations of the balanced stage, and again of the final one.
         n_init: restarts, of which the lowest inertia is kept; 10 for final results.
         variant: differences from the paper, for comparison; see `Variant` and `published`.
@@ -175,6 +196,7 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
         n_clusters: int | Literal["auto"] = 8,
         *,
         balanced: bool = True,
+        sizes: Sizes | Literal["auto"] = "paper",
         n_iter: int = 10,
         n_init: int = 1,
         variant: Variant | None = None,
@@ -183,6 +205,7 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
     ) -> None:
         self.n_clusters = n_clusters
         self.balanced = balanced
+        self.sizes = sizes
         self.n_iter = n_iter
         self.n_init = n_init
         self.variant = variant

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from selex.cluster.kmeans import Settings, as_data, novel_clusters, prepare, run
+from selex.cluster.mixture import check_sizes, softened
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.variant import Variant
 from selex.errors import InputError
-from selex.types import UNLABELLED, Hierarchy, Level
+from selex.types import UNLABELLED, Hierarchy, Level, Sizes
 
 
 def hssk(
@@ -24,6 +25,7 @@ def hssk(
     *,
     n_levels: int | None = None,
     balanced: bool = True,
+    sizes: Sizes = "paper",
     n_iter: int = 10,
     n_init: int = 1,
     variant: Variant | None = None,
@@ -39,6 +41,7 @@ def hssk(
         n_clusters: clusters of the base level, known and novel together.
         n_levels: make at most so many levels; None makes all, up to 'known' against 'novel'.
         balanced: limit cluster sizes; off for long tails.
+        sizes: how the base level ends, see `soften`.
         n_iter: iterations of each stage of BSSK.
         n_init: restarts of each level's BSSK.
         variant: differences from the paper, for comparison.
@@ -53,18 +56,19 @@ def hssk(
         raise InputError(f"n_levels must be a whole number of at least 1, not {n_levels!r}")
     settings = Settings(balanced, n_iter, n_init, variant or Variant())
     rows, known, n_known = prepare(data, labels, memory)
-    n_novel = novel_clusters(n_clusters, n_known, known)
+    check_sizes(sizes, rows)
     generator = np.random.default_rng(rng)
-    sizes = level_sizes(n_known, n_novel)[:n_levels]
-    levels: list[Level] = []
+    base = run(rows, known, n_known, novel_clusters(n_clusters, n_known, known), settings, generator)
+    levels = [softened(rows, known, base, sizes)]
+    coarser = level_sizes(n_known, levels[0].n_novel)[1:n_levels]
     group = torch.arange(n_known, device=rows.device)  # of each known cluster of the base level
-    for n_known, n_novel in sizes:
-        if levels:
-            group = _group(levels[-1], n_known, generator, memory)[group]
-            known = _hyper_labels(levels[0], group)
-        levels.append(run(rows, known, n_known, n_novel, settings, generator))
+    for n_known, n_novel in coarser:
         if progress:
-            progress(len(levels), len(sizes))
+            progress(len(levels), len(coarser) + 1)
+        group = _group(levels[-1], n_known, generator, memory)[group]
+        levels.append(run(rows, _hyper_labels(levels[0], group), n_known, n_novel, settings, generator))
+    if progress:
+        progress(len(levels), len(levels))
     if settings.variant.level_order == "known-first":
         levels[1:] = [_known_first(level, levels[0]) for level in levels[1:]]
     return Hierarchy(tuple(as_data(level, rows, data) for level in levels))

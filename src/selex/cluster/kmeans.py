@@ -76,7 +76,7 @@ def bssk(
 def prepare(data: Any, labels: Any, memory: int) -> tuple[Rows, Tensor, int]:
     """Check features and labels and put them into working form: rows, labels on their device, number of known ones."""
     rows = Rows(data, memory)
-    known = _labels(labels, rows)
+    known = as_labels(labels, rows)
     counts = torch.bincount(known + 1)[1:].cpu().numpy()
     if (counts == 0).any():
         raise InputError(f"category {np.argmin(counts)} has no labelled row: number the categories 0 … n_known - 1")
@@ -116,10 +116,8 @@ def run(rows: Rows, known: Tensor, n_known: int, n_novel: int, settings: Setting
 
 def as_data(level: Level, rows: Rows, data: Any) -> Level:
     """The level in the caller's coordinates and kind: tensors for tensors, numpy arrays otherwise."""
-    labels, centers = torch.as_tensor(level.labels), torch.as_tensor(level.centers) + rows.shift
-    if isinstance(data, Tensor):
-        return replace(level, labels=labels, centers=centers)
-    return replace(level, labels=labels.numpy(), centers=centers.numpy())
+    moved = replace(level, centers=torch.as_tensor(level.centers) + rows.shift)
+    return moved if isinstance(data, Tensor) else moved.on_host()
 
 
 def distances_to_own(data: Any, level: Level, memory: int = DEFAULT_MEMORY) -> Any:
@@ -231,7 +229,7 @@ class Problem:
         return labels, distances, centers
 
 
-def _labels(labels: Any, rows: Rows) -> Tensor:
+def as_labels(labels: Any, rows: Rows) -> Tensor:
     """Labels as a tensor of ints beside the rows."""
     if labels is None:
         return torch.full((rows.n,), UNLABELLED, device=rows.device)

@@ -87,16 +87,23 @@ class Rows:
         budget = min(self.memory, _CPU_BLOCK) if self.device.type == "cpu" else self.memory
         return max(1, budget // (self.dtype.itemsize * (2 * width + 2 * self.d)))
 
-    def nearest(self, centers: Tensor) -> tuple[Tensor, Tensor]:
-        """For every row the nearest centre (the lowest id where several are) and the squared distance to it."""
+    def nearest(self, centers: Tensor, offsets: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """For every row the nearest centre (the lowest id where several are) and the squared distance to it.
+
+        With `offsets`, `(k,)`, the nearest by squared distances less these; the distance is the true one.
+        """
         squares = (centers * centers).sum(1)
+        if offsets is not None:
+            squares -= offsets
         room = centers.new_empty(min(self.step(len(centers)), self.n), len(centers))  # used again by every block
         found = [
             torch.addmm(squares, x, centers.T, alpha=-2, out=room[: len(x)]).min(1)
             for _, x in self.blocks(len(centers))
         ]
-        distances = torch.cat([block.values for block in found])
-        return torch.cat([block.indices for block in found]), distances.add_(self.norms).clamp_(min=0)
+        distances, labels = (torch.cat([block[i] for block in found]) for i in range(2))
+        if offsets is not None:
+            distances += offsets.expand(len(centers))[labels]
+        return labels, distances.add_(self.norms).clamp_(min=0)
 
     def distances(self, centers: Tensor, index: Tensor | slice = slice(None)) -> Tensor:
         """All squared distances of some rows to all centres, `(len(index), k)`: the caller minds the memory."""

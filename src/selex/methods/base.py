@@ -19,7 +19,7 @@ from selex.losses.similarity import Kind
 from selex.models.backbones import Backbone
 from selex.models.halves import halve
 from selex.models.heads import BOTTLENECK, HIDDEN, ProjectionHead
-from selex.types import Hierarchy, Level
+from selex.types import Hierarchy, Level, Sizes
 
 TINY = 256  # dims of a feature
 
@@ -145,20 +145,38 @@ class Method(nn.Module):
         return features
 
     def cluster(
-        self, features: Tensor, labels: Tensor, rng: Any, n_levels: int | None = None, n_init: int = 1
+        self,
+        features: Tensor,
+        labels: Tensor,
+        rng: Any,
+        n_levels: int | None = None,
+        n_init: int = 1,
+        sizes: Sizes = "paper",
     ) -> Hierarchy:
         """Categories of features at several levels of abstraction."""
         task = self.task
-        known = labels if task.n_known else None
         return hssk(
-            features, known, task.n_categories, n_levels=n_levels, balanced=task.balanced, n_init=n_init, rng=rng
+            features,
+            labels if task.n_known else None,
+            task.n_categories,
+            n_levels=n_levels,
+            balanced=task.balanced,
+            sizes=sizes,
+            n_init=n_init,
+            rng=rng,
         )
 
     def predict(
-        self, features: Tensor, labels: Tensor, rng: Any, n_levels: int | None = None, n_init: int = 10
+        self,
+        features: Tensor,
+        labels: Tensor,
+        rng: Any,
+        n_levels: int | None = None,
+        n_init: int = 10,
+        sizes: Sizes = "paper",
     ) -> Hierarchy:
         """The categories in the end."""
-        return self.cluster(features, labels, rng, n_levels, n_init)
+        return self.cluster(features, labels, rng, n_levels, n_init, sizes)
 
     def memory(self) -> dict[str, Any]:
         """What an epoch needs of earlier ones, besides weights."""

@@ -19,7 +19,7 @@ from selex.losses import (
 )
 from selex.methods.base import Batch, Losses, Method, views
 from selex.models.heads import Classifier
-from selex.types import Hierarchy, Level
+from selex.types import Hierarchy, Level, Sizes
 
 ENTROPY_WEIGHT = 2.0
 WARMUP = 30
@@ -63,7 +63,13 @@ class SimGCD(Method):
 
     @torch.no_grad()
     def predict(
-        self, features: Tensor, labels: Tensor, rng: Any, n_levels: int | None = None, n_init: int = 10
+        self,
+        features: Tensor,
+        labels: Tensor,
+        rng: Any,
+        n_levels: int | None = None,
+        n_init: int = 10,
+        sizes: Sizes = "paper",
     ) -> Hierarchy:
         """One level: the classifier's categories; labelled rows keep their own."""
         prototypes, rows = self.head.prototypes.float(), normalize(features.float(), dim=1)

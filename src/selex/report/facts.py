@@ -89,7 +89,8 @@ class Facts:
     def handicap(self) -> Floats:
         """What each row's category loses, as a logarithm of odds, if the row had not helped to make its centre.
 
-        Without one of its n rows a centre is n / (n - 1) times as far from that row. A row alone knows nothing: inf.
+        Without one of its n rows a centre is n / (n - 1) times as far from that row (where rows take part in several
+        categories: about so). A row alone knows nothing: inf.
         """
         sizes = self.sizes[self.clusters]
         farther = (sizes / np.maximum(sizes - 1, 1)) ** 2 - 1
@@ -101,8 +102,11 @@ class Facts:
         """By how much each row's category is likelier than the next best one, as a logarithm of odds."""
         ahead: Floats = np.full(len(self.files), np.inf)  # where there is no other category
         rows = np.flatnonzero(self.runner_up >= 0)
-        other = _squared_to(self, rows, self.runner_up[rows])
-        ahead[rows] = (other - self.distances[rows] ** 2) / self.model.assigner.temperature
+        farther = _squared_to(self, rows, self.runner_up[rows]) - self.distances[rows] ** 2
+        offsets = self.model.assigner.offsets
+        if offsets is not None:
+            farther += offsets[self.clusters[rows]] - offsets[self.runner_up[rows]]
+        ahead[rows] = farther / self.model.assigner.temperature
         return ahead
 
     @cached_property

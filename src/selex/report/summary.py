@@ -97,11 +97,18 @@ def _about(config: Config, facts: Facts) -> dict[str, str]:
         + (", whole photos and a closer look" if config.closer else ""),
         "Method": config.method,
         "Clustering": f"{'balanced' if config.balanced else 'not balanced'}, best of {config.restarts}"
-        + (f", features evened out by {config.whiten:g}" if config.whiten else ""),
+        + (f", features evened out by {config.whiten:g}" if config.whiten else "")
+        + _ending(facts),
         "Seed": str(config.seed),
         **finished,
         "Written by": f"selex {__version__}",
     }
+
+
+def _ending(facts: Facts) -> str:
+    """How the last clustering ended, where that is not the paper's way."""
+    ended = [entry["sizes"] for entry in facts.metrics if entry.get("step") == "cluster" and "sizes" in entry]
+    return f", soft in the end, sizes {ended[-1]}" if ended and ended[-1] != "paper" else ""
 
 
 def _name(setting: str) -> str:

@@ -1,0 +1,126 @@
+"""How the last clustering ends, on frozen features: as in the paper, in three soft ways, and in the way that is chosen.
+
+The folder holds `images/` and a `labels.csv` with the columns file, class and known, a line an image, as `selex bench`
+reads it; `--by COLUMN` groups the same images by another column as well. Features are evened out as `selex discover`
+does. In a long tail the largest class has ten times as many images as the smallest. Accuracy on All, Known and Novel,
+mean and spread over seeds; which classes are known is the file's choice for all classes, a seed's for some of them, for
+long tails and for other columns.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from closer import columns_of, labels_for
+from common import save
+from selex import Config, bssk, split_accuracy
+from selex.bench.runner import own_dataset
+from selex.cluster.mixture import soften
+from selex.cluster.rehearsal import rehearse
+from selex.cluster.scatter import evening
+from selex.data.store import ImageStore
+from selex.data.views import near
+from selex.embed import embed
+from selex.model import load_backbone_for, store_folder
+from selex.types import SIZES
+
+SEEDS = 4
+TAIL = 10.0
+LEAST = 4  # images of a class
+
+
+class Case(NamedTuple):
+    """Which images, and how many are labelled: a share of the known ones, or a number a class."""
+
+    by: str = "class"
+    some: int | None = None
+    tail: bool = False
+    labelled: float = 0.5
+
+
+CASES = (
+    Case(),
+    Case(labelled=0.1),
+    Case(some=50),
+    Case(some=20),
+    Case(some=10),
+    Case(some=20, labelled=3),
+    Case(some=10, labelled=2),
+    Case(some=50, tail=True),
+    Case(some=20, tail=True),
+    Case(some=20, tail=True, labelled=2),
+)
+
+
+def features_of(root: Path, backbone: str, crop: int | None) -> np.ndarray:
+    network, config = load_backbone_for(Config(photos=str(root), backbone=backbone, crop=crop), "cpu")
+    table = own_dataset(root / "labels.csv").table
+    folder = store_folder(table.root, config.size or 0)
+    images = ImageStore.build(table, folder, size=config.size or 0, strict=True, progress=True)
+    return np.asarray(embed(network, near(images, torch.device("cpu")), device="cpu", progress=True))
+
+
+def chosen(names: np.ndarray, case: Case, seed: int) -> np.ndarray:
+    """Which images take part."""
+    rng = np.random.default_rng([seed, 1])
+    classes = rng.permutation(np.unique(names))[: case.some]
+    part = np.isin(names, classes)
+    if not case.tail:
+        return part
+    for place, name in enumerate(classes):
+        index = rng.permutation(np.flatnonzero(names == name))
+        part[index[max(LEAST, int(len(index) * TAIL ** (-place / (len(classes) - 1)))) :]] = False
+    return part
+
+
+def scores(features: np.ndarray, truth: np.ndarray, n_known: int, case: Case, seed: int) -> dict[str, tuple]:
+    """Accuracy of each ending, from one clustering; and which was chosen."""
+    labels = labels_for(truth, n_known, case.labelled, seed)
+    even, free, k = evening(features, labels, 0.5), labels < 0, int(truth.max()) + 1
+    rows = even(features) if even else features
+    level = bssk(rows, labels, k, n_init=3, rng=seed)
+    found = {ending: np.asarray(soften(rows, labels, level, ending).labels) for ending in SIZES}
+    result = {ending: split_accuracy(truth[free], own[free], truth[free] < n_known) for ending, own in found.items()}
+    return {**result, "auto": result[rehearse(features, labels, k, whiten=0.5, rng=seed).sizes]}
+
+
+def main(root: Path, backbone: str, crop: int | None, by: list[str], out: Path | None) -> None:
+    columns, data = columns_of(root / "labels.csv", by), own_dataset(root / "labels.csv")
+    given = np.unique(columns["class"][data.known])
+    features, results = features_of(root, backbone, crop), []
+    for case in (*CASES, *(Case(by=name) for name in by)):
+        made = []
+        for seed in range(SEEDS):
+            part = chosen(columns[case.by], case, seed)
+            names = columns[case.by][part]
+            classes = np.random.default_rng([seed, 2]).permutation(np.unique(names))
+            known = given if case == CASES[0] or case == CASES[1] else np.sort(classes[: len(classes) // 2])
+            order = [*known, *np.setdiff1d(names, known)]
+            truth = np.array([order.index(name) for name in names])
+            made.append(scores(features[part], truth, len(known), case, seed))
+        row: dict[str, object] = {"by": case.by, "categories": len(order), "tail": "yes" if case.tail else "no"}
+        row["labelled"] = case.labelled if case.labelled < 1 else f"{case.labelled:.0f} each"
+        row["seeds"] = SEEDS
+        for ending in (*SIZES, "auto"):
+            values = 100 * np.array([score[ending] for score in made])
+            row[f"{ending}: All"] = f"{values[:, 0].mean():.1f} ± {values[:, 0].std(ddof=1):.1f}"
+            row[f"{ending}: Novel"] = f"{values[:, 2].mean():.1f}"
+        print(row, flush=True)
+        results.append(row)
+    save(f"sizes_{root.name.lower()}_{backbone}", results, out)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--backbone", default="efficientnet-lite1")
+    parser.add_argument("--crop", type=int)
+    parser.add_argument("--by", action="append", default=[])
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    main(arguments.root, arguments.backbone, arguments.crop, arguments.by, arguments.out)

@@ -1,0 +1,128 @@
+"""A last stage for BSSK: rows take part in clusters, in place of belonging to one.
+
+k-means puts a row between two clusters wholly into one of them, and moves that one's centre for it. Where categories
+overlap the mistake grows. Here a row counts in each cluster for as much as it is likely to belong there, and at the end
+goes where that is most. Shapes: n rows, d dimensions, k clusters; centres in centred coordinates.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from selex.cluster.kmeans import as_data, as_labels
+from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.errors import InputError, Note
+from selex.types import SIZES, UNLABELLED, Level, Sizes
+
+_ROUNDS = 30
+_SOFTNESS = 0.12  # of the mean squared distance of rows to their centres: over so much the odds change by a factor of e
+_UNEQUAL = 0.05  # of their length: by so much lengths of rows may differ
+_NOTHING = 1e-6  # rows; the sum of fewer has no direction to speak of
+_LEAST = 0.5  # rows; a cluster counts for no fewer, or it would never have any again
+
+
+def soften(data: Any, labels: Any, level: Level, sizes: Sizes, memory: int = DEFAULT_MEMORY) -> Level:
+    """Clusters in which rows take part, from a level of clusters to which they belong.
+
+    A mixture of directions (von Mises-Fisher) of one width: the odds of a row are `exp(-distance² / temperature)` times
+    what its cluster counts for. Labelled rows stay where they are.
+
+    Args:
+        data: `n × d` features, all of one length: numpy (memory-mapped too) or torch on any device.
+        labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
+        level: where to start, such as what `bssk` found.
+        sizes: what clusters count for: `"any"` takes all for equally likely, `"unequal"` each by its share of rows,
+            `"equal"` so that all have equal shares. `"paper"` leaves the level as it is.
+        memory: bytes that temporaries may take.
+
+    Returns:
+        The level with centres as long as rows are, and `offsets` where clusters count differently. Novel clusters that
+        no row goes to are left out.
+    """
+    rows = Rows(data, memory)
+    check_sizes(sizes, rows)
+    moved = replace(level, centers=torch.as_tensor(level.centers).to(rows.device, rows.dtype) - rows.shift)
+    return as_data(softened(rows, as_labels(labels, rows), moved, sizes), rows, data)
+
+
+def check_sizes(sizes: Sizes, rows: Rows) -> None:
+    """Refuse another word, and rows of very different lengths."""
+    if sizes not in SIZES:
+        raise InputError(f"sizes must be {', '.join(SIZES[:-1])} or {SIZES[-1]}, not {sizes!r}")
+    if sizes != "paper":
+        _length(rows)
+
+
+def softened(rows: Rows, known: Tensor, level: Level, sizes: Sizes) -> Level:
+    """The same among rows in working form; centres are in their centred coordinates."""
+    if sizes == "paper":
+        return level
+    start = torch.as_tensor(level.centers)
+    k, length = len(start), _length(rows)
+    free_index, held_index = (torch.nonzero(part)[:, 0] for part in (known == UNLABELLED, known != UNLABELLED))
+    free, held, held_labels = rows.at(free_index), rows.at(held_index), known[held_index]
+    mass, held_counts = held.sums(held_labels, k)
+    temperature = _SOFTNESS * level.inertia / rows.n or 1.0
+
+    def on_sphere(sums: Tensor, counts: Tensor) -> Tensor:
+        return normalize(sums + counts[:, None] * rows.shift, dim=1) * length - rows.shift
+
+    centers, offsets = on_sphere(start, torch.ones_like(start[:, 0])), start.new_zeros(k)
+    for _ in range(_ROUNDS):
+        sums, counts = _shares(free, centers, offsets, temperature)
+        sums, counts = sums + mass, counts + held_counts
+        centers = torch.where(counts[:, None] > _NOTHING, on_sphere(sums, counts), centers)
+        share = counts.clamp(min=_LEAST) / rows.n
+        if sizes == "unequal":
+            offsets = temperature * share.log()
+        elif sizes == "equal":
+            offsets = offsets - temperature * (share * k).log()
+    labels = known.clone()
+    if len(free_index):
+        labels[free_index] = free.nearest(centers, offsets)[0]
+    return _filled(rows, labels, centers, offsets if sizes != "any" else None, level)
+
+
+def _length(rows: Rows) -> Tensor:
+    """The length that rows have, all but few; those of length 0, such as black images, do not count."""
+    lengths = torch.cat([(x + rows.shift).norm(dim=1) for _, x in rows.blocks(rows.d)])
+    some = lengths[lengths > 0].sort().values
+    if not len(some):
+        return lengths[0]
+    low, length, high = (some[int(share * (len(some) - 1))] for share in (0.1, 0.5, 0.9))
+    if high - low > _UNEQUAL * length:
+        raise InputError(
+            f"rows that take part in several clusters must be of one length, but theirs are from {low:.3g} to "
+            f"{high:.3g}: normalise them (--normalize)"
+        )
+    return length
+
+
+def _shares(rows: Rows, centers: Tensor, offsets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Sum of the rows of each cluster, `(k, d)`, and their number, `(k,)`, each row by its share in the cluster."""
+    lead = offsets - (centers * centers).sum(1)
+    sums, counts = torch.zeros_like(centers), torch.zeros_like(offsets)
+    for _, x in rows.blocks(2 * len(centers)):
+        share = (torch.addmm(lead, x, centers.T, alpha=2) / temperature).softmax(1)
+        sums.addmm_(share.T, x)
+        counts += share.sum(0)
+    return sums, counts
+
+
+def _filled(rows: Rows, labels: Tensor, centers: Tensor, offsets: Tensor | None, level: Level) -> Level:
+    """The level of these clusters, without novel ones that are empty."""
+    kept = torch.bincount(labels, minlength=len(centers)) > 0
+    kept[: level.n_known] = True
+    if not kept.all():
+        gone = int((~kept).sum())
+        warnings.warn(f"{gone} of {len(kept)} clusters have no row: there are {len(kept) - gone}", Note, stacklevel=5)
+        labels = (kept.cumsum(0) - 1)[labels]
+        centers, offsets = centers[kept], None if offsets is None else offsets[kept]
+    inertia = float(rows.distances_to_own(centers, labels).sum(dtype=torch.float64))
+    return Level(labels, centers, level.n_known, inertia, level.n_iter + _ROUNDS, offsets)
