@@ -2,8 +2,8 @@
 
 The folder holds `images/` and a `labels.csv` with the columns file, class and known, a line an image, as `selex bench`
 reads it; `--by COLUMN` groups the same images by another column as well. Features are evened out as `selex discover`
-does. In a long tail the largest class has ten times as many images as the smallest. Accuracy on All, Known and Novel,
-mean and spread over seeds; which classes are known is the file's choice for all classes, a seed's for some of them, for
+does. In a long tail the largest class has ten times as many images as the smallest. Accuracy on All and Novel, mean and
+spread over seeds; which classes are known is the file's choice for all classes, a seed's for some of them, for
 long tails and for other columns.
 """
 

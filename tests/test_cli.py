@@ -148,7 +148,7 @@ def test_sizes_reach_the_library(folder):
 def test_sizes_that_cannot_be(folder):
     np.save(folder / "rough.npy", np.random.default_rng(0).standard_normal((96, 12)) * np.arange(1, 97)[:, None])
     base = ("--labels", "labels.csv", "--categories", 8)
-    message = "sizes must be paper, any, unequal or equal, not 'large'"
+    message = "sizes must be auto, paper, any, unequal or equal, not 'large'"
     expect_refusal(folder, message, "cluster", "features.npy", *base, "--sizes", "large")
     for sizes in ("any", "auto"):
         expect_refusal(folder, "(--normalize)", "cluster", "rough.npy", *base, "--sizes", sizes)

@@ -220,14 +220,10 @@ def test_one_cluster(sizes):
 
 @FORMS
 def test_copies_of_one_row(sizes):
-    rows = np.full((8, 4), 0.5)
-    level = bssk(rows, None, 2, rng=0)
+    """Nothing is between clusters: they stay as they are."""
+    level = bssk(np.full((8, 4), 0.5), None, 2, rng=0)
     assert level.inertia == 0
-    with pytest.warns(Note, match="1 of 2 clusters have no row"):
-        found = soften(rows, None, level, sizes)
-    assert found.labels.tolist() == [0] * 8
-    assert found.centers == pytest.approx(rows[:1])
-    assert found.inertia == pytest.approx(0)
+    assert soften(np.full((8, 4), 0.5), None, level, sizes).labels.tolist() == level.labels.tolist()
 
 
 @FORMS
@@ -368,3 +364,11 @@ def test_tight_blobs_stay_whole():
     for form in ("any", "unequal", "equal"):
         found = hssk(rows, half_labelled(truth, 5), 10, rng=0, sizes=form).levels[0].labels
         assert split_accuracy(truth, found, truth < 5).all == 1
+
+
+@FORMS
+def test_a_cluster_for_each_row_is_left_as_it_is(sizes):
+    rows, _ = cloud([1] * 12)
+    level = bssk(rows, None, 12, rng=0)
+    assert level.inertia == 0
+    assert sorted(soften(rows, None, level, sizes).labels.tolist()) == list(range(12))

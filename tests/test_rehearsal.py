@@ -10,6 +10,7 @@ from selex.cluster import assign
 from selex.cluster.mixture import soften
 from selex.cluster.rehearsal import _hidden, _numbered, rehearse
 from selex.cluster.scatter import evening
+from selex.errors import InputError
 from test_mixture import cloud
 
 UNEVEN = [240, 20, 120, 20, 240, 20, 120, 20, 160, 20, 200, 20]
@@ -178,3 +179,22 @@ def test_what_is_hidden_is_not_complained_of():
     for category in range(3):
         labels[np.flatnonzero(truth == category)[:2]] = category
     assert rehearse(rows, labels, 6, rng=0).temperature > 0
+
+
+def test_where_all_but_one_cluster_is_left_out():
+    """Copies of one row: nothing tells clusters apart, so nothing tells how sure to be."""
+    rows = np.tile([[0.6, 0.8]], (40, 1))
+    labels = np.where(np.arange(40) < 10, 0, -1)
+    for sizes in ("any", "unequal", "equal"):
+        assert rehearse(rows, labels, 2, sizes=sizes, rng=0).sizes == sizes
+    few = cloud([1] * 6)[0]
+    assert rehearse(few, np.array([0, 0, -1, -1, -1, -1]), 6, rng=0).sizes == "unequal"
+
+
+def test_labels_are_checked():
+    rows, truth = cloud([20] * 4)
+    assert rehearse(rows, None, 4, rng=0) == rehearse(rows, np.full(80, -1), 4, rng=0)
+    with pytest.raises(InputError, match="category 1 has no labelled row"):
+        rehearse(rows, np.where(truth == 1, -1, truth), 4)
+    with pytest.raises(InputError, match="80 rows"):
+        rehearse(rows, truth[:7], 4)

@@ -290,3 +290,8 @@ def test_settings_that_cannot_be(setting, message):
 def test_a_config_comes_back_from_its_json():
     config = Config("photos", "labels.csv", 12, seed=4, balanced=False)
     assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+def test_a_config_from_before_there_were_endings_has_the_papers():
+    values = {name: value for name, value in Config("photos").to_json().items() if name != "sizes"}
+    assert Config.from_json(values).sizes == "paper"

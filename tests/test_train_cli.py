@@ -58,6 +58,14 @@ def test_a_trained_run(place, method):
     assert distances[0] == pytest.approx(distances[1], abs=1e-4)
 
 
+def test_a_run_with_sizes_can_be_trained_with_a_method_that_has_none(place):
+    assert selex(*DISCOVER, "gcd", "--sizes", "equal", cwd=place).returncode == 0
+    more = ["--epochs", "1", "--batch", "16"]
+    done = selex("train", "run", "--method", "simgcd", *more, cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert package.Run.open(place / "run").config.sizes == "auto"
+
+
 @pytest.mark.parametrize("asked", ["auto", "unequal"])
 def test_trained_features_are_clustered_the_papers_way_unless_told_otherwise(place, asked):
     assert selex(*DISCOVER, "gcd", "--sizes", asked, cwd=place).returncode == 0

@@ -125,6 +125,12 @@ def check_views(views: int) -> None:
         raise InputError(f"views must be {', '.join(map(str, VIEWS[:-1]))} or {VIEWS[-1]}, not {views}")
 
 
+def check_sizes(sizes: str) -> None:
+    """Refuse another word."""
+    if sizes not in ("auto", *SIZES):
+        raise InputError(f"sizes must be auto, {', '.join(SIZES[:-1])} or {SIZES[-1]}, not {sizes!r}")
+
+
 @dataclass(frozen=True)
 class Config:
     """The settings of `discover`.
@@ -180,8 +186,7 @@ class Config:
         if not 0 <= self.whiten <= 1:
             raise InputError(f"whiten must be from 0 to 1, not {self.whiten}")
         check_views(self.views)
-        if self.sizes not in ("auto", *SIZES):
-            raise InputError(f"sizes must be auto, {', '.join(SIZES[:-1])} or {SIZES[-1]}, not {self.sizes!r}")
+        check_sizes(self.sizes)
         if self.method == "simgcd" and self.sizes not in ("auto", "paper"):
             raise InputError(f"sizes {self.sizes}: simgcd sorts by its classifier, not by clusters; leave --sizes out")
 
@@ -193,7 +198,7 @@ class Config:
     def from_json(cls, values: dict[str, Any]) -> Config:
         """A config from such values; ones it does not know are of another version."""
         training = Training(**_known(Training, values["training"])) if "training" in values else PHOTOS
-        return cls(**{**_known(cls, values), "training": training})
+        return cls(**{"sizes": "paper", **_known(cls, values), "training": training})  # older runs had no other
 
 
 def _known(kind: type[Config] | type[Training], values: dict[str, Any]) -> dict[str, Any]:

@@ -38,9 +38,9 @@ Sizes = Annotated[
     str,
     typer.Option(
         metavar="auto|paper|any|unequal|equal",
-        help="How the last clustering ends: as in the `paper`, or with images that take part in several categories, "
-        "which may be of `any` size, `unequal` in size or about `equal`. `auto` hides some labels and takes what sorts "
-        "them best; after training it is the paper's way.",
+        help="How clustering ends: as in the `paper`, or with rows that take part in several categories, large and "
+        "small ones alike (`any`), by size (`unequal`), or drawn to one size (`equal`). `auto` hides some labels and "
+        "takes what sorts them best; after training it is the paper's way.",
     ),
 ]
 Views = Annotated[

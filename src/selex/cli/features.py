@@ -60,10 +60,12 @@ def cluster(
     from selex.cluster.rehearsal import rehearse
     from selex.cluster.variant import Variant
     from selex.cluster.variant import published as published_variant
+    from selex.config import check_sizes
     from selex.data.clusters import category_names, cluster_columns, is_clusters_table, write_columns
     from selex.data.files import check_target
 
     count = parse_count(categories)
+    check_sizes(sizes)
     check_target(out, [path for path in (features, labels) if path], is_clusters_table)
     table, given = _read(features, labels, normalize)
     classes, known = encode(given, len(table.ids))

@@ -153,7 +153,8 @@ def train(
 
     opened = Run.open(run)
     store = store or opened.store
-    config = interrupted(opened) if resume else replace(opened.config, method=method, training=asked)
+    sizes = "auto" if method == "simgcd" else opened.config.sizes  # which has no clusters to end
+    config = interrupted(opened) if resume else replace(opened.config, method=method, training=asked, sizes=sizes)
     _discover(config, run, find_device(device), store, False, restart, tensorboard)
 
 

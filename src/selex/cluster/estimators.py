@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ from selex.cluster.rehearsal import rehearse
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.scatter import Evening, evening
 from selex.cluster.variant import Variant
+from selex.config import check_sizes
 from selex.errors import InputError
 from selex.types import UNLABELLED, Hierarchy, KEstimate, Sizes
 
@@ -159,9 +161,11 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         return estimate_k(X, labels, balanced=self.balanced, rng=rng, memory=self.memory)
 
     def _sizes(self, X: Any, labels: NDArray[np.int64], count: int, rng: np.random.Generator) -> Sizes:
+        check_sizes(self.sizes)
         if self.sizes != "auto":
             return self.sizes
-        return rehearse(X, labels, count, balanced=self.balanced, rng=rng, memory=self.memory).sizes
+        own = deepcopy(rng)  # so that what is chosen gives what it would give if it were asked for
+        return rehearse(X, labels, count, balanced=self.balanced, rng=own, memory=self.memory).sizes
 
     def _against(self, X: Any) -> tuple[Rows, Tensor, Callable[[Tensor], Array]]:
         """New rows, the centres in their coordinates, and how to hand back a result."""

@@ -38,7 +38,7 @@ def soften(data: Any, labels: Any, level: Level, sizes: Sizes, memory: int = DEF
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         level: where to start, such as what `bssk` found.
         sizes: what clusters count for: `"any"` takes all for equally likely, `"unequal"` each by its share of rows,
-            `"equal"` so that all have equal shares. `"paper"` leaves the level as it is.
+            `"equal"` draws all to equal shares. `"paper"` leaves the level as it is.
         memory: bytes that temporaries may take.
 
     Returns:
@@ -61,14 +61,14 @@ def check_sizes(sizes: Sizes, rows: Rows) -> None:
 
 def softened(rows: Rows, known: Tensor, level: Level, sizes: Sizes) -> Level:
     """The same among rows in working form; centres are in their centred coordinates."""
-    if sizes == "paper":
+    if sizes == "paper" or not level.inertia:  # every row is where its centre is: nothing is between clusters
         return level
     start = torch.as_tensor(level.centers)
     k, length = len(start), _length(rows)
     free_index, held_index = (torch.nonzero(part)[:, 0] for part in (known == UNLABELLED, known != UNLABELLED))
     free, held, held_labels = rows.at(free_index), rows.at(held_index), known[held_index]
     mass, held_counts = held.sums(held_labels, k)
-    temperature = _SOFTNESS * level.inertia / rows.n or 1.0
+    temperature = _SOFTNESS * level.inertia / rows.n
 
     def on_sphere(sums: Tensor, counts: Tensor) -> Tensor:
         return normalize(sums + counts[:, None] * rows.shift, dim=1) * length - rows.shift

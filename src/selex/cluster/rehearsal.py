@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from selex.cluster.assign import likeliest_temperature
-from selex.cluster.kmeans import bssk
+from selex.cluster.kmeans import bssk, prepare
 from selex.cluster.mixture import soften
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.scatter import evening
@@ -62,7 +62,7 @@ def rehearse(
 
     Args:
         features: `n × d` features: numpy (memory-mapped too) or torch on any device.
-        labels: per row a known category `0 … n_known - 1` or -1.
+        labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
         sizes: how to end, see `soften`; `"auto"` finds out what is best.
         whiten: how far features are evened out, see `evening`.
@@ -71,7 +71,10 @@ def rehearse(
         memory: bytes that temporaries may take.
         progress: called before each step with the steps done and the steps in all.
     """
-    known, generator = _array(labels), np.random.default_rng(rng)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Note)  # who clusters will say it
+        known = _array(prepare(features, labels, memory)[1])
+    generator = np.random.default_rng(rng)
     halves, more = _hidden(known)
     chooses = sizes == "auto" and n_clusters > 1 and more.sum() >= _ENOUGH
     steps = (1 + len(_FORMS) if chooses else 0) + 1
@@ -104,6 +107,8 @@ def rehearse(
         advance(steps - 1)
         rows, left, plain = without(halves)
         level, seen = soften(rows, left, plain, ending, memory), Rows(rows, memory)
+    if level.n_clusters < 2:
+        return Rehearsal(ending, None)
     index, own = (torch.from_numpy(ids).to(seen.device) for ids in (np.flatnonzero(halves), known[halves]))
     return Rehearsal(ending, likeliest_temperature(seen, level, index, own))
 
