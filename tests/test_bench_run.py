@@ -117,7 +117,7 @@ def test_a_row_says_how_the_clustering_ended(digits):
         done = selex(*command, *more, *sizes, cwd=digits)
         assert done.returncode == 0, done.stderr
         (result,) = (result for result in read_results(digits / "results") if result.variant == variant)
-        assert result.config["sizes"] == ("unequal" if sizes else "paper")
+        assert result.config["sizes"] == result.config["ending"] == ("unequal" if sizes else "paper")
     assert " --sizes unequal " in result.command
     ended = [load(folder).assigner.offsets is not None for folder in sorted((digits / "runs").iterdir())]
     assert sorted(ended) == [False, True]

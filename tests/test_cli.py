@@ -138,11 +138,11 @@ def test_sizes_reach_the_library(folder):
         assert tables[sizes] == selex_package.hssk(rows, known, 8, sizes=sizes, rng=0).levels[0].labels.tolist()
     assert len({tuple(tables[sizes]) for sizes in ("paper", "unequal", "equal")}) == 3
     done = selex(*base, "--sizes", "auto", cwd=folder)
-    assert "sizes: unequal\n" in done.stdout  # fewer than 20 labels can be hidden
+    assert "sizes: unequal (chosen by --sizes auto)\n" in done.stdout  # fewer than 20 labels can be hidden
     assert [int(line["cluster"]) for line in read(folder / "clusters.csv")] == tables["unequal"]
     done = selex(*base[:2], *base[4:], "--sizes", "auto", cwd=folder)
     assert done.stderr.splitlines() == ["note: no row is labelled: every cluster will be novel"]
-    assert "sizes: unequal\n" in done.stdout
+    assert "sizes: unequal (chosen by --sizes auto)\n" in done.stdout
 
 
 def test_sizes_that_cannot_be(folder):

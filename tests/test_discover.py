@@ -114,6 +114,7 @@ def test_a_run_folder_file_by_file(place):
 
     in_known = sum(row["known"] == "1" for row in table)
     lines = done.stdout.splitlines()
+    assert "sizes: unequal (chosen by --sizes auto)" in lines
     assert "60 images, 12 of them labelled" in lines
     assert f"{in_known:>8} in 3 known categories" in lines
     assert f"{60 - in_known:>8} in 2 new categories" in lines
@@ -239,17 +240,17 @@ def test_how_the_clustering_ended_is_on_record(place):
         assert (package.load(place / "run").assigner.offsets is None) == (found == "paper")
 
 
-def test_more_categories_than_hold_images_are_fewer_in_the_end(place):
-    """Copies of one photo: a category that no image goes to is not in the run."""
+def test_copies_of_one_photo_fill_as_many_categories_as_asked(place):
+    """Nothing is between categories, so nothing takes part in several."""
     image = next((place / "photos" / "unlabelled").iterdir()).read_bytes()
     (place / "same").mkdir()
     for number in range(6):
         (place / "same" / f"{number}.png").write_bytes(image)
     done = selex("discover", "same", "--backbone", "pixels", "--categories", 3, "--out", "run", cwd=place)
     assert done.returncode == 0, done.stderr
-    assert "note: 2 of 3 clusters have no row: there are 1" in done.stderr
-    assert json.loads((place / "run" / "hierarchy.json").read_text())["names"] == ["novel-1"]
-    assert {row["category"] for row in read(place / "run" / "clusters.csv")} == {"novel-1"}
+    names = ["novel-1", "novel-2", "novel-3"]
+    assert json.loads((place / "run" / "hierarchy.json").read_text())["names"] == names
+    assert {row["category"] for row in read(place / "run" / "clusters.csv")} == set(names)
 
 
 def test_many_black_photos(place):
@@ -458,7 +459,7 @@ def test_in_python_from_a_list(place, tmp_path):
     assert run.complete
     assert run.clusters["file"].to_pylist()[0] == "image-000000"
     assert run.clusters["category"].to_pylist()[:4] == ["first"] * 4
-    assert [line.split(":")[0] for line in lines] == ["decode", "embed", "cluster"]
+    assert [line.split(":")[0] for line in lines] == ["decode", "embed", "cluster", "sizes"]
     assert run.embeddings.shape == (60, 768)
     again = package.Run.open(tmp_path / "run")
     assert again.config == run.config

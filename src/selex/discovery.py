@@ -113,6 +113,8 @@ def discover(
             else:
                 hierarchy = cluster(config, rows, labels, count, told.sizes, progress).on_host()
             step.done(len(images), levels=hierarchy.sizes, inertia=hierarchy.levels[0].inertia, sizes=told.sizes)
+            if config.sizes == "auto" and method is None:
+                tell(f"sizes: {told.sizes} (chosen by --sizes auto)")
         rows = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
         publish(run, config, images, rows, hierarchy, backbone, found, even, told.temperature)
     return run

@@ -228,9 +228,10 @@ def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, t
         seconds["look"] = steps["look"]["seconds"]
     if epochs:
         seconds["epoch"] = statistics.median(entry["seconds"] for entry in epochs)
-    estimate = tree["estimate"]
+    estimate, draft = tree["estimate"], _draft(job, seed, config)
     return replace(
-        _draft(job, seed, config),
+        draft,
+        config={**draft.config, "ending": steps["cluster"]["sizes"]},  # what `auto` came to
         n_categories=len(tree["names"]),
         estimated=estimate and {key: estimate[key] for key in ("n_clusters", "low", "high")},
         seconds={key: round(value, 4) for key, value in seconds.items()},

@@ -78,7 +78,7 @@ def cluster(
         with progress_bar("labels hidden for a moment, step") as advance:
             told = rehearse(values, known, count, whiten=whiten, balanced=not unbalanced, rng=seed, progress=advance)
         sizes = told.sizes
-        typer.echo(f"sizes: {sizes}")
+        typer.echo(f"sizes: {sizes} (chosen by --sizes auto)")
     values = _evened(values, known, whiten)
     with progress_bar("clustering, level") as advance:
         hierarchy = hssk(
