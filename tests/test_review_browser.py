@@ -25,7 +25,8 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("digits")
     digit_photos(folder / "photos", per_digit=20, n_known=3, digits=6)
     Image.new("L", (8, 8), 200).save(folder / "photos" / "unlabelled" / ODD_FILE)
-    discover(Config(str(folder / "photos"), categories=6, backbone="pixels"), folder / "run", store=folder / "store")
+    config = Config(str(folder / "photos"), categories=6, backbone="pixels", sizes="paper")
+    discover(config, folder / "run", store=folder / "store")
     return folder
 
 
