@@ -8,19 +8,17 @@ classes, a seed's for some of them and for other columns.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from common import save
+from common import columns_of, labels_for, photo_arguments, save
 from selex import Config, bssk, split_accuracy
 from selex.bench.runner import own_dataset
 from selex.closer import look_closer
 from selex.cluster.scatter import evening
-from selex.data.files import column, read_csv
 from selex.data.store import ImageStore
 from selex.data.views import near
 from selex.embed import embed
@@ -40,26 +38,6 @@ def looks(root: Path, backbone: str, crop: int | None, device: str) -> dict[str,
     one, two = (embed(network, near(images, place), device=device, progress=True) for images in (whole, close))
     both = normalize(torch.from_numpy(np.asarray(one) + np.asarray(two)), dim=1).numpy()
     return {"whole": np.asarray(one), "close": np.asarray(two), "both": both}
-
-
-def columns_of(path: Path, by: list[str]) -> dict[str, np.ndarray]:
-    """The class of every image, and what else it is grouped by."""
-    lines = read_csv(path)
-    places = {name: column(path, lines[0][1], [name]) for name in ("class", *by)}
-    return {name: np.array([line[place] for _, line in lines[1:]]) for name, place in places.items()}
-
-
-def labels_for(truth: np.ndarray, n_known: int, labelled: float, seed: int) -> np.ndarray:
-    """Labels on this share of the images of known classes, on at least one of each; from 1 on: on so many of each."""
-    rng = np.random.default_rng(seed)
-    if labelled >= 1:
-        labels = np.full(len(truth), -1)
-        for number in range(n_known):
-            labels[rng.permutation(np.flatnonzero(truth == number))[: int(labelled)]] = number
-        return labels
-    labels = np.where((truth < n_known) & (rng.random(len(truth)) < labelled), truth, -1)
-    labels[[np.flatnonzero(truth == number)[0] for number in range(n_known)]] = range(n_known)
-    return labels
 
 
 def score(features: np.ndarray, names: np.ndarray, known: np.ndarray, ratio: float, seed: int) -> tuple[float, ...]:
@@ -98,12 +76,6 @@ def main(root: Path, backbone: str, crop: int | None, by: list[str], device: str
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("root", type=Path)
-    parser.add_argument("--backbone", default="efficientnet-lite1")
-    parser.add_argument("--crop", type=int)
+    parser = photo_arguments(__doc__)
     parser.add_argument("--by", action="append", default=[])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
-    main(arguments.root, arguments.backbone, arguments.crop, arguments.by, arguments.device, arguments.out)
+    main(**vars(parser.parse_args()))

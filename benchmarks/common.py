@@ -1,7 +1,8 @@
-"""What every benchmark needs: data that looks like embeddings, a clock that waits for the GPU, a way to save."""
+"""What several benchmarks need: rows like embeddings, labels, a clock that waits for the GPU, a way to save."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 import statistics
@@ -10,9 +11,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import selex
+from selex.data.files import column, read_csv
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -76,6 +79,37 @@ def save(name: str, results: list[dict[str, object]], folder: Path | None = None
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record, indent=1))
+
+
+def columns_of(path: Path, by: list[str]) -> dict[str, np.ndarray]:
+    """The class of every image, and what else it is grouped by."""
+    lines = read_csv(path)
+    places = {name: column(path, lines[0][1], [name]) for name in ("class", *by)}
+    return {name: np.array([line[place] for _, line in lines[1:]]) for name, place in places.items()}
+
+
+def labels_for(truth: np.ndarray, n_known: int, labelled: float, seed: int) -> np.ndarray:
+    """Labels on this share of the images of known classes, on at least one of each; from 1 on: on so many of each."""
+    rng = np.random.default_rng(seed)
+    if labelled >= 1:
+        labels = np.full(len(truth), -1)
+        for number in range(n_known):
+            labels[rng.permutation(np.flatnonzero(truth == number))[: int(labelled)]] = number
+        return labels
+    labels = np.where((truth < n_known) & (rng.random(len(truth)) < labelled), truth, -1)
+    labels[[np.flatnonzero(truth == number)[0] for number in range(n_known)]] = range(n_known)
+    return labels
+
+
+def photo_arguments(about: str | None) -> argparse.ArgumentParser:
+    """What every benchmark on a folder of photos is asked."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--backbone", default="efficientnet-lite1")
+    parser.add_argument("--crop", type=int)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path)
+    return parser
 
 
 def _wait() -> None:

@@ -7,13 +7,12 @@ that went to a known category. Mean and spread over seeds; and the estimated num
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from common import save
+from common import photo_arguments, save
 from selex import Config, bssk, discover, estimate_k, split_accuracy
 from selex.bench.runner import own_dataset
 
@@ -56,11 +55,5 @@ def main(root: Path, backbone: str, crop: int | None, device: str, out: Path | N
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("root", type=Path)
-    parser.add_argument("--backbone", default="efficientnet-lite1")
-    parser.add_argument("--crop", type=int)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    main(options.root, options.backbone, options.crop, options.device, options.out)
+    parser = photo_arguments(__doc__)
+    main(**vars(parser.parse_args()))

@@ -9,19 +9,17 @@ long tails and for other columns.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from closer import columns_of, labels_for
-from common import save
+from common import columns_of, labels_for, photo_arguments, save
 from selex import Config, bssk, split_accuracy
 from selex.bench.runner import own_dataset
 from selex.cluster.mixture import soften
-from selex.cluster.rehearsal import rehearse
+from selex.cluster.rehearsal import choose_sizes
 from selex.cluster.scatter import evening
 from selex.data.store import ImageStore
 from selex.data.views import near
@@ -57,12 +55,12 @@ CASES = (
 )
 
 
-def features_of(root: Path, backbone: str, crop: int | None) -> np.ndarray:
-    network, config = load_backbone_for(Config(photos=str(root), backbone=backbone, crop=crop), "cpu")
+def features_of(root: Path, backbone: str, crop: int | None, device: str) -> np.ndarray:
+    network, config = load_backbone_for(Config(photos=str(root), backbone=backbone, crop=crop), device)
     table = own_dataset(root / "labels.csv").table
     folder = store_folder(table.root, config.size or 0)
     images = ImageStore.build(table, folder, size=config.size or 0, strict=True, progress=True)
-    return np.asarray(embed(network, near(images, torch.device("cpu")), device="cpu", progress=True))
+    return np.asarray(embed(network, near(images, torch.device(device)), device=device, progress=True))
 
 
 def chosen(names: np.ndarray, case: Case, seed: int) -> np.ndarray:
@@ -86,20 +84,20 @@ def scores(features: np.ndarray, truth: np.ndarray, n_known: int, case: Case, se
     level = bssk(rows, labels, k, n_init=3, rng=seed)
     found = {ending: np.asarray(soften(rows, labels, level, ending).labels) for ending in SIZES}
     result = {ending: split_accuracy(truth[free], own[free], truth[free] < n_known) for ending, own in found.items()}
-    return {**result, "auto": result[rehearse(features, labels, k, whiten=0.5, rng=seed).sizes]}
+    return {**result, "auto": result[choose_sizes(features, labels, k, whiten=0.5, rng=seed)]}
 
 
-def main(root: Path, backbone: str, crop: int | None, by: list[str], out: Path | None) -> None:
+def main(root: Path, backbone: str, crop: int | None, by: list[str], device: str, out: Path | None) -> None:
     columns, data = columns_of(root / "labels.csv", by), own_dataset(root / "labels.csv")
     given = np.unique(columns["class"][data.known])
-    features, results = features_of(root, backbone, crop), []
+    features, results = features_of(root, backbone, crop, device), []
     for case in (*CASES, *(Case(by=name) for name in by)):
         made = []
         for seed in range(SEEDS):
             part = chosen(columns[case.by], case, seed)
             names = columns[case.by][part]
             classes = np.random.default_rng([seed, 2]).permutation(np.unique(names))
-            known = given if case == CASES[0] or case == CASES[1] else np.sort(classes[: len(classes) // 2])
+            known = given if case in CASES[:2] else np.sort(classes[: len(classes) // 2])
             order = [*known, *np.setdiff1d(names, known)]
             truth = np.array([order.index(name) for name in names])
             made.append(scores(features[part], truth, len(known), case, seed))
@@ -116,11 +114,6 @@ def main(root: Path, backbone: str, crop: int | None, by: list[str], out: Path |
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("root", type=Path)
-    parser.add_argument("--backbone", default="efficientnet-lite1")
-    parser.add_argument("--crop", type=int)
+    parser = photo_arguments(__doc__)
     parser.add_argument("--by", action="append", default=[])
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
-    main(arguments.root, arguments.backbone, arguments.crop, arguments.by, arguments.out)
+    main(**vars(parser.parse_args()))

@@ -11,7 +11,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from conftest import blobs, half_labelled
 from selex import HierarchicalKMeans, InputError, Note, SemiSupervisedKMeans, Whitening, published, split_accuracy
-from selex.cluster.rehearsal import rehearse
+from selex.cluster.rehearsal import choose_sizes
 
 BOTH = pytest.mark.parametrize("estimator", [SemiSupervisedKMeans, HierarchicalKMeans])
 
@@ -165,7 +165,7 @@ def test_sizes_by_what_hidden_labels_tell(estimator):
     x, truth = blobs(6, 30, spread=0.8)
     x, known = x / np.linalg.norm(x, axis=1, keepdims=True), half_labelled(truth, 4)
     model = estimator(6, sizes="auto", random_state=0).fit(x, known)
-    assert model.sizes_ == rehearse(x, known, 6, rng=0).sizes
+    assert model.sizes_ == choose_sizes(x, known, 6, rng=0)
     asked_for = estimator(6, sizes=model.sizes_, random_state=0).fit(x, known)
     assert model.labels_.tolist() == asked_for.labels_.tolist()
     assert estimator(6, sizes="auto", random_state=0).fit(x).sizes_ == "unequal"  # without labels

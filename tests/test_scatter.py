@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 from selex import bssk, split_accuracy
 from selex.cluster.assign import fit_assigner
-from selex.cluster.rehearsal import rehearse
+from selex.cluster.rehearsal import held_out_temperature
 from selex.cluster.scatter import evening
 from selex.errors import InputError
 
@@ -93,7 +93,7 @@ def test_confidence_is_worth_something_where_labels_shaped_features(seed):
     found = np.asarray(level.labels)
     right = split_accuracy(truth[free], found[free], known[free]).all
     sure = fit_assigner(even, level, labels)
-    held_out = replace(sure, temperature=rehearse(rows, labels, 10, sizes="paper", whiten=0.5, rng=seed).temperature)
+    held_out = replace(sure, temperature=held_out_temperature(rows, labels, 10, whiten=0.5, rng=seed))
     too_sure, honest = (judge(even, found).confidence[free].mean() - right for judge in (sure, held_out))
     assert -0.05 < honest < too_sure
     assert honest < 0.05

@@ -16,7 +16,7 @@ from selex.closer import look_closer
 from selex.cluster.assign import fit_assigner
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
-from selex.cluster.rehearsal import Rehearsal, rehearse
+from selex.cluster.rehearsal import choose_sizes, held_out_temperature
 from selex.cluster.scatter import Evening, evening
 from selex.config import Config
 from selex.data.clusters import Columns, category_names, cluster_columns
@@ -106,17 +106,17 @@ def discover(
         with _Step(run, tell, "cluster", "images") as step:
             rows = on_device(features, device)
             even = evening(rows, labels, config.whiten) if method is None or method.clusters else None
-            told = _rehearsal(config, rows, labels, count, even, progress)
+            sizes, temperature = _rehearsed(config, rows, labels, count, even, progress)
             rows = even(rows) if even else rows
             if method:
-                hierarchy = predict(config, method, rows, labels, told.sizes).on_host()
+                hierarchy = predict(config, method, rows, labels, sizes).on_host()
             else:
-                hierarchy = cluster(config, rows, labels, count, told.sizes, progress).on_host()
-            step.done(len(images), levels=hierarchy.sizes, inertia=hierarchy.levels[0].inertia, sizes=told.sizes)
+                hierarchy = cluster(config, rows, labels, count, sizes, progress).on_host()
+            step.done(len(images), levels=hierarchy.sizes, inertia=hierarchy.levels[0].inertia, sizes=sizes)
             if config.sizes == "auto" and method is None:
-                tell(f"sizes: {told.sizes} (chosen by --sizes auto)")
+                tell(f"sizes: {sizes} (chosen by --sizes auto)")
         rows = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
-        publish(run, config, images, rows, hierarchy, backbone, found, even, told.temperature)
+        publish(run, config, images, rows, hierarchy, backbone, found, even, temperature)
     return run
 
 
@@ -187,24 +187,18 @@ def publish(
     run.publish(config, table.root, columns, _tree(hierarchy, names, found), images.skipped, model.save)
 
 
-def _rehearsal(
+def _rehearsed(
     config: Config, features: Any, labels: Any, count: int, even: Evening | None, progress: bool
-) -> Rehearsal:
-    """How to end and how sure to be: labels tell, hidden once, where that is asked or where they shape the features."""
-    sizes = "paper" if config.sizes == "auto" and config.method != "frozen" else config.sizes
-    if sizes != "auto" and even is None:
-        return Rehearsal(sizes, None)
-    with progress_bar("labels hidden for a moment, step", progress) as advance:
-        return rehearse(
-            features,
-            labels,
-            count,
-            sizes=sizes,
-            whiten=config.whiten,
-            balanced=config.balanced,
-            rng=np.random.default_rng(config.seed),
-            progress=advance,
-        )
+) -> tuple[Sizes, float | None]:
+    """How to end and how sure to be: hidden labels tell, where that is asked or where labels shape the features."""
+    how: dict[str, Any] = {"whiten": config.whiten, "balanced": config.balanced}
+    how["rng"] = np.random.default_rng(config.seed)
+    chooses = config.sizes == "auto" and config.method == "frozen"
+    sizes: Sizes = "paper" if config.sizes == "auto" else config.sizes
+    if chooses:
+        with progress_bar("labels hidden for a moment, step", progress) as advance:
+            sizes = choose_sizes(features, labels, count, **how, progress=advance)
+    return sizes, held_out_temperature(features, labels, count, sizes=sizes, **how) if chooses or even else None
 
 
 def _absolute(path: str | None) -> str | None:

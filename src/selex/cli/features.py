@@ -57,7 +57,7 @@ def cluster(
     from selex.cluster.estimators import encode
     from selex.cluster.hierarchy import hssk
     from selex.cluster.kmeans import distances_to_own
-    from selex.cluster.rehearsal import rehearse
+    from selex.cluster.rehearsal import choose_sizes
     from selex.cluster.variant import Variant
     from selex.cluster.variant import published as published_variant
     from selex.config import check_sizes
@@ -76,8 +76,9 @@ def cluster(
         count = found.n_clusters
     if sizes == "auto":
         with progress_bar("labels hidden for a moment, step") as advance:
-            told = rehearse(values, known, count, whiten=whiten, balanced=not unbalanced, rng=seed, progress=advance)
-        sizes = told.sizes
+            sizes = choose_sizes(
+                values, known, count, whiten=whiten, balanced=not unbalanced, rng=seed, progress=advance
+            )
         typer.echo(f"sizes: {sizes} (chosen by --sizes auto)")
     values = _evened(values, known, whiten)
     with progress_bar("clustering, level") as advance:

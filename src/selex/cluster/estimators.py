@@ -21,7 +21,7 @@ from torch import Tensor
 
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
-from selex.cluster.rehearsal import rehearse
+from selex.cluster.rehearsal import choose_sizes
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.scatter import Evening, evening
 from selex.cluster.variant import Variant
@@ -165,7 +165,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         if self.sizes != "auto":
             return self.sizes
         own = deepcopy(rng)  # so that what is chosen gives what it would give if it were asked for
-        return rehearse(X, labels, count, balanced=self.balanced, rng=own, memory=self.memory).sizes
+        return choose_sizes(X, labels, count, balanced=self.balanced, rng=own, memory=self.memory)
 
     def _against(self, X: Any) -> tuple[Rows, Tensor, Callable[[Tensor], Array]]:
         """New rows, the centres in their coordinates, and how to hand back a result."""
