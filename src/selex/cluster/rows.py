@@ -28,7 +28,8 @@ class Rows:
     """`n × d` numbers, read in blocks: a numpy array (memory-mapped too), a tensor on any device, or nested lists.
 
     Blocks come out in at least float32, and less a given `shift`, or less their mean where all rows are far from the
-    origin: `|x|² + |c|² - 2 x·c` loses digits there. `at(index)` is a view of some rows, `take(index)` their values.
+    origin: `|x|² + |c|² - 2 x·c` loses digits there. `at(index)` is a view of some rows, `along(columns)` of some
+    dimensions, `take(index)` are the values of some rows.
     """
 
     def __init__(self, data: Any, memory: int = DEFAULT_MEMORY, shift: Tensor | None = None) -> None:
@@ -36,6 +37,7 @@ class Rows:
             raise InputError(f"memory must be at least 1 byte, not {memory}")
         self._source = _source(data)
         self._index: Tensor | None = None
+        self._columns: Tensor | None = None
         self._ready: Tensor | None = None
         self._centred = False
         self.memory = memory
@@ -63,6 +65,17 @@ class Rows:
             view._index = index if self._index is None else self._index[index]
         return view
 
+    def along(self, columns: Tensor) -> Rows:
+        """The same rows in some of their dimensions, as `Rows` of their own (same centring)."""
+        view = copy(self)
+        view.d = len(columns)
+        view._columns = columns if self._columns is None else self._columns[columns]
+        view.shift = self.shift[columns]
+        if self._ready is not None:
+            view._ready = self._ready[:, columns]
+        view.norms = view._norms()
+        return view
+
     def take(self, index: Tensor | slice) -> Tensor:
         """The values of some rows, centred: `(len(index), d)`."""
         if self._ready is not None:
@@ -73,6 +86,8 @@ class Rows:
         else:
             picked = self._source[where.numpy() if isinstance(where, Tensor) else where]
             values = torch.from_numpy(np.array(picked, dtype=str(self.dtype).removeprefix("torch.")))
+        if self._columns is not None:
+            values = values[:, self._columns]
         return values - self.shift if self._centred else values
 
     def blocks(self, width: int) -> Iterator[tuple[slice, Tensor]]:

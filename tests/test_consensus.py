@@ -1,0 +1,80 @@
+import numpy as np
+import pytest
+import torch
+
+from conftest import blobs, half_labelled
+from selex import InputError
+from selex.cluster.consensus import agreement, agreement_runs
+from selex.cluster.rows import Rows
+
+
+def overlapping(seed=0):
+    """Blobs that overlap so much that single runs are often wrong."""
+    x, truth = blobs(16, 25, spread=0.8, dims=24, seed=seed)
+    return x, truth, half_labelled(truth, 8)
+
+
+def pairs_of(together, truth, labels):
+    """Precision and recall of pairs of unlabelled rows said to be together."""
+    free = np.flatnonzero(labels == -1)
+    same = truth[free][:, None] == truth[free]
+    said = together[np.ix_(free, free)]
+    np.fill_diagonal(same, False)
+    np.fill_diagonal(said, False)
+    return (same & said).sum() / said.sum(), (same & said).sum() / same.sum()
+
+
+def test_pairs_that_runs_agree_on_are_right_more_often_than_those_of_one_run():
+    x, truth, labels = overlapping()
+    runs = agreement_runs(x, labels, 16, 20, rng=0)
+    share = agreement(torch.from_numpy(runs)).numpy()
+    single = pairs_of(runs[0][:, None] == runs[0], truth, labels)
+    agreed = pairs_of(share >= 0.7, truth, labels)
+    assert agreed[0] > single[0] + 0.1
+    assert agreed[1] > 0.5 * single[1]
+
+
+def test_shares_are_what_counting_gives_and_labelled_rows_are_exact():
+    x, truth, labels = overlapping()
+    runs = agreement_runs(x, labels, 16, 5, rng=0)
+    share = agreement(torch.from_numpy(runs)[:, :30]).numpy()
+    for i in range(30):
+        for j in range(30):
+            assert share[i, j] == pytest.approx(np.mean(runs[:, i] == runs[:, j]))
+            if labels[i] != -1 and labels[j] != -1:
+                assert share[i, j] == (labels[i] == labels[j])
+
+
+def test_runs_are_labels_of_every_row_and_the_seed_decides_them():
+    x, _, labels = overlapping()
+    runs = agreement_runs(x, labels, 16, 3, rng=7)
+    assert runs.shape == (3, len(x)) and runs.dtype == np.int32
+    assert all(len(np.unique(one)) == 16 for one in runs)
+    assert (runs[:, labels != -1] == labels[labels != -1]).all()
+    np.testing.assert_array_equal(runs, agreement_runs(x, labels, 16, 3, rng=7))
+    assert (runs[0] != runs[1]).any()
+
+
+def test_a_tensor_gives_a_tensor_with_the_same_runs():
+    x, _, labels = overlapping()
+    found = agreement_runs(torch.from_numpy(x), torch.from_numpy(labels), 16, 2, rng=7)
+    assert isinstance(found, torch.Tensor) and found.dtype == torch.int32
+    np.testing.assert_array_equal(found.numpy(), agreement_runs(x, labels, 16, 2, rng=7))
+
+
+@pytest.mark.parametrize("share", [0, -1, 1.5])
+def test_a_share_of_dimensions_that_is_none_is_refused(share):
+    x, _, labels = overlapping()
+    with pytest.raises(InputError, match="subspace"):
+        agreement_runs(x, labels, 16, 2, subspace=share)
+
+
+@pytest.mark.parametrize("memory", [1, 1 << 30])
+def test_rows_along_some_dimensions_are_those_columns(memory):
+    x = np.random.default_rng(0).standard_normal((20, 6)) + 100  # far from the origin: they are centred
+    columns = torch.tensor([4, 1, 5])
+    view = Rows(x, memory).along(columns)
+    np.testing.assert_allclose(view.take(slice(None)) + view.shift, x[:, columns], atol=1e-12)
+    again = view.at(torch.tensor([3, 2])).along(torch.tensor([1]))
+    np.testing.assert_allclose(again.take(slice(None)) + again.shift, x[[3, 2]][:, [1]], atol=1e-12)
+    np.testing.assert_allclose(view.norms, np.square(x[:, columns] - np.asarray(view.shift)).sum(1), rtol=1e-9)
