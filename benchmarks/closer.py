@@ -17,12 +17,12 @@ from torch.nn.functional import normalize
 from common import columns_of, labels_for, photo_arguments, save
 from selex import Config, bssk, split_accuracy
 from selex.bench.runner import own_dataset
-from selex.closer import look_closer
-from selex.cluster.scatter import evening
+from selex.cluster.whiten import evening
+from selex.data.crops import near
 from selex.data.store import ImageStore
-from selex.data.views import near
-from selex.embed import embed
-from selex.model import load_backbone_for, store_folder
+from selex.features.attention_crop import look_closer
+from selex.features.embed import embed
+from selex.predictor import load_backbone_for, store_folder
 
 SEEDS = 6
 

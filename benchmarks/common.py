@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import selex
-from selex.data.files import column, read_csv
+from selex.io import column, read_csv
 
 RESULTS = Path(__file__).parent / "results"
 

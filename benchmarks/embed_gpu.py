@@ -10,10 +10,10 @@ import timm
 import torch
 
 from common import save, seconds, spread
+from selex.data.crops import DeviceImages
 from selex.data.store import ImageStore
 from selex.data.table import from_list
-from selex.data.views import DeviceImages
-from selex.embed import embed
+from selex.features.embed import embed
 from selex.models.backbones import Backbone
 
 N, HEIGHT, WIDTH = 5994, 256, 340

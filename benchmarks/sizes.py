@@ -18,13 +18,13 @@ import torch
 from common import columns_of, labels_for, photo_arguments, save
 from selex import Config, bssk, split_accuracy
 from selex.bench.runner import own_dataset
-from selex.cluster.mixture import soften
-from selex.cluster.rehearsal import choose_sizes
-from selex.cluster.scatter import evening
+from selex.cluster.holdout import choose_sizes
+from selex.cluster.refine import soften
+from selex.cluster.whiten import evening
+from selex.data.crops import near
 from selex.data.store import ImageStore
-from selex.data.views import near
-from selex.embed import embed
-from selex.model import load_backbone_for, store_folder
+from selex.features.embed import embed
+from selex.predictor import load_backbone_for, store_folder
 from selex.types import SIZES
 
 SEEDS = 4

@@ -19,14 +19,14 @@ import timm
 import torch
 
 from common import save, seconds
-from selex.checkpoint import Checkpoints
 from selex.config import Training
-from selex.data.views import DeviceImages
-from selex.launch import start
-from selex.methods import METHODS, Batch, Task
+from selex.data.crops import DeviceImages
 from selex.models.backbones import Backbone
-from selex.models.table import IMAGENET_MEAN, IMAGENET_STD
-from selex.train import Data, Watch, _Loop
+from selex.models.registry import IMAGENET_MEAN, IMAGENET_STD
+from selex.training.checkpoint import Checkpoints
+from selex.training.distributed import start
+from selex.training.loop import Data, Watch, _Loop
+from selex.training.methods import METHODS, Batch, Task
 
 N, K, KNOWN = 5994, 200, 100
 FLOOR = 0.98

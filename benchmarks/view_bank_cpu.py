@@ -11,10 +11,10 @@ import torch
 
 from common import save, seconds
 from selex.config import Training
-from selex.data.views import DeviceImages
-from selex.launch import start
-from selex.methods import METHODS, Task
-from selex.train import Data, Watch, _Loop
+from selex.data.crops import DeviceImages
+from selex.training.distributed import start
+from selex.training.loop import Data, Watch, _Loop
+from selex.training.methods import METHODS, Task
 from train_gpu import Patterns, backbone
 
 N, BATCH, TURNS = 32, 16, 5

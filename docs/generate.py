@@ -18,7 +18,7 @@ from selex.bench.results import Result, read_results
 from selex.bench.suites import SUITES, Suite
 from selex.bench.tables import make_tables
 from selex.cli import app
-from selex.review.app import schema_of
+from selex.review.server.app import schema_of
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"

@@ -18,11 +18,11 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from selex.demo import run as run_demo
-from selex.review.app import create_app
-from selex.review.decisions import Decision
-from selex.review.guard import Door
-from selex.review.serve import _listen
-from selex.review.session import Review
+from selex.review.core.decisions import Decision
+from selex.review.core.session import Review
+from selex.review.server.app import create_app
+from selex.review.server.guard import Door
+from selex.review.server.serve import _listen
 
 IMAGES = Path(__file__).parent / "images"
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from commands import digit_photos
-from selex.review.session import Review
+from selex.review.core.session import Review
 
 hypothesis.settings.register_profile("default", max_examples=40, deadline=None, derandomize=True)
 hypothesis.settings.load_profile("default")

@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from selex import embed as embedding
+from selex.features import embed as embedding
 from selex.models import load_backbone
 
 ROWS, BATCH = 40, 4

@@ -10,7 +10,7 @@ import torch
 from conftest import blobs, half_labelled
 from selex import Level, bssk
 from selex.cluster.assign import Assigner, fit_assigner
-from selex.cluster.mixture import soften
+from selex.cluster.refine import soften
 from selex.cluster.rows import Rows
 
 

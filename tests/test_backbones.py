@@ -9,7 +9,7 @@ import layouts_for_tests as layouts
 import lite1_reference
 from selex.errors import InputError
 from selex.models import BACKBONES, default_backbone, load_backbone
-from selex.models.layouts import flat_tensors, network_state, resize_positions, vit_state
+from selex.models.convert import flat_tensors, network_state, resize_positions, vit_state
 from selex.models.weights import locate, read_checkpoint
 
 IMAGES = torch.randint(0, 256, (2, 3, 224, 224), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from selex.bench import paper
+from selex.bench.datasets.facts import facts
 from selex.bench.paper import find, main_rows, paper_rows, scores_of
 from selex.bench.suites import SUITES, TRAINING, suite
 from selex.config import SLIPS
-from selex.data.facts import facts
 from selex.errors import InputError
 from selex.types import Scores
 

@@ -12,8 +12,8 @@ from scipy.io import savemat
 
 import datasets_for_tests as official
 from datasets_for_tests import MINIATURES
-from selex.data.catalog import CATALOG, load_dataset
-from selex.data.cifar import read_pickle
+from selex.bench.datasets.catalog import CATALOG, load_dataset
+from selex.bench.datasets.cifar import read_pickle
 from selex.data.decode import decode
 from selex.errors import InputError, Note
 

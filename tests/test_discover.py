@@ -282,7 +282,7 @@ def test_a_second_run_in_the_folder_reuses_features(place):
     assert selex(*FIVE, cwd=place).returncode == 0
     before = (place / "run" / "embeddings.npy").stat()
     first = results(place / "run")
-    broken = ("selex.embed:_features", 1)  # embedding again would kill it
+    broken = ("selex.features.embed:_features", 1)  # embedding again would kill it
     done = selex(*FIVE, cwd=place, kill=broken)
     assert done.returncode == 0, done.stderr
     assert (place / "run" / "embeddings.npy").stat().st_mtime_ns == before.st_mtime_ns
@@ -375,11 +375,11 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_old_results(place):
 KILLS = [
     ("selex.data.fill:decode", 20),  # images half read
     ("selex.data.index:Index.save", 1),
-    ("selex.embed:_check_finite", 2),  # features half made
-    ("selex.feature_file:FeatureFile.finish", 1),
+    ("selex.features.embed:_check_finite", 2),  # features half made
+    ("selex.features.cache:FeatureFile.finish", 1),
     ("selex.discovery:hssk", 1),
     ("selex.run:write_csv", 1),
-    ("selex.model:to_bytes", 1),
+    ("selex.predictor:to_bytes", 1),
     ("selex.run:_to_disk", 5),
     ("selex.run:Run._settle", 1),
     ("shutil:rmtree", 2),  # results half in place
@@ -424,7 +424,7 @@ def test_kill_9_then_the_same_command(shared, kill, before):
     assert sorted(contents(shared / out)) == FILES
 
 
-@pytest.mark.parametrize("where", [("selex.data.fill:decode", 20), ("selex.embed:_check_finite", 2)], ids=str)
+@pytest.mark.parametrize("where", [("selex.data.fill:decode", 20), ("selex.features.embed:_check_finite", 2)], ids=str)
 def test_ctrl_c_is_one_line_and_can_be_gone_on_from(shared, where):
     out = f"stopped {where[1]}"
     command = (*FIVE, "--out", out, "--store", f"store {out}")

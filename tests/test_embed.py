@@ -15,10 +15,10 @@ from torch.nn.functional import normalize
 import layouts_for_tests as layouts
 import lite1_reference
 from embed_in_pieces import BATCH, ROWS, Noise
-from selex import embed as embedding
-from selex.data.views import Twice, fixed_places
-from selex.embed import embed
+from selex.data.crops import Twice, fixed_places
 from selex.errors import InputError
+from selex.features import embed as embedding
+from selex.features.embed import embed
 from selex.models import load_backbone
 from selex.models.fold import folded
 
@@ -194,7 +194,7 @@ def test_interrupted_and_resumed_is_bit_identical(at, backbone, tmp_path):
 def test_killed_outright_and_resumed_is_bit_identical(weights, backbone, tmp_path):
     out = tmp_path / "features.npy"
     program = Path(__file__).with_name("embed_in_pieces.py")
-    source = str(Path(embedding.__file__).parents[1])
+    source = str(Path(embedding.__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, str(program), str(weights), str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:

@@ -11,7 +11,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from conftest import blobs, half_labelled
 from selex import HierarchicalKMeans, InputError, Note, SemiSupervisedKMeans, Whitening, published, split_accuracy
-from selex.cluster.rehearsal import choose_sizes
+from selex.cluster.holdout import choose_sizes
 
 BOTH = pytest.mark.parametrize("estimator", [SemiSupervisedKMeans, HierarchicalKMeans])
 

@@ -17,13 +17,13 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from selex import export as module
 from selex.config import Config
 from selex.data.names import LONGEST, Names, safe_name
 from selex.data.table import read_table
 from selex.discovery import discover
 from selex.errors import InputError
-from selex.report import export as module
-from selex.report.export import FORMATS, export
+from selex.export import FORMATS, export
 from selex.run import Run
 
 LONG = "名" * 90  # 270 bytes: more than a file system takes

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from selex.checkpoint import Checkpoints
-from selex.data.views import DeviceImages, Looks, Place, Twice
-from selex.embed import embed
-from selex.launch import start
-from selex.methods import Task
+from selex.data.crops import DeviceImages, Looks, Place, Twice
+from selex.features.embed import embed
 from selex.models import load_backbone
 from selex.models.heads import ProjectionHead
-from selex.train import train
+from selex.training.checkpoint import Checkpoints
+from selex.training.distributed import start
+from selex.training.loop import train
+from selex.training.methods import Task
 from training_for_tests import TRAINED, digit_data, seen_twice, small, weights
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -66,7 +66,7 @@ def test_stopped_and_gone_on_with(data, tmp_path, name, options):
 @pytest.mark.parametrize("name", TRAINED)
 def test_recorded_steps_have_the_losses_of_plain_ones(data, monkeypatch, name):
     _, recorded = fit(name, data)
-    monkeypatch.setattr("selex.train._Loop._can_graph", lambda loop: False)
+    monkeypatch.setattr("selex.training.loop._Loop._can_graph", lambda loop: False)
     _, plain = fit(name, data)
     for a, b in zip(recorded, plain, strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-3)

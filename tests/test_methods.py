@@ -10,10 +10,10 @@ from torch.nn.functional import normalize
 from conftest import blobs, half_labelled
 from selex.cluster.hierarchy import hssk
 from selex.cluster.variant import Variant, published
-from selex.data.views import Looks
+from selex.data.crops import Looks
 from selex.errors import InputError
 from selex.losses import TargetVariant, cluster_radii, info_nce, radius_targets, supervised_contrastive, use_targets
-from selex.methods import METHODS, Batch, Task
+from selex.training.methods import METHODS, Batch, Task
 from selex.types import Hierarchy, Level
 from training_for_tests import TRAINED, batch, digit_data, loop, prepared, small, weights
 

@@ -180,7 +180,7 @@ def test_predict_refuses(home, tmp_path):
 
 def test_ctrl_c_writes_nothing(home):
     before = contents(home)
-    where = ("selex.model:embed", 1)
+    where = ("selex.predictor:embed", 1)
     done = selex("predict", "run", "photos", "--out", "x.csv", "--store", "store", cwd=home, interrupt=where)
     assert done.returncode == 130
     assert done.stderr == "stopped; nothing was written\n"

@@ -9,16 +9,16 @@ import torch
 
 import selex as package
 from commands import contents, digit_photos, refused, selex
-from selex.checkpoint import Checkpoints, newest
 from selex.config import PHOTOS
 from selex.errors import InputError, Note
-from selex.methods import Task
-from selex.train import _Loop
+from selex.training.checkpoint import Checkpoints, newest
+from selex.training.loop import _Loop
+from selex.training.methods import Task
 from training_for_tests import TRAINED, digit_data, fit, seen_twice, small, weights, without_times
 
 TINY = ("--backbone", "tiny-vit", "--categories", 5, "--batch", 16, "--lr", 0.01, "--store", "store")
 DISCOVER = ("discover", "photos", *TINY, "--method", "selex", "--epochs", 3)
-STEP = "selex.train:_Loop.step"  # three an epoch
+STEP = "selex.training.loop:_Loop.step"  # three an epoch
 
 
 def found(run):
@@ -59,7 +59,7 @@ def undisturbed(home):
 STOPS = [
     ((), ("kill", STEP, 5)),  # in the middle of the second epoch
     ((), ("kill", STEP, 1)),
-    ((), ("kill", "selex.checkpoint:torch.save", 2)),
+    ((), ("kill", "selex.training.checkpoint:torch.save", 2)),
     ((), ("kill", "selex.discovery:predict", 1)),  # trained, not yet sorted
     ((), ("interrupt", STEP, 8)),
     (("--interval", 2), ("kill", STEP, 5)),

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from review_runs import made_up_run, small_run
 from selex.errors import InputError
-from selex.review.decisions import FIELDS, Decision, Refused
-from selex.review.ledger import FILE, Ledger
-from selex.review.outcome import compare, corrected, labels_of, reviewed
-from selex.review.overview import Overview
-from selex.review.results import Results
-from selex.review.session import Conflict, Review
-from selex.review.similar import Space
-from selex.review.split import parts_of
-from selex.review.state import FREE, HELD, JUNK, UNSURE, State
-from selex.review.suggest import ideas
-from selex.review.timeline import DECIDE, REDO, UNDO, Event, Timeline
+from selex.review.core.decisions import FIELDS, Decision, Refused
+from selex.review.core.ledger import FILE, Ledger
+from selex.review.core.outcome import compare, corrected, labels_of, reviewed
+from selex.review.core.overview import Overview
+from selex.review.core.results import Results
+from selex.review.core.session import Conflict, Review
+from selex.review.core.similar import Space
+from selex.review.core.split import parts_of
+from selex.review.core.state import FREE, HELD, JUNK, UNSURE, State
+from selex.review.core.suggest import ideas
+from selex.review.core.timeline import DECIDE, REDO, UNDO, Event, Timeline
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_a_file_that_is_not_ours_is_left_alone(folder):
 
 
 def test_a_locked_file_is_said_to_be_locked(folder, monkeypatch):
-    monkeypatch.setattr("selex.review.ledger._WAIT", 0.05)
+    monkeypatch.setattr("selex.review.core.ledger._WAIT", 0.05)
     Ledger(folder).close()
     db = sqlite3.connect(folder / FILE)
     db.execute("BEGIN EXCLUSIVE")

@@ -16,13 +16,13 @@ from review_runs import small_run
 from selex import Config, Run, discover
 from selex.config import Training
 from selex.errors import InputError
-from selex.review.again import LABELS, again
-from selex.review.decisions import Decision
-from selex.review.job import Job, work
-from selex.review.ledger import FILE
-from selex.review.outcome import labels_of
-from selex.review.session import Review
-from selex.review.views import Views
+from selex.review.core.decisions import Decision
+from selex.review.core.ledger import FILE
+from selex.review.core.outcome import labels_of
+from selex.review.core.session import Review
+from selex.review.recluster import LABELS, again
+from selex.review.server.job import Job, work
+from selex.review.server.views import Views
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +237,7 @@ def test_a_failure_of_the_work_is_told(folder, monkeypatch):
     def broken(*arguments, **options):
         raise MemoryError("too much")
 
-    monkeypatch.setattr("selex.review.again.again", broken)
+    monkeypatch.setattr("selex.review.recluster.again", broken)
     here, there = multiprocessing.Pipe(duplex=False)
     with pytest.raises(MemoryError):
         work(folder, there)

@@ -15,11 +15,11 @@ from starlette.testclient import TestClient
 
 from commands import refused, selex
 from review_runs import made_up_run, small_run
-from selex.review.app import create_app, schema_of
-from selex.review.guard import Door
-from selex.review.ledger import FILE
-from selex.review.serve import _door
-from selex.review.session import Review
+from selex.review.core.ledger import FILE
+from selex.review.core.session import Review
+from selex.review.server.app import create_app, schema_of
+from selex.review.server.guard import Door
+from selex.review.server.serve import _door
 from selex.run import _locked
 
 NASTY = "<img src=x onerror=alert(1)>\"'&"
@@ -352,7 +352,7 @@ def test_photos_that_are_gone_are_grey_and_noted(tmp_path):
 def test_thumbnails_are_made_once(client, monkeypatch):
     first = client.get("/thumb/3")
     assert "max-age" in first.headers["cache-control"]
-    monkeypatch.setattr("selex.review.pictures.thumbnail", lambda path, side: pytest.fail("made again"))
+    monkeypatch.setattr("selex.review.server.pictures.thumbnail", lambda path, side: pytest.fail("made again"))
     assert client.get("/thumb/3").content == first.content
 
 
@@ -386,8 +386,8 @@ def test_the_server_needs_no_torch(folder):
     code = "\n".join(
         [
             "import sys; from pathlib import Path",
-            "from selex.review.app import create_app; from selex.review.guard import Door",
-            "from selex.review.session import Review",
+            "from selex.review.server.app import create_app; from selex.review.server.guard import Door",
+            "from selex.review.core.session import Review",
             f"app = create_app(Review(Path({str(folder)!r})), Door(1)); app.state.views.category(3)",
             "assert not {'torch', 'sklearn', 'timm'} & set(sys.modules), 'heavy'",
         ]

@@ -10,14 +10,14 @@ from timm.data import ImageNetInfo
 from typer.testing import CliRunner
 
 import datasets_for_tests as official
-import selex.data.check
-import selex.data.splits
+import selex.bench.datasets.check
+import selex.bench.datasets.splits
 from datasets_for_tests import MINIATURES
+from selex.bench.datasets.catalog import Dataset, Part, load_dataset
+from selex.bench.datasets.check import check, file_list_hash
+from selex.bench.datasets.facts import agrees, facts
+from selex.bench.datasets.splits import draw_labelled, load_benchmark, long_tail, missing, split
 from selex.cli.data import app
-from selex.data.catalog import Dataset, Part, load_dataset
-from selex.data.check import check, file_list_hash
-from selex.data.facts import agrees, facts
-from selex.data.splits import draw_labelled, load_benchmark, long_tail, missing, split
 from selex.errors import InputError
 
 KNOWN = {
@@ -52,7 +52,7 @@ def whole(tmp_path, monkeypatch):
             md5={},
         )
         mine = replace(mine, **more)
-        for module in (selex.data.splits, selex.data.check):
+        for module in (selex.bench.datasets.splits, selex.bench.datasets.check):
             monkeypatch.setattr(module, "facts", lambda name: mine)
         return tmp_path
 

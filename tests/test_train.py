@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from selex import train as loop_module
-from selex.checkpoint import Checkpoints
 from selex.cluster import balance
 from selex.errors import InputError
-from selex.launch import start
-from selex.methods import Task
-from selex.speed import Graph, same_bits
-from selex.train import Watch, check, draw
+from selex.training import loop as loop_module
+from selex.training.checkpoint import Checkpoints
+from selex.training.cuda import Graph, same_bits
+from selex.training.distributed import start
+from selex.training.loop import Watch, check, draw
+from selex.training.methods import Task
 from training_for_tests import TRAINED, batch, digit_data, fit, loop, small, weights, without_times
 
 GOLDEN = Path(__file__).parent / "golden"

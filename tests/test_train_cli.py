@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import selex as package
 from commands import contents, refused, selex
 from selex.config import PHOTOS, Training
-from selex.fit import Ways
+from selex.training.fit import Ways
 from test_discover import FILES
 
 TINY = ("--backbone", "tiny-vit", "--categories", 5)
@@ -94,7 +94,7 @@ def test_train_goes_on_from_a_frozen_run(place):
     assert selex("discover", "photos", *TINY, "--out", "run", cwd=place).returncode == 0
     frozen = contents(place / "run")
     assert sorted(frozen) == FILES
-    kill = ("selex.train:_Loop.step", 2)
+    kill = ("selex.training.loop:_Loop.step", 2)
     assert selex("train", "run", *SHORT, "--method", "gcd", cwd=place, kill=kill).returncode == -9
     kept = {name: data for name, data in contents(place / "run").items() if name in FILES and name != "metrics.jsonl"}
     assert kept == {name: data for name, data in frozen.items() if name != "metrics.jsonl"}  # until there is better

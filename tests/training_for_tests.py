@@ -7,13 +7,13 @@ import torch
 
 from commands import digit_photos
 from selex.config import Training
+from selex.data.crops import HostImages, Twice
 from selex.data.store import ImageStore
 from selex.data.table import read_table
-from selex.data.views import HostImages, Twice
-from selex.launch import start
-from selex.methods import METHODS, Batch, Task
 from selex.models import load_backbone
-from selex.train import Data, _Loop, train
+from selex.training.distributed import start
+from selex.training.loop import Data, _Loop, train
+from selex.training.methods import METHODS, Batch, Task
 
 CROP = 28
 TASK = Task(5, 3)
@@ -48,7 +48,7 @@ def fit(method, data, seed=0, **more):
 
 def loop(method, data, seed=0):
     """The parts of a training, before its first step."""
-    from selex.train import Watch
+    from selex.training.loop import Watch
 
     return _Loop(method, data, seed, start("cpu"), None, Watch(), False)
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from selex.discovery import discover
     from selex.errors import InputError, Note
     from selex.metrics import ari, nmi, split_accuracy
-    from selex.model import Model, load
+    from selex.predictor import Model, load
     from selex.run import Run
     from selex.types import UNLABELLED, Hierarchy, KEstimate, Level, Scores
 
 __version__ = "0.1.0"
 
-# Matrix products that are the same in every bit each time, see `speed.same_bits`: torch looks at this once, at the
-# first product on a GPU, which may come long before training.
+# Matrix products that are the same in every bit each time, see `training.cuda.same_bits`: torch looks at this once, at
+# the first product on a GPU, which may come long before training.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 # Where each public name lives. Imported when first used: `selex --help` must not wait for torch.
@@ -34,7 +34,7 @@ _HOMES = {
     "InputError": "errors",
     "KEstimate": "types",
     "Level": "types",
-    "Model": "model",
+    "Model": "predictor",
     "Note": "errors",
     "Run": "run",
     "Scores": "types",
@@ -48,7 +48,7 @@ _HOMES = {
     "discover": "discovery",
     "estimate_k": "cluster.estimate_k",
     "hssk": "cluster.hierarchy",
-    "load": "model",
+    "load": "predictor",
     "nmi": "metrics",
     "published": "cluster.variant",
     "split_accuracy": "metrics",

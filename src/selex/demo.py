@@ -18,12 +18,12 @@ from selex.config import Config, Training
 from selex.data.clusters import write_columns
 from selex.discovery import discover
 from selex.errors import InputError
-from selex.fit import Ways
 from selex.metrics import split_accuracy
-from selex.model import NOTHING, load
+from selex.predictor import NOTHING, load
 from selex.report.html import write_report
 from selex.report.plots import plot_examples
 from selex.run import Run
+from selex.training.fit import Ways
 from selex.types import Scores
 
 N_KNOWN, N_CATEGORIES, N_NEW = 5, 10, 197

@@ -12,26 +12,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from selex.closer import look_closer
 from selex.cluster.assign import fit_assigner
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
-from selex.cluster.rehearsal import choose_sizes, held_out_temperature
-from selex.cluster.scatter import Evening, evening
+from selex.cluster.holdout import choose_sizes, held_out_temperature
+from selex.cluster.whiten import Evening, evening
 from selex.config import Config
 from selex.data.clusters import Columns, category_names, cluster_columns
+from selex.data.crops import near
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable, read_table
-from selex.data.views import near
-from selex.embed import embed
 from selex.errors import InputError
-from selex.fit import Ways, fit, follow, make_method, predict
-from selex.launch import start
-from selex.model import Model, load_backbone_for, store_folder
+from selex.features.attention_crop import look_closer
+from selex.features.embed import embed
 from selex.models.backbones import Backbone
-from selex.models.halves import trained_weights
+from selex.models.trunk import trained_weights
+from selex.predictor import Model, load_backbone_for, store_folder
 from selex.progress import estimate_bar, progress_bar
 from selex.run import Run
+from selex.training.distributed import start
+from selex.training.fit import Ways, fit, follow, make_method, predict
 from selex.types import Hierarchy, KEstimate, Sizes
 
 Tell = Callable[[str], None]

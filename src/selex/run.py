@@ -28,8 +28,8 @@ import pyarrow.parquet as parquet
 from selex import __version__
 from selex.config import Config
 from selex.data.clusters import Columns, write_columns
-from selex.data.files import first_line, whole, write_csv
 from selex.errors import InputError
+from selex.io import first_line, whole, write_csv
 
 FORMAT = 1
 """Changes when a run folder's files do, so that an older program does not misread a newer one."""

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from selex.data.files import first_line, whole
 from selex.errors import InputError
+from selex.io import first_line, whole
 from selex.types import Scores
 
 FORMAT = 1

@@ -15,21 +15,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from selex.bench.datasets.splits import Benchmark, Split, draw_labelled, load_benchmark, long_tail
 from selex.bench.results import VERSIONS, Result
 from selex.bench.suites import Row
 from selex.cluster.kmeans import bssk
 from selex.config import METHODS, Config, Training
-from selex.data.files import column, read_csv
 from selex.data.labels import encode
-from selex.data.splits import Benchmark, Split, draw_labelled, load_benchmark, long_tail
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable
 from selex.discovery import discover
 from selex.errors import InputError
-from selex.fit import Ways
+from selex.io import column, read_csv
 from selex.metrics import split_accuracy
-from selex.model import load, store_folder
+from selex.predictor import load, store_folder
 from selex.run import Run, versions
+from selex.training.fit import Ways
 from selex.types import Scores
 
 MAIN = Row("")

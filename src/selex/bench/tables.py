@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import chain
 
 from selex.bench import paper
+from selex.bench.datasets.facts import facts
 from selex.bench.groups import Part, Seeds, Setting, Version, average, by_row, by_setting, spread
 from selex.bench.render import Column, Table
 from selex.bench.results import Result
 from selex.bench.suites import SUITES, Row, Suite, suite
-from selex.data.facts import facts
 from selex.errors import InputError
 from selex.types import Scores
 

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -14,6 +15,7 @@ from selex.errors import InputError, Note
 
 app = typer.Typer(name="selex", pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `selex discover` wrote.")]
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="The same seed gives the same result on the same device.")]
 Unbalanced = Annotated[
     bool, typer.Option("--unbalanced", help="Categories of very different size: do not balance clusters.")

@@ -194,7 +194,7 @@ def table(
     from selex.bench.results import read_results
     from selex.bench.suites import suite as find_suite
     from selex.bench.tables import Show, make_tables
-    from selex.data.files import check_target, whole
+    from selex.io import check_target, whole
 
     find_suite(suite)
     if out:
@@ -222,8 +222,8 @@ def plot(
     """
     from selex.bench.plots import figures
     from selex.bench.results import read_results
-    from selex.data.files import check_target
     from selex.errors import InputError
+    from selex.io import check_target
     from selex.report.plots import is_plot, save
 
     drawn = figures(read_results(results, mixed_versions))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from selex.data.check import Finding
+    from selex.bench.datasets.check import Finding
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -30,7 +30,7 @@ def check(
 
     Example: `selex data check cub --root datasets/CUB_200_2011`
     """
-    from selex.data.check import check as check_dataset
+    from selex.bench.datasets.check import check as check_dataset
 
     findings = check_dataset(name, root)
     for line in _table(findings):

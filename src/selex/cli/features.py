@@ -56,13 +56,13 @@ def cluster(
     """
     from selex.cluster.estimators import encode
     from selex.cluster.hierarchy import hssk
+    from selex.cluster.holdout import choose_sizes
     from selex.cluster.kmeans import distances_to_own
-    from selex.cluster.rehearsal import choose_sizes
     from selex.cluster.variant import Variant
     from selex.cluster.variant import published as published_variant
     from selex.config import check_sizes
     from selex.data.clusters import category_names, cluster_columns, is_clusters_table, write_columns
-    from selex.data.files import check_target
+    from selex.io import check_target
 
     count = parse_count(categories)
     check_sizes(sizes)
@@ -129,7 +129,7 @@ def estimate(
     Example: `selex estimate features.npz --labels labels.csv`
     """
     from selex.cluster.estimators import encode
-    from selex.data.files import check_target
+    from selex.io import check_target
     from selex.report.plots import check_ending, is_plot, plot_estimate
 
     check_ending(out)
@@ -221,7 +221,7 @@ def _read(features: Path, labels: Path | None, normalize: bool) -> tuple[Any, li
 
 def _evened(values: Any, known: Any, amount: float) -> Any:
     """Features as they are clustered."""
-    from selex.cluster.scatter import evening
+    from selex.cluster.whiten import evening
 
     even = evening(values, known, amount)
     return even(values) if even else values

@@ -15,6 +15,7 @@ from selex.cli.app import (
     Closer,
     Levels,
     Restarts,
+    RunFolder,
     Seed,
     Sizes,
     Unbalanced,
@@ -31,7 +32,6 @@ from selex.progress import progress_bar
 if TYPE_CHECKING:
     from selex.run import Run
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `selex discover` wrote.")]
 Device = Annotated[
     str, typer.Option(metavar="auto|cpu|cuda", help="Where the backbone runs; `auto` takes a GPU if there is one.")
 ]
@@ -99,9 +99,9 @@ def discover(
 
     Example: `selex discover photos --categories auto --out birds`
     """
-    from selex.fit import interrupted
     from selex.models import default_backbone
     from selex.run import Run
+    from selex.training.fit import interrupted
 
     place = find_device(device)
     if again:
@@ -148,8 +148,8 @@ def train(
 
     Example: `selex train birds --epochs 50`
     """
-    from selex.fit import interrupted
     from selex.run import Run
+    from selex.training.fit import interrupted
 
     opened = Run.open(run)
     store = store or opened.store
@@ -163,7 +163,7 @@ def _discover(
 ) -> None:
     """Do the job and say what was found."""
     from selex.discovery import discover as run_discover
-    from selex.fit import Ways
+    from selex.training.fit import Ways
 
     ways = Ways(restart=restart, tensorboard=tensorboard, progress=watched())
     done = "images and features" if config.method == "frozen" else "images, features and whole epochs"
@@ -206,8 +206,8 @@ def predict(
     Example: `selex predict birds new-photos --out predictions.csv`
     """
     from selex.data.clusters import is_predictions_table, write_columns
-    from selex.data.files import check_target
-    from selex.model import NOTHING, load
+    from selex.io import check_target
+    from selex.predictor import NOTHING, load
 
     check_target(out, [photos], is_predictions_table)
     model = load(run)
@@ -246,7 +246,7 @@ def export(
     Example: `selex export birds --to folders --out sorted`
     """
     from selex.cli.review import decided
-    from selex.report.export import export as run_export
+    from selex.export import export as run_export
     from selex.run import Run
 
     opened = Run.open(run)
@@ -296,7 +296,7 @@ def _summary(run: Run) -> None:
 
 
 def _skipped(run: Run) -> str:
-    from selex.data.files import read_csv
+    from selex.io import read_csv
 
     count = len(read_csv(run.folder / "skipped.csv")) - 1
     return f"; {count} more could not be read: see {run.folder / 'skipped.csv'}" if count else ""

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from selex.cli.app import app
-from selex.cli.photos import RunFolder
+from selex.cli.app import RunFolder, app
 from selex.progress import progress_bar
 
 
@@ -28,7 +27,7 @@ def report(
     Example: `selex report birds`
     """
     from selex.report.html import NAME, write_report
-    from selex.review.outcome import count_decisions
+    from selex.review.core.outcome import count_decisions
     from selex.run import Run
 
     opened = Run.open(run)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from selex.cli.app import app, resumable
-from selex.cli.photos import RunFolder
+from selex.cli.app import RunFolder, app, resumable
 from selex.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,14 +37,14 @@ def review(
 
     Example: `selex review birds`
     """
-    from selex.review.serve import serve
+    from selex.review.server.serve import serve
 
     serve(run, host=host, port=port, browser=not no_browser, tell=typer.echo)
 
 
 def continue_run(context: typer.Context, run: Path, summary: Callable[[Run], None], **options: Any) -> None:
     """`selex discover RUN --continue`: `summary` prints what a run found."""
-    from selex.review.again import again
+    from selex.review.recluster import again
 
     for name in context.params.keys() - _WITH_CONTINUE:
         source = context.get_parameter_source(name)
@@ -60,7 +59,7 @@ def continue_run(context: typer.Context, run: Path, summary: Callable[[Run], Non
 
 def decided(run: Run) -> Columns | None:
     """The categories of a run as they were decided; None where nothing was. Says so."""
-    from selex.review.outcome import reviewed
+    from selex.review.core.outcome import reviewed
 
     found = reviewed(run)
     if found is None:

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
-from selex.cluster.rehearsal import choose_sizes
+from selex.cluster.holdout import choose_sizes
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
-from selex.cluster.scatter import Evening, evening
 from selex.cluster.variant import Variant
+from selex.cluster.whiten import Evening, evening
 from selex.config import check_sizes
 from selex.errors import InputError
 from selex.types import UNLABELLED, Hierarchy, KEstimate, Sizes

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from selex.cluster.kmeans import Settings, as_data, novel_clusters, prepare, run
-from selex.cluster.mixture import check_sizes, softened
+from selex.cluster.refine import check_sizes, softened
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.variant import Variant
 from selex.errors import InputError

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selex.data.files import column, read_csv, write_csv
 from selex.errors import InputError
+from selex.io import column, read_csv, write_csv
 from selex.types import Hierarchy
 
 ROW_COLUMNS = ("row", "file", "file_name")

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selex.data.clusters import ROW_COLUMNS, Clusters
-from selex.data.files import column, first_line, read_csv
 from selex.errors import InputError
+from selex.io import column, first_line, read_csv
 
 LABEL_COLUMNS = ("label", "category", "class")
 _DAMAGED = (ValueError, OSError, EOFError, BadZipFile, zlib.error)

@@ -10,14 +10,14 @@
 """
 
 from selex.losses.contrastive import info_nce, logits, supervised_contrastive
-from selex.losses.distillation import mean_entropy, self_distillation, supervised_cross_entropy, teacher_temperature
-from selex.losses.expertise import (
+from selex.losses.selex import (
     prefix_distances,
     prefix_sizes,
     self_expertise,
     supervised_self_expertise,
     unsupervised_self_expertise,
 )
+from selex.losses.simgcd import mean_entropy, self_distillation, supervised_cross_entropy, teacher_temperature
 from selex.losses.similarity import prefix_products
 from selex.losses.targets import TargetVariant, cluster_radii, radius_targets, use_targets
 

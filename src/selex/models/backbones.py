@@ -20,9 +20,9 @@ from torch import nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from selex.errors import InputError
-from selex.models.layouts import State, flat_tensors, lite1_state, network_state, resize_positions, vit_state
+from selex.models.convert import State, flat_tensors, lite1_state, network_state, resize_positions, vit_state
+from selex.models.registry import BACKBONES, IMAGENET_MEAN, IMAGENET_STD, Spec
 from selex.models.sources import HubFile, Source, UrlFile, first_line
-from selex.models.table import BACKBONES, IMAGENET_MEAN, IMAGENET_STD, Spec
 from selex.models.tiny import tiny_vit
 from selex.models.weights import WeightFile, given_file, locate, read_checkpoint
 

@@ -19,8 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from selex.errors import InputError
+from selex.models.registry import BACKBONES
 from selex.models.sources import Source, Unavailable, check_digest, first_line
-from selex.models.table import BACKBONES
 
 
 class WeightFile(NamedTuple):

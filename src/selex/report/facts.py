@@ -13,10 +13,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from selex.data.files import first_line, read_csv
 from selex.data.table import real_path
 from selex.errors import InputError
-from selex.model import Model, load
+from selex.io import first_line, read_csv
+from selex.predictor import Model, load
 from selex.run import Run
 
 Floats = NDArray[np.float64]

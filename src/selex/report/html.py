@@ -10,8 +10,8 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from selex.data.files import check_target, whole
 from selex.errors import Note
+from selex.io import check_target, whole
 from selex.report import curves, plane
 from selex.report.pictures import MOST_ERRORS, Pictures, Progress, make_pictures
 from selex.report.summary import MOST_CARDS, Summary, summarise

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from selex.data.files import whole
 from selex.errors import InputError
+from selex.io import whole
 from selex.types import KEstimate
 
 _BLUE, _ORANGE = "#2a6f97", "#c8553d"

@@ -1,0 +1,1 @@
+"""The paper's benchmark datasets: their layouts on disk, their facts, their splits."""

@@ -1,0 +1,128 @@
+"""The benchmark's split of a dataset: known and novel classes, and which images of the known ones are labelled."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from selex.bench.datasets.catalog import Dataset, Part, load_dataset
+from selex.bench.datasets.facts import agrees, facts
+from selex.data.labels import encode
+from selex.data.table import ImageTable, Labels
+from selex.errors import InputError
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True, eq=False)
+class Benchmark:
+    """One part of a dataset as the benchmark sees it, in official row order.
+
+    Attributes:
+        table: the images; only labelled rows carry a label.
+        truth: class of every row, counting into `classes`; for scoring, never for training.
+        known: which rows are of a known class.
+        classes: names of all classes.
+        n_known: how many of them are known.
+    """
+
+    table: ImageTable
+    truth: Labels
+    known: Mask
+    classes: list[str]
+    n_known: int
+
+
+class Split(NamedTuple):
+    """The training part, in which categories are discovered, and the test part, of which no row is labelled."""
+
+    train: Benchmark
+    test: Benchmark
+
+
+def load_benchmark(name: str, root: str | os.PathLike[str], label_ratio: float = 0.5) -> Split:
+    """A dataset by name from its folder, split as published; one that is not whole is refused."""
+    dataset, published = load_dataset(name, root), facts(name)
+    advice = f"see selex data check {name} --root {os.fspath(root)}"
+    if absent := missing(dataset):
+        raise InputError(f"{dataset.root}: {len(absent)} images are missing or empty, first {absent[0]}; {advice}")
+    expected, found = (published.train, published.test), (len(dataset.train), len(dataset.test))
+    for word, many, count in zip(("training", "test"), expected, found, strict=True):
+        if not agrees(count, many):
+            raise InputError(f"{dataset.root}: {count} {word} images where {published.title} has {many}; {advice}")
+    return split(dataset, published.known, label_ratio)
+
+
+def split(dataset: Dataset, known_classes: frozenset[int], label_ratio: float = 0.5) -> Split:
+    """The one rule for all datasets: a share of the known classes' training rows keeps its label."""
+    if not 0 < label_ratio <= 1:
+        raise InputError(f"label ratio {label_ratio}: give a share above 0 and up to 1")
+    outside = [number for number in sorted(known_classes) if number >= len(dataset.classes)]
+    if outside:
+        raise InputError(f"{dataset.root}: has {len(dataset.classes)} classes, but class {outside[0]} should be known")
+    train, test = (np.isin(part.truth, list(known_classes)) for part in (dataset.train, dataset.test))
+    nobody = np.zeros(len(test), dtype=np.bool_)
+    return Split(
+        _benchmark(dataset, dataset.train, train, draw_labelled(train, label_ratio), len(known_classes)),
+        _benchmark(dataset, dataset.test, test, nobody, len(known_classes)),
+    )
+
+
+def draw_labelled(known: Mask, label_ratio: float = 0.5) -> Mask:
+    """Which rows keep their label: the published draw among the rows of known classes, in row order."""
+    rows = np.flatnonzero(known)
+    generator = np.random.RandomState(0)  # numpy's legacy generator: later ones draw other rows
+    chosen = generator.choice(len(rows), replace=False, size=int(label_ratio * len(rows)))
+    labelled = np.zeros(len(known), dtype=np.bool_)
+    labelled[rows[chosen]] = True
+    return labelled
+
+
+def long_tail(benchmark: Benchmark, imbalance: float, rng: np.random.Generator) -> Benchmark:
+    """The same part with its classes thinned, exponentially, to a long tail; rows stay in order.
+
+    The classes of each kind, known and novel, run in random order from their full size down to `1 / imbalance` of it.
+    Labelled and unlabelled rows of a class are thinned alike, and one of each is left: a known class stays known.
+    """
+    if not imbalance >= 1:
+        raise InputError(f"imbalance {imbalance}: give how many times larger the largest class is, at least 1")
+    shares = _tail_shares(benchmark, imbalance, rng)
+    labelled, kept = benchmark.table.labelled, list[int]()
+    for number, share in shares.items():
+        for held in (True, False):
+            rows = np.flatnonzero((benchmark.truth == number) & (labelled == held))
+            kept += rng.permutation(rows)[: max(1, round(share * len(rows)))].tolist()
+    rows = np.sort(np.array(kept, dtype=np.int64))
+    table, truth, known = benchmark.table.take(rows), benchmark.truth[rows], benchmark.known[rows]
+    return replace(benchmark, table=table, truth=truth, known=known)
+
+
+def missing(dataset: Dataset) -> list[str]:
+    """Names of the images that are not there or empty, as a broken download or an interrupted unpacking leaves them."""
+    names = [name for part in (dataset.train, dataset.test) if not part.images for name in part.files]
+    return [name for name in names if not _has_content(os.path.join(dataset.root, name))]
+
+
+def _tail_shares(benchmark: Benchmark, imbalance: float, rng: np.random.Generator) -> dict[int, float]:
+    """By class, the share of its rows that is left."""
+    shares: dict[int, float] = {}
+    for kind in (benchmark.known, ~benchmark.known):
+        classes = rng.permutation(np.unique(benchmark.truth[kind])).tolist()
+        shares |= {number: imbalance ** -(rank / max(1, len(classes) - 1)) for rank, number in enumerate(classes)}
+    return shares
+
+
+def _has_content(path: str) -> bool:
+    try:
+        return os.stat(path).st_size > 0
+    except OSError:
+        return False
+
+
+def _benchmark(dataset: Dataset, part: Part, known: Mask, labelled: Mask, n_known: int) -> Benchmark:
+    names = [dataset.classes[number] if held else "" for number, held in zip(part.truth, labelled, strict=True)]
+    table = ImageTable(part.files, *encode(names), dataset.root, dict(part.images))
+    return Benchmark(table, part.truth, known, dataset.classes, n_known)

@@ -1,0 +1,269 @@
+"""A run in the shape that other programs read: folders, tables, Label Studio tasks, a FiftyOne dataset.
+
+Originals are never moved or changed. What is written appears all at once, or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from selex.data.clusters import Columns, write_columns
+from selex.data.names import Names, safe_name
+from selex.data.table import real_path
+from selex.errors import InputError
+from selex.io import check_target, check_target_folder, whole, whole_folder
+from selex.run import Run
+
+Progress = Callable[[int, int], None]
+
+ORIGINALS = "originals.csv"
+"""In exported folders: where each image came from. It has the columns of a label file too."""
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written: how many images by hard link and by copy (none where they stay in place), what to do next."""
+
+    out: Path
+    images: int
+    categories: int
+    linked: int
+    copied: int
+    advice: str
+
+
+@dataclass(frozen=True)
+class Format:
+    """One way to export: what writes it and says what to do with it, whether it is a folder, and one with images."""
+
+    write: Callable[[_Job, Path], str]
+    folder: bool
+    images: bool
+
+
+@dataclass
+class _Job:
+    """What is exported, and how many images have been put in place."""
+
+    table: Columns
+    classes: list[str]
+    root: str
+    paths: list[str]
+    out: Path
+    copy: bool
+    progress: Progress
+    linked: int = 0
+    copied: int = 0
+
+    def place(self, targets: Sequence[Path]) -> None:
+        """Each image at its target: a hard link, or a copy where that was asked for or there can be no link."""
+        for done, (path, target) in enumerate(zip(self.paths, targets, strict=True), 1):
+            real = os.path.realpath(path)  # of a symbolic link the file it leads to
+            if not self.copy and _link(real, target):
+                self.linked += 1
+            else:
+                _copy(real, target)
+                self.copied += 1
+            self.progress(done, len(targets))
+
+
+def export(
+    run: Run,
+    to: str,
+    out: Path,
+    copy: bool = False,
+    progress: Progress = lambda done, total: None,
+    table: Columns | None = None,
+) -> Exported:
+    """Write the categories of a run for another program, or for a person with a file manager.
+
+    Args:
+        run: a finished run.
+        to: one of `FORMATS`.
+        out: the folder or file to write; a folder must be new or empty.
+        copy: copy images, rather than linking to them where the disk allows that.
+        progress: called with how many images are in place, and of how many.
+        table: the clusters table as a person has corrected it, in place of the run's own.
+
+    Returns:
+        What was written.
+    """
+    if to not in FORMATS:
+        raise InputError(f"--to {to}: give one of {', '.join(FORMATS)}")
+    form, out = FORMATS[to], Path(out)
+    if copy and not form.images:
+        raise InputError(f"--copy: --to {to} writes no images; leave it out")
+    _check_place(run, form, out)
+    names = [] if table else run.hierarchy["names"]  # of corrected categories only those that have images
+    table = table or run.clusters.to_pydict()
+    classes = list(dict.fromkeys([*names, *table["category"]]))
+    root = str(run.root)
+    job = _Job(table, classes, root, [real_path(root, file) for file in table["file"]], out, copy, progress)
+    if form.folder:
+        _check_images(job.paths)
+        with whole_folder(out) as stage:
+            advice = form.write(job, stage)
+    else:
+        advice = form.write(job, out)
+    return Exported(out, len(table["file"]), len(set(table["category"])), job.linked, job.copied, advice)
+
+
+def _folders(job: _Job, stage: Path) -> str:
+    """A folder for each category, and a table that says where each image came from."""
+    folders = Names()
+    folders.take(ORIGINALS)
+    # whose name can be a folder's has it, before another name is changed into the same
+    in_turn = sorted(job.classes, key=lambda category: safe_name(category) != category)
+    folder_of = {category: folders.take(category) for category in in_turn}
+    inside = {category: Names() for category in job.classes}
+    files = []
+    for file, category in zip(job.table["file"], job.table["category"], strict=True):
+        name = inside[category].take(*os.path.splitext(os.path.basename(file)))
+        files.append(f"{folder_of[category]}/{name}")
+    for category in dict.fromkeys(job.table["category"]):
+        (stage / folder_of[category]).mkdir()
+    job.place([stage / file for file in files])
+    columns = {name: job.table[name] for name in ("category", "confidence", "file")}
+    names = ("file_name", "label", "confidence", "original")
+    write_columns(stage / ORIGINALS, dict(zip(names, [files, *columns.values()], strict=True)))
+    return f"look through the folders, one for each category; {ORIGINALS} says where each image came from"
+
+
+def _csv(job: _Job, out: Path) -> str:
+    write_columns(out, _with_path(job))
+    return f"open it in a spreadsheet, or with pandas.read_csv({str(job.out)!r})"
+
+
+def _parquet(job: _Job, out: Path) -> str:
+    with whole(out) as partial:
+        parquet.write_table(pa.table(_with_path(job)), partial)
+    return f"open it with pandas.read_parquet({str(job.out)!r})"
+
+
+def _label_studio(job: _Job, stage: Path) -> str:
+    """Tasks with predictions, and the labelling interface that they fit."""
+    # the folder that all images are in: that of the run, unless a table named others
+    photos = Path(os.path.commonpath([job.root, *map(os.path.dirname, job.paths)]))
+    # Label Studio refuses to serve its document root itself, only a folder in it
+    places = [Path(os.path.relpath(path, photos.parent)).as_posix() for path in job.paths]
+    tasks = [_task(job.table, row, place) for row, place in enumerate(places)]
+    (stage / "tasks.json").write_text(json.dumps(tasks, indent=1))
+    view = ElementTree.Element("View")
+    ElementTree.SubElement(view, "Image", name="image", value="$image")
+    choices = ElementTree.SubElement(view, "Choices", name="category", toName="image", choice="single")
+    for name in job.classes:
+        ElementTree.SubElement(choices, "Choice", value=_xml_text(name))
+    ElementTree.indent(view)
+    ElementTree.ElementTree(view).write(stage / "config.xml", encoding="utf-8")
+    return (
+        "start Label Studio with LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and "
+        f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={photos.parent}, make a project with config.xml as its labelling "
+        f"interface, add {photos} as local storage (do not sync it), import tasks.json"
+    )
+
+
+def _fiftyone(job: _Job, stage: Path) -> str:
+    """Images in `data`; in `labels.json` the class and confidence of each, by its name without the ending."""
+    names = Names()
+    parts = [os.path.splitext(os.path.basename(file)) for file in job.table["file"]]
+    keys = [names.take(stem) for stem, _ in parts]
+    (stage / "data").mkdir()
+    job.place([stage / "data" / f"{key}{ending}" for key, (_, ending) in zip(keys, parts, strict=True)])
+    number = {name: position for position, name in enumerate(job.classes)}
+    rows = zip(keys, job.table["category"], job.table["confidence"], strict=True)
+    labels = {key: {"label": number[category], "confidence": sure} for key, category, sure in rows}
+    (stage / "labels.json").write_text(json.dumps({"classes": job.classes, "labels": labels}, indent=1))
+    kind = "fiftyone.types.FiftyOneImageClassificationDataset"
+    return f"open it with fiftyone.Dataset.from_dir({str(job.out)!r}, dataset_type={kind})"
+
+
+FORMATS = {
+    "folders": Format(_folders, folder=True, images=True),
+    "csv": Format(_csv, folder=False, images=False),
+    "parquet": Format(_parquet, folder=False, images=False),
+    "label-studio": Format(_label_studio, folder=True, images=False),
+    "fiftyone": Format(_fiftyone, folder=True, images=True),
+}
+"""What `--to` may say."""
+
+
+def _check_place(run: Run, form: Format, out: Path) -> None:
+    photos = Path(run.config.photos)
+    if run.config.photos and photos.is_dir() and out.resolve().is_relative_to(photos.resolve()):
+        raise InputError(f"{out}: is inside the folder of photos, which stays as it is; choose another --out")
+    if form.folder:
+        check_target_folder(out)
+    else:
+        check_target(out, [run.folder / f"clusters.{kind}" for kind in ("csv", "parquet")], _is_exported_table)
+
+
+def _check_images(paths: Sequence[str]) -> None:
+    gone = [path for path in paths if not os.path.isfile(path)]
+    if gone:
+        more = f" (nor {len(gone) - 1} more)" if gone[1:] else ""
+        raise InputError(f"{gone[0]} is not there any more{more}; put the photos back, or run `selex discover` again")
+
+
+def _is_exported_table(path: Path) -> bool:
+    """Whether a file is a table that an earlier export wrote."""
+    try:
+        header: list[str] = parquet.read_schema(path).names
+    except (pa.ArrowException, OSError):
+        with path.open(encoding="utf-8", errors="replace") as file:
+            header = file.readline().rstrip("\n").split(",")
+    return header[:3] == ["file", "cluster", "category"] and header[-1] == "path"
+
+
+def _with_path(job: _Job) -> Columns:
+    """The clusters table and where each image is, spelled as in the table."""
+    return {**job.table, "path": [os.path.normpath(os.path.join(job.root, file)) for file in job.table["file"]]}
+
+
+def _task(table: Columns, row: int, place: str) -> dict[str, Any]:
+    """What Label Studio is to show of an image, and what it is thought to be."""
+    image = f"/data/local-files/?d={quote(os.fsencode(place))}"
+    choice = {
+        "id": f"row-{row}",
+        "from_name": "category",
+        "to_name": "image",
+        "type": "choices",
+        "value": {"choices": [_xml_text(table["category"][row])]},
+    }
+    about = {name: table[name][row] for name in ("file", "known", "labelled", "runner_up", "distance")}
+    prediction = {"model_version": "selex", "score": table["confidence"][row], "result": [choice]}
+    return {"data": {"image": image, **about}, "predictions": [prediction]}
+
+
+def _xml_text(text: str) -> str:
+    """Text without the control characters that XML has no way to write."""
+    return _NOT_XML.sub("\ufffd", text)
+
+
+def _link(source: str, target: Path) -> bool:
+    """Whether a hard link could be made: not to another disk, nor on file systems that have none."""
+    try:
+        os.link(source, target)
+    except OSError:
+        return False
+    return True
+
+
+def _copy(source: str, target: Path) -> None:
+    try:
+        shutil.copy2(source, target)
+    except OSError as error:
+        raise InputError(f"{source}: cannot be copied ({error.strerror or error})") from None

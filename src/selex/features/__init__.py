@@ -1,0 +1,1 @@
+"""Backbone and images in, features out."""

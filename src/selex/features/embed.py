@@ -1,0 +1,275 @@
+"""Backbone + images -> L2-normalised features, in row order; interrupted work goes on where it stopped."""
+
+# n images, d dims of the feature
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch.nn.functional import normalize
+
+from selex.config import check_views
+from selex.data.crops import Place, fixed_places, framings
+from selex.errors import InputError
+from selex.features.cache import FeatureFile, Features, Standing
+from selex.models.backbones import Backbone
+from selex.models.fold import folded
+
+CPU_BATCH = 32
+GPU_BATCH = 512
+BYTES_PER_IMAGE = 32 << 20
+"""Generous guess of the GPU memory one image takes on its way through a ViT-B."""
+SAVE_EVERY = 1.0
+"""Seconds between two notes of how far the work is: the most that a crash can lose."""
+
+
+class Images(Protocol):
+    """Images by row."""
+
+    @property
+    def key(self) -> str:
+        """Changes whenever an image does: features on disk remember what they are of. Read only with `out`."""
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+
+    def centre_crops(self, rows: np.ndarray[Any, Any], crop: int) -> torch.Tensor:
+        """Centre crops (rows, 3, crop, crop), uint8, of the rows with these numbers."""
+
+
+def embed(
+    backbone: Backbone,
+    images: Images,
+    out: str | Path | None = None,
+    *,
+    device: str | torch.device,
+    batch_size: int | None = None,
+    views: int = 1,
+    progress: bool = False,
+    compile: bool = False,
+    doing: str = "embedding",
+) -> Features:
+    """Features (n, d) of all images, float32 and L2-normalised, in row order.
+
+    With `out`, a `.npy` file that the result is mapped from: it is there once all rows are done, and only then. Until
+    then the rows done are in `out` + ".part", and a call with the same backbone and images goes on from there.
+    `compile` speeds up a GPU after a minute of compiling. With `views` of 2 or 10 a feature is the mean over so many
+    fixed views of an image, see `fixed_places`: images must have `crops` as `HostImages` do, and it takes so many times
+    as long. Of images that are looked at `Twice` it is the mean over those of both framings. The bar says what it is
+    `doing`.
+    """
+    if batch_size is not None and batch_size < 1:
+        raise InputError(f"batch_size is {batch_size}, must be at least 1")
+    check_views(views)
+    if views > 1 and not hasattr(images, "crops"):
+        raise InputError(
+            f"{views} views need images with `crops`, such as HostImages; {type(images).__name__} has none"
+        )
+    device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device is {device}, but no GPU can be used here")
+    size = batch_size or max(1, default_batch(device) // (views * len(framings(images))))
+    work = _Work(backbone, images, device, size, compile, views, doing)
+    if out is not None:
+        return _embed_to(Path(out), work, batch_size, progress)
+    features = np.empty((len(images), backbone.dim), dtype=np.float32)
+    _fill(features, 0, work, progress, lambda done: None)
+    return features
+
+
+def default_batch(device: torch.device) -> int:
+    """Images in one batch: as many as a GPU's free memory surely takes, a few on CPU."""
+    if device.type != "cuda":
+        return CPU_BATCH
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(1, min(GPU_BATCH, free // BYTES_PER_IMAGE))
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is to be done, and in batches of which size."""
+
+    backbone: Backbone
+    images: Images
+    device: torch.device
+    size: int
+    compile: bool
+    views: int = 1
+    doing: str = "embedding"
+
+    @property
+    def looks(self) -> int:
+        """Crops of an image: views of each framing."""
+        return self.views * len(framings(self.images))
+
+    def crops(self, rows: np.ndarray[Any, Any]) -> torch.Tensor:
+        """All views of some rows, (framings × views × rows, 3, crop, crop), one of all of them after the other."""
+        crop = self.backbone.crop
+        if self.views == 1:
+            made = [images.centre_crops(rows, crop) for images in framings(self.images)]
+        else:
+            place = Place.join(*fixed_places(len(rows), self.views))
+            made = [images.crops(np.tile(rows, self.views), place, crop) for images in framings(self.images)]
+        return made[0] if len(made) == 1 else torch.cat(made)
+
+
+def _embed_to(out: Path, work: _Work, asked_size: int | None, progress: bool) -> Features:
+    key = f"{work.backbone.name} {work.backbone.fingerprint()} {work.images.key}"
+    key += f" {work.views} views" if work.views > 1 else ""
+    file = FeatureFile(out, Standing(key, len(work.images), work.backbone.dim, work.size))
+    if file.complete:
+        return file.read()
+    # The batches of before, unless asked otherwise: then the features are the same to the last bit.
+    size = asked_size or file.standing.batch_size
+    _fill(file.rows(), file.standing.done, replace(work, size=size), progress, file.save)
+    return file.finish()
+
+
+def _fill(features: Features, done: int, work: _Work, progress: bool, save: Callable[[int], None]) -> None:
+    """Write the features of rows `done` … n - 1; what is done when it is interrupted is kept and noted."""
+    saved, saved_at = done, time.monotonic()
+    try:
+        with (
+            _evaluating(work.backbone, work.device),
+            _bar(work.doing, len(work.images), done, progress) as advance,
+            closing(_features(work, done)) as pieces,
+        ):
+            for piece in _one_behind(pieces):
+                _check_finite(piece, done)
+                features[done : done + len(piece)] = piece.cpu().numpy()
+                done += len(piece)
+                advance(len(piece))
+                if time.monotonic() - saved_at > SAVE_EVERY:
+                    _flush(features)
+                    save(done)
+                    saved, saved_at = done, time.monotonic()
+    finally:
+        if done > saved:
+            _flush(features)
+            save(done)
+
+
+def _flush(features: Features) -> None:
+    if isinstance(features, np.memmap):
+        features.flush()
+
+
+def _check_finite(features: torch.Tensor, first_row: int) -> None:
+    finite = features.isfinite().all(dim=1)
+    if not finite.all():
+        row = first_row + int((~finite).nonzero()[0, 0])
+        raise InputError(f"the backbone gives no finite feature for row {row}: its weights may be damaged")
+
+
+def _one_behind(items: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Each item once the next is under way: a GPU goes on working while a result is copied from it."""
+    last = next(items, None)
+    for item in items:
+        yield cast(torch.Tensor, last)
+        last = item
+    if last is not None:
+        yield last
+
+
+def _features(work: _Work, start: int) -> Generator[torch.Tensor, None, None]:
+    """Features of one batch after the other, on the device."""
+    forward = _Forward(work)
+    with forward.backbone.in_bfloat16() if forward.on_gpu else nullcontext():
+        for crops in _prefetched(work, start):
+            features = forward(crops)
+            yield features if work.looks == 1 else _mean(features, work.looks)
+
+
+def _mean(features: torch.Tensor, views: int) -> torch.Tensor:
+    """The mean over views, which come one after the other, normalised."""
+    return normalize(features.view(views, -1, features.shape[1]).mean(0), dim=1)
+
+
+class _Forward:
+    """Crops to normalised features; when memory runs out, in ever smaller pieces."""
+
+    def __init__(self, work: _Work) -> None:
+        self.size, self.device = work.size * work.looks, work.device
+        self.on_gpu = work.device.type == "cuda"
+        self.compiled = work.compile and self.on_gpu
+        self.backbone = folded(work.backbone)
+        self.network: Any = torch.compile(self.backbone, dynamic=False) if self.compiled else self.backbone
+
+    def __call__(self, crops: torch.Tensor) -> torch.Tensor:
+        while True:
+            try:
+                return torch.cat([self._piece(piece) for piece in torch.split(crops, self.size)])
+            except (torch.OutOfMemoryError, MemoryError) as error:
+                if self.size == 1:
+                    raise InputError(f"{self.device} has too little memory for even one image") from error
+            self.size //= 2
+            if self.on_gpu:
+                torch.cuda.empty_cache()
+
+    @torch.no_grad()
+    def _piece(self, crops: torch.Tensor) -> torch.Tensor:
+        n = len(crops)
+        if self.compiled and n < self.size:  # one shape, one compilation
+            crops = torch.cat([crops, crops[-1:].expand(self.size - n, -1, -1, -1)])
+        return normalize(self.network(crops)[:n].float(), dim=1)
+
+
+def _prefetched(work: _Work, start: int) -> Iterator[torch.Tensor]:
+    """Crops in batches on the device; the next batch is read while the last one is worked on."""
+    n = len(work.images)
+
+    def read(row: int) -> torch.Tensor:
+        crops = work.crops(np.arange(row, min(row + work.size, n)))
+        return crops.pin_memory() if work.device.type == "cuda" and not crops.is_cuda else crops
+
+    with ThreadPoolExecutor(1) as reader:
+        waiting = deque(reader.submit(read, row) for row in range(start, n, work.size)[:1])
+        for row in range(start + work.size, n + work.size, work.size):
+            crops = waiting.popleft().result()
+            if row < n:
+                waiting.append(reader.submit(read, row))
+            yield crops.to(work.device, non_blocking=True)
+
+
+@contextmanager
+def _evaluating(backbone: Backbone, device: torch.device) -> Iterator[None]:
+    """The backbone on the device and in evaluation mode; its mode is put back afterwards."""
+    training = backbone.training
+    backbone.to(device).eval()
+    try:
+        yield
+    finally:
+        backbone.train(training)
+
+
+@contextmanager
+def _bar(doing: str, total: int, done: int, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar on standard error: rows, images/s, time left."""
+    columns = (
+        TextColumn(doing),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]:,.0f} images/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
+        task = bar.add_task("", total=total, completed=done, rate=0.0)
+        start, first = time.monotonic(), done
+
+        def advance(rows: int) -> None:
+            nonlocal done
+            done += rows
+            bar.update(task, completed=done, rate=(done - first) / max(time.monotonic() - start, 1e-9))
+
+        yield advance

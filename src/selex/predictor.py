@@ -1,0 +1,207 @@
+"""A finished run as something that sorts new images: backbone, centres, names."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
+
+from selex.cluster.assign import Assigner, Assignment
+from selex.cluster.whiten import Evening
+from selex.config import Config
+from selex.data.clusters import Columns
+from selex.data.crops import near
+from selex.data.store import ImageStore
+from selex.data.table import read_table
+from selex.errors import InputError, Note
+from selex.features.attention_crop import look_closer
+from selex.features.embed import embed
+from selex.features.saliency import gaze
+from selex.io import first_line
+from selex.models.backbones import Backbone, load_backbone
+from selex.models.trunk import put_trained
+from selex.models.weights import cache_folder
+from selex.run import Run
+
+_TRAINED = "trained.safetensors"
+
+NOTHING = "none of these"
+"""The category of an image that fits none."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """Sorts images into the categories of a run.
+
+    Attributes:
+        assigner: the clusters, ready to take new rows.
+        names: name of every cluster; the first `n_known` are the known categories.
+        n_known: how many categories are known.
+        backbone: name of the network that makes features.
+        weights: the file its weights came from, where one was given.
+        fingerprint: digest of the network's weights; another network's features mean nothing here.
+        size: shorter side of stored images, in pixels.
+        crop: side of the square that the network looks at, in pixels.
+        trained: the weights that training changed, by name; empty where the network is as it came.
+        views: how many views of an image its feature is the mean of.
+        even: what evens features out before they are compared with the clusters, where something does.
+        closer: whether images are looked at a second time, closer.
+    """
+
+    assigner: Assigner
+    names: list[str]
+    n_known: int
+    backbone: str
+    weights: str | None
+    fingerprint: str
+    size: int
+    crop: int
+    trained: dict[str, torch.Tensor] = field(default_factory=dict)
+    views: int = 1
+    even: Evening | None = None
+    closer: bool = False
+
+    def predict(
+        self,
+        images: Any,
+        *,
+        device: str | torch.device = "cpu",
+        store: str | Path | None = None,
+        strict: bool = False,
+        progress: bool = False,
+    ) -> Columns:
+        """Sort new images into the categories.
+
+        Args:
+            images: a folder, a table file, one image file, or a list of paths or PIL images.
+            device: where the backbone runs.
+            store: where decoded images are kept; in the cache if not given.
+            strict: stop at the first image that cannot be read, rather than leaving it out with a note.
+            progress: show bars on standard error.
+
+        Returns:
+            Columns with an entry an image: `file`, `category`, `known` (1 or 0), `confidence`, `runner_up`,
+            `distance`, `fits`. Where `fits` is 0 the image belongs to no category, and `category` says so.
+        """
+        table = read_table(images)
+        backbone = self.load_backbone(device)
+        folder = Path(store) if store else store_folder(table.root, self.size)
+        stored = ImageStore.build(table, folder, size=self.size, strict=strict, progress=progress)
+        if stored.skipped:
+            file, reason = stored.skipped[0]
+            count = f"{len(stored.skipped)} of {len(table)} images cannot be read and are left out"
+            warnings.warn(f"{count}; the first is {file}: {reason}", Note, stacklevel=2)
+        features = self.features(backbone, stored, folder, device=device, progress=progress)
+        return self.describe(stored.table.files, self.assigner(features))
+
+    def features(
+        self,
+        backbone: Backbone,
+        images: ImageStore,
+        folder: Path,
+        *,
+        device: str | torch.device = "cpu",
+        progress: bool = False,
+    ) -> Any:
+        """Features `(n, d)` of the images of the store in `folder`, as they are compared with the clusters."""
+        closer = None
+        if self.closer:  # where the network looked before it was trained
+            fresh = load_backbone(self.backbone, device, self.weights, self.crop) if self.trained else backbone
+            closer = look_closer(fresh, images, folder, device=device, progress=progress)
+        shown = near(images, torch.device(device), closer)
+        return self.evened(embed(backbone, shown, device=device, views=self.views, progress=progress))
+
+    def evened(self, features: Any) -> Any:
+        """Features `(n, d)` as they are compared with the clusters."""
+        return self.even(features) if self.even else features
+
+    def load_backbone(self, device: str | torch.device = "cpu") -> Backbone:
+        """The network, with the very weights that the categories were found with."""
+        backbone = load_backbone(self.backbone, device, self.weights, self.crop)
+        put_trained(backbone, self.trained)
+        if backbone.fingerprint() != self.fingerprint:
+            raise InputError(
+                f"backbone {self.backbone} has other weights here than when the run was made; put back the file it had"
+            )
+        return backbone
+
+    def describe(self, files: Sequence[str], found: Assignment) -> Columns:
+        """Predictions as columns."""
+        fits = found.fits.tolist()
+        labels = found.labels.tolist()
+        return {
+            "file": list(files),
+            "category": [self.names[label] if fit else NOTHING for label, fit in zip(labels, fits, strict=True)],
+            "known": [int(label < self.n_known and fit) for label, fit in zip(labels, fits, strict=True)],
+            "confidence": found.confidence.tolist(),
+            "runner_up": [self.names[label] if label >= 0 else "" for label in found.runner_up.tolist()],
+            "distance": found.distances.tolist(),
+            "fits": [int(fit) for fit in fits],
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write `model.json` and `model.safetensors`."""
+        tensors = {
+            "centers": torch.from_numpy(self.assigner.centers).contiguous(),
+            "reach": torch.from_numpy(self.assigner.reach).contiguous(),
+        }
+        if self.assigner.offsets is not None:
+            tensors["offsets"] = torch.from_numpy(self.assigner.offsets).contiguous()
+        if self.even:
+            tensors |= {"mean": self.even.mean.cpu().contiguous(), "matrix": self.even.matrix.cpu().contiguous()}
+        (folder / "model.safetensors").write_bytes(to_bytes(tensors))
+        if self.trained:
+            weights = {name: tensor.cpu().contiguous() for name, tensor in self.trained.items()}
+            (folder / _TRAINED).write_bytes(to_bytes(weights))
+        about = {key: value for key, value in self.__dict__.items() if key not in ("assigner", "trained", "even")}
+        (folder / "model.json").write_text(json.dumps({**about, "temperature": self.assigner.temperature}, indent=1))
+
+
+def load(run: str | Path) -> Model:
+    """The model of a finished `run`: `selex.load("selex-run").predict("new-photos")`."""
+    folder = Run.open(run).folder / "model"
+    try:
+        about = json.loads((folder / "model.json").read_text())
+        tensors = load_file(folder / "model.safetensors")
+        centers, reach = tensors["centers"].numpy(), tensors["reach"].numpy()
+        offsets = tensors["offsets"].numpy() if "offsets" in tensors else None
+        assigner = Assigner(centers, reach, about.pop("temperature"), offsets)
+        trained = load_file(folder / _TRAINED) if (folder / _TRAINED).exists() else {}
+        even = Evening(tensors["mean"], tensors["matrix"]) if "matrix" in tensors else None
+        return Model(assigner, **about, trained=trained, even=even)
+    except FileNotFoundError:
+        raise InputError(f"{run}: has no model yet; run the same `selex discover` again to finish it") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise InputError(f"{folder}: cannot be read ({first_line(error)})") from None
+
+
+def load_backbone_for(config: Config, device: str | torch.device) -> tuple[Backbone, Config]:
+    """The backbone of a config, and the config with what follows from it: pixels it looks at, size of stored images."""
+    backbone = load_backbone(config.backbone, device, config.weights, config.crop)
+    if config.closer:
+        gaze(backbone)  # one that does not show where it looks is refused before any work is done
+    size = config.size or _stored_size(backbone)
+    if size < backbone.crop:
+        raise InputError(f"size {size} is less than the {backbone.crop} pixels that {backbone.name} looks at")
+    return backbone, replace(config, crop=backbone.crop, size=size)
+
+
+def _stored_size(backbone: Backbone) -> int:
+    """Shorter side at which images are stored: 256 for a crop of 224 as in the paper, and in proportion."""
+    if not any(True for _ in backbone.parameters()):
+        return backbone.crop  # pixels are compared as they are
+    return 256 if 224 <= backbone.crop <= 256 else round(backbone.crop * 8 / 7)
+
+
+def store_folder(root: str, size: int) -> Path:
+    """Where decoded images of a folder are kept between commands: in the cache, a store for each folder."""
+    return cache_folder() / "images" / f"{hashlib.sha256(root.encode()).hexdigest()[:16]}-{size}"

@@ -1,0 +1,158 @@
+"""The SQLite file in the run folder that keeps every decision. Rows are only ever added.
+
+A *round* is one set of results and the decisions made on it. The results are kept with the round: when the run is done
+again, earlier decisions can still be understood.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from selex.errors import InputError
+from selex.io import first_line
+from selex.review.core.decisions import Decision
+from selex.review.core.results import Results
+from selex.review.core.timeline import Event, Timeline
+
+FILE = "review.sqlite"
+FORMAT = 1
+_OURS = 0x5E1EC5  # tells our files from other programs' SQLite files
+_WAIT = 5.0  # seconds to wait for another process to end its transaction
+_RECOVER = "; copy it, then try `sqlite3 review.sqlite .recover`, or move it elsewhere to begin anew"
+_ADVICE = {
+    "locked": "; another program keeps it locked: end that program",
+    "readonly": "; if it was moved or replaced, start `selex review` again",
+    "malformed": _RECOVER,
+    "not a database": _RECOVER,
+}
+_TABLES = """
+CREATE TABLE rounds (number INTEGER PRIMARY KEY, digest TEXT NOT NULL, results BLOB NOT NULL, started REAL NOT NULL);
+CREATE TABLE events (number INTEGER PRIMARY KEY AUTOINCREMENT, round INTEGER NOT NULL REFERENCES rounds,
+  kind TEXT NOT NULL, decision TEXT, time REAL NOT NULL);
+CREATE INDEX events_of_round ON events (round, number);
+"""
+
+
+class Ledger:
+    """The decisions about a run, in `folder/review.sqlite`; made if it is not there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+        with self._told():
+            # several threads share the connection, one at a time: `Review` has the lock
+            self._db = sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA synchronous = EXTRA")  # a decision is on the disk when its transaction ends
+            self._check()
+
+    @classmethod
+    def of(cls, folder: Path) -> Ledger | None:
+        """The ledger of a run, if there is one."""
+        return cls(folder) if (folder / FILE).exists() else None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def round(self, results: Results) -> int:
+        """The round of these results: the one there is, or a new one."""
+        with self.writing():
+            if (found := self.find(results)) is not None:
+                return found
+            values = (results.digest, results.pack(), time.time())
+            done = self._db.execute("INSERT INTO rounds (digest, results, started) VALUES (?, ?, ?)", values)
+            return int(done.lastrowid or 0)
+
+    def find(self, results: Results) -> int | None:
+        """The round of these results, if there is one."""
+        with self._told():
+            found = self._db.execute("SELECT max(number) FROM rounds WHERE digest = ?", (results.digest,)).fetchone()[0]
+        return None if found is None else int(found)
+
+    def rounds(self) -> list[int]:
+        """The numbers of all rounds, in order."""
+        with self._told():
+            return [number for (number,) in self._db.execute("SELECT number FROM rounds ORDER BY number")]
+
+    def results(self, number: int) -> Results:
+        """The results that a round is about."""
+        with self._told():
+            row = self._db.execute("SELECT digest, results FROM rounds WHERE number = ?", (number,)).fetchone()
+        return Results.unpack(*row)
+
+    def events(self, number: int, after: int = 0) -> list[Event]:
+        """The events of a round, but for the first ones."""
+        query = "SELECT kind, decision, time FROM events WHERE round = ? ORDER BY number LIMIT -1 OFFSET ?"
+        with self._told():
+            rows = self._db.execute(query, (number, after)).fetchall()
+        return [Event(kind, Decision.from_json(text) if text else None, time) for kind, text, time in rows]
+
+    def replay(self, number: int) -> Timeline:
+        """How a round stands: its events, one after the other, on its results."""
+        timeline = Timeline(self.results(number))
+        for event in self.events(number):
+            timeline.play(event)
+        return timeline
+
+    def add(self, number: int, event: Event) -> None:
+        """One more event, inside `writing`."""
+        values = (number, event.kind, event.decision.to_json() if event.decision else None, event.time)
+        self._db.execute("INSERT INTO events (round, kind, decision, time) VALUES (?, ?, ?, ?)", values)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """A transaction that nobody else can write during: all of it is on the disk at the end, or none."""
+        with self._told():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def changed(self) -> int:
+        """A number that is another one when another process has written."""
+        with self._told():
+            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    def _check(self) -> None:
+        """Lay out a new file; refuse one that is not ours or of another version."""
+        try:
+            if self._signature() == (0, 0, 0):
+                with self.writing():
+                    if self._signature() == (0, 0, 0):  # who had the lock may have done it
+                        self._lay_out()
+            ours, version, _ = self._signature()
+            if ours != _OURS:
+                raise InputError(f"{self.path}: is not a file of `selex review`; move it elsewhere")
+            if version != FORMAT:
+                raise InputError(f"{self.path}: is of another version of selex (format {version}, not {FORMAT})")
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _signature(self) -> tuple[int, int, int]:
+        """Whose file it is, of which version, and how much is in it."""
+        queries = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+        ours, version, count = (self._db.execute(query).fetchone()[0] for query in queries)
+        return ours, version, count
+
+    def _lay_out(self) -> None:
+        for statement in filter(str.strip, _TABLES.split(";")):
+            self._db.execute(statement)
+        self._db.execute(f"PRAGMA application_id = {_OURS}")
+        self._db.execute(f"PRAGMA user_version = {FORMAT}")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """A failure of the database, told in one line."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            advice = next((advice for words, advice in _ADVICE.items() if words in str(error)), "")
+            raise InputError(f"{self.path}: cannot be used ({first_line(error)}){advice}") from None

@@ -1,0 +1,174 @@
+"""What decisions come to: labels to go on with, a corrected table to export, what a new round changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from selex.data.clusters import Columns
+from selex.errors import InputError
+from selex.review.core.ledger import Ledger
+from selex.review.core.results import Results
+from selex.review.core.state import FREE, HELD, JUNK, MARKS, State
+from selex.review.core.timeline import Timeline
+from selex.run import Run
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What decisions say about images: the category of some, by file, and which are to be left out.
+
+    `categories` is how many categories there are now, known, named and nameless together.
+    """
+
+    of: dict[str, str]
+    junk: set[str]
+    categories: int
+    decisions: int
+
+
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """What is otherwise than before: rows that went elsewhere, categories that came, went, or are now known."""
+
+    rows: Array
+    images: int
+    came: list[str]
+    went: list[str]
+    now_known: list[str]
+    before: Array
+    old_names: list[str]
+
+    def was(self, row: int) -> str | None:
+        """The category that a row was in, None for an image that was not there."""
+        return self.old_names[self.before[row]] if self.before[row] >= 0 else None
+
+    def __str__(self) -> str:
+        parts = [f"{self.images:,} {'image' if self.images == 1 else 'images'} in another category"]
+        lists = {"now known": self.now_known, "new": self.came, "gone": self.went}
+        parts += [f"{word}: {_some(names)}" for word, names in lists.items() if names]
+        return "; ".join(parts)
+
+
+def labels_of(run: Run) -> Labels:
+    """Labels from the decisions about a run, those of earlier rounds too; later ones count where they differ.
+
+    Held images are labelled with the name of their category: those labelled to begin with, moved or confirmed ones, and
+    the surer half of a category that was named, merged or split. Junk is left out, also if it was junk rounds ago.
+    """
+    results, ledger = Results.read(run), Ledger.of(run.folder)
+    if ledger is None:
+        return Labels(_held(State(results)), set(), len(results.names), 0)
+    try:
+        current = ledger.round(results)
+        labels, junk, count = dict[str, str](), set[str](), 0
+        for number in [*(number for number in ledger.rounds() if number != current), current]:
+            timeline = ledger.replay(number)
+            state, count = timeline.state, count + timeline.n_decisions
+            decided = {state.results.files[row] for row in np.flatnonzero(state.mark != FREE)}
+            labels = {file: name for file, name in labels.items() if file not in decided} | _held(state)
+            junk = junk - decided | {state.results.files[row] for row in np.flatnonzero(state.mark == JUNK)}
+    finally:
+        ledger.close()
+    live = np.unique(state.category[state.mark != JUNK])
+    return Labels(labels, junk, len(live), count)
+
+
+def reviewed(run: Run) -> tuple[Columns, int] | None:
+    """The clusters table as decisions have it, without junk, and how many decisions; None where none was made.
+
+    `cluster` and `category` are as decided, `known` is 1 for what was known or named by a person, and a column `review`
+    says what was decided of each image: `held`, `unsure`, or `free` where nothing was.
+    """
+    timeline = _timeline(run)
+    return (corrected(run, timeline.state), timeline.n_decisions) if timeline and timeline.n_decisions else None
+
+
+def count_decisions(run: Run) -> int:
+    """How many decisions count about the results that a run has now."""
+    timeline = _timeline(run)
+    return timeline.n_decisions if timeline else 0
+
+
+def _timeline(run: Run) -> Timeline | None:
+    """The decisions about the results that a run has now, None where nobody has looked at them."""
+    ledger = Ledger.of(run.folder)
+    if ledger is None:
+        return None
+    try:
+        number = ledger.find(Results.read(run))
+        return ledger.replay(number) if number is not None else None
+    finally:
+        ledger.close()
+
+
+def corrected(run: Run, state: State) -> Columns:
+    """The clusters table of a run as a state has it; see `reviewed`."""
+    kept = np.flatnonzero(state.mark != JUNK)
+    if not len(kept):
+        raise InputError("every image is marked as junk: nothing is left")
+    table: Columns = run.clusters.take(kept).to_pydict()
+    categories = state.category[kept].tolist()
+    table["cluster"] = categories
+    table["category"] = [state.names[category] for category in categories]
+    table["known"] = [int(state.known(category) or state.named[category]) for category in categories]
+    marks = {"review": [MARKS[mark] for mark in state.mark[kept].tolist()]}
+    return {**table, **marks}
+
+
+def compare(before: State, results: Results) -> Changes:
+    """What new results changed, against how things stood when they were asked for.
+
+    New categories have new names in every round: an old one without a name is taken for the new one that most of its
+    images went to, each for one.
+    """
+    row_of = {file: row for row, file in enumerate(results.files)}
+    pairs = [(row_of[file], row) for row, file in enumerate(before.results.files) if file in row_of]
+    new, old = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    partner = _partners(before.category[old], results.category[new], before, results)
+    expected = np.array([partner.get(category, -1) for category in range(len(before.names))])[before.category[old]]
+    changed = np.zeros(len(results), dtype=bool)
+    changed[new] = expected != results.category[new]
+    earlier = np.full(len(results), -1)
+    earlier[new] = before.category[old]
+    lived = set(np.unique(before.category[old]).tolist())
+    known_before = {before.names[c] for c in lived if before.known(c)}
+    return Changes(
+        changed,
+        int(changed.sum()),
+        [results.names[c] for c in sorted(set(results.category.tolist()) - {partner.get(c) for c in lived})],
+        [before.names[c] for c in sorted(lived) if c not in partner],
+        [name for name in results.names[: results.n_known] if name not in known_before],
+        earlier,
+        before.names,
+    )
+
+
+def _partners(old: Array, new: Array, before: State, results: Results) -> dict[int, int]:
+    """The new category of each old one: of the same name if that is known now, else by their common images."""
+    by_name = {name: number for number, name in enumerate(results.names[: results.n_known])}
+    lived = np.unique(old).tolist()
+    partner = {c: by_name[before.names[c]] for c in lived if before.names[c] in by_name}
+    common = np.zeros((len(before.names), len(results.names)), dtype=np.int64)
+    np.add.at(common, (old, new), 1)
+    rows = [c for c in lived if c not in partner]
+    columns = [c for c in np.unique(results.category).tolist() if c not in partner.values()]
+    for i, j in zip(*linear_sum_assignment(-common[np.ix_(rows, columns)]), strict=True):
+        if common[rows[i], columns[j]]:
+            partner[rows[i]] = columns[j]
+    return partner
+
+
+def _held(state: State) -> dict[str, str]:
+    """The label of every held row, by file."""
+    rows = np.flatnonzero(state.mark == HELD)
+    return {state.results.files[row]: state.names[state.category[row]] for row in rows}
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,154 @@
+"""A run under review: its results, its decisions, and the rule that no two people decide past each other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from selex.errors import InputError
+from selex.review.core.decisions import Decision
+from selex.review.core.ledger import Ledger
+from selex.review.core.outcome import Changes, compare
+from selex.review.core.results import Results
+from selex.review.core.state import State
+from selex.review.core.timeline import DECIDE, Event, Played, Timeline
+from selex.run import Run
+
+Array = np.ndarray[Any, Any]
+
+
+class Conflict(Exception):
+    """What was to be decided has been changed by somebody else since: `missed` says how."""
+
+    def __init__(self, missed: list[str]) -> None:
+        super().__init__("this was changed in the meantime")
+        self.missed = missed
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a decision: what it did, and what had happened before it that its maker has not seen."""
+
+    summary: str
+    missed: list[str]
+
+
+class Review:
+    """The run in a folder, open for decisions. Use it inside `with review.steady():`, by one thread at a time.
+
+    Attributes:
+        run: the run.
+        results: what it found.
+        round: the number of this set of results.
+        timeline: the decisions and what they add up to.
+        changes: what is otherwise than at the end of the round before, if there was one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.run = Run.open(folder)
+        self._lock = threading.RLock()
+        results = Results.read(self.run)  # before there is a ledger: nothing is made in a folder that is no run
+        self.ledger = Ledger(folder)
+        self.changes: Changes | None = None
+        self.timeline = Timeline(results)
+        self._load(results)
+
+    @property
+    def state(self) -> State:
+        """The categories as they stand."""
+        return self.timeline.state
+
+    @property
+    def version(self) -> str:
+        """Names the state: decisions say which one they were made on."""
+        return f"{self.round}.{self.timeline.version}"
+
+    @cached_property
+    def embeddings(self) -> Array:
+        """Features of the rows, memory-mapped."""
+        return self.run.embeddings
+
+    @contextmanager
+    def steady(self) -> Iterator[None]:
+        """The state as all processes know it, unchanging while this lasts."""
+        with self._lock:
+            self._catch_up()
+            yield
+
+    def decide(self, decision: Decision, version: str) -> Answer:
+        """Make a decision that somebody took looking at `version`.
+
+        If something was decided since about other categories, it is made and the answer says what was missed; if it
+        was about the same ones, there is a `Conflict`.
+        """
+        return self._record(Event(DECIDE, decision, time.time()), version)
+
+    def step(self, kind: str, version: str) -> Answer:
+        """Undo or redo (`kind`), asked for by somebody looking at `version`: the latest, or there is a `Conflict`."""
+        return self._record(Event(kind, None, time.time()), version)
+
+    def _record(self, event: Event, version: str) -> Answer:
+        with self.steady():
+            try:
+                with self.ledger.writing():
+                    self._follow()
+                    missed = self._missed(event, version)
+                    played = self.timeline.play(event)
+                    self.ledger.add(self.round, event)
+            except BaseException:
+                # whatever is not on the disk has not happened
+                if len(self.ledger.events(self.round)) != self.timeline.version:
+                    self.timeline = self.ledger.replay(self.round)
+                raise
+        return Answer(played.summary, [other.summary for other in missed])
+
+    def _missed(self, event: Event, version: str) -> list[Played]:
+        """What has happened since `version`; a conflict if it is about the same."""
+        number, _, count = version.partition(".")
+        if number != str(self.round) or not count.isdecimal() or int(count) > self.timeline.version:
+            raise Conflict(["the run was done again: its categories are new"])
+        missed = self.timeline.since(int(count))
+        unseen = frozenset[int]().union(*(other.touched for other in missed))
+        if missed and (event.decision is None or unseen & self.state.concerns(event.decision)):
+            raise Conflict([other.summary for other in missed])
+        return missed
+
+    def _catch_up(self) -> None:
+        """Take in what other processes did: new results, more decisions."""
+        if self._stamp() != self._read_at:
+            self.run = Run.open(self.run.folder)
+            self.__dict__.pop("embeddings", None)
+            self._load(Results.read(self.run))
+        elif self.ledger.changed() != self._seen:
+            self._follow()
+
+    def _load(self, results: Results) -> None:
+        self._read_at = self._stamp()
+        self.results = results
+        self.round = self.ledger.round(results)
+        self.timeline = self.ledger.replay(self.round)
+        self._seen = self.ledger.changed()
+        earlier = [number for number in self.ledger.rounds() if number < self.round]
+        before = self.ledger.replay(earlier[-1]) if earlier else None
+        self.changes = compare(before.state, results) if before else None
+
+    def _follow(self) -> None:
+        for event in self.ledger.events(self.round, self.timeline.version):
+            self.timeline.play(event)
+        self._seen = self.ledger.changed()
+
+    def _stamp(self) -> tuple[int, int, int]:
+        """Another one when the results are."""
+        try:
+            found = (self.run.folder / "clusters.parquet").stat()
+        except OSError:
+            raise InputError(f"{self.run.folder}: the run is not there any more") from None
+        return found.st_mtime_ns, found.st_size, found.st_ino

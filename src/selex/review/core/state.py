@@ -1,0 +1,243 @@
+"""The categories as they stand: what a run found and the decisions made since, as arrays in row order.
+
+`apply` changes the arrays and returns a patch that `revert` takes back, so that neither a decision nor its undoing
+needs a look at anything but the rows it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from selex.review.core.decisions import Decision, Refused, clean_name
+from selex.review.core.results import Results
+
+Array = np.ndarray[Any, Any]
+
+FREE, HELD, UNSURE, JUNK = range(4)
+"""What is known of a row: nothing was decided, its category is decided, nobody can say, it is to be left out."""
+
+MARKS = ("free", "held", "unsure", "junk")
+
+
+@dataclass(frozen=True, eq=False)
+class Patch:
+    """What a decision changed, as it was before; which categories it was about; how a person would say it."""
+
+    rows: Array
+    category: Array
+    mark: Array
+    names: dict[int, tuple[str, bool]]
+    added: int
+    touched: frozenset[int]
+    summary: str
+
+
+@dataclass
+class _Change:
+    """What a decision is going to change."""
+
+    rows: Array
+    category: Array | int | None = None
+    mark: Array | int | None = None
+    names: dict[int, str] = field(default_factory=dict)
+    new: list[tuple[str, bool, int]] = field(default_factory=list)
+    about: tuple[int, ...] = ()
+    summary: str = ""
+
+
+class State:
+    """Categories and marks of all rows. A category without rows is gone; its number is not given to another.
+
+    Attributes:
+        category: category of every row.
+        mark: `FREE`, `HELD`, `UNSURE` or `JUNK` for every row.
+        names: name of every category there ever was.
+        named: whether a person gave that name.
+        origin: the category of the run that a category came from.
+    """
+
+    def __init__(self, results: Results) -> None:
+        self.results = results
+        self.category = results.category.astype(np.int32)
+        self.mark = np.where(results.labelled, HELD, FREE).astype(np.uint8)
+        self.names = list(results.names)
+        self.named = [False] * len(self.names)
+        self.origin = list(range(len(self.names)))
+
+    def known(self, category: int) -> bool:
+        """Whether the run knew the category by labels."""
+        return category < self.results.n_known
+
+    def sizes(self) -> Array:
+        """Images of every category, junk among them."""
+        return np.bincount(self.category, minlength=len(self.names))
+
+    def apply(self, decision: Decision) -> Patch:
+        """Make a decision; one that cannot be made is `Refused` and changes nothing."""
+        change = _KINDS[decision.kind](self, decision)
+        rows = change.rows
+        before = self.category[rows], self.mark[rows]
+        names = {number: (self.names[number], self.named[number]) for number in change.names}
+        for name, named, origin in change.new:
+            self.names.append(name)
+            self.named.append(named)
+            self.origin.append(origin)
+        for number, name in change.names.items():
+            self.names[number], self.named[number] = name, True
+        if change.category is not None:
+            self.category[rows] = change.category
+        if change.mark is not None:
+            self.mark[rows] = change.mark
+        touched = {*change.about, *np.unique(before[0]).tolist(), *np.unique(self.category[rows]).tolist()}
+        return Patch(rows, *before, names, len(change.new), frozenset(touched), change.summary)
+
+    def concerns(self, decision: Decision) -> frozenset[int]:
+        """The categories that a decision is about: those it names and those its images are in."""
+        rows = self._checked([*decision.rows, *(row for part in decision.parts for row in part)])
+        named = {*decision.categories} | ({decision.category} if decision.category is not None else set())
+        return frozenset({*named, *np.unique(self.category[rows]).tolist()})
+
+    def revert(self, patch: Patch) -> None:
+        """Take the latest decision back."""
+        self.category[patch.rows], self.mark[patch.rows] = patch.category, patch.mark
+        for number, (name, named) in patch.names.items():
+            self.names[number], self.named[number] = name, named
+        if patch.added:
+            del self.names[-patch.added :], self.named[-patch.added :], self.origin[-patch.added :]
+
+    def members(self, category: int) -> Array:
+        """Rows of a category; refuses one that is not there (any more)."""
+        rows = np.flatnonzero(self.category == category)
+        if not len(rows):
+            raise Refused(f"category {category} is not there (any more)")
+        return rows
+
+    def free_name(self, name: str, but: int = -1) -> str:
+        """The name itself if no other category has it."""
+        name = clean_name(name)
+        sizes = self.sizes()
+        for number, other in enumerate(self.names):
+            if other == name and sizes[number] and number != but:
+                raise Refused(f"there is a category “{name}” already: merge them, or choose another name")
+        return name
+
+    def _new_names(self, count: int) -> list[str]:
+        """Names for categories that nobody has named yet."""
+        taken, names, number = {*self.names, *self.results.names}, list[str](), 0
+        while len(names) < count:
+            number += 1
+            if f"novel-{number}" not in taken:
+                names.append(f"novel-{number}")
+        return names
+
+    def _checked(self, rows: Sequence[int]) -> Array:
+        found = np.array(rows, dtype=np.int64)
+        if len(found) and (found.min() < 0 or found.max() >= len(self.category)):
+            raise Refused(f"there are images 0 to {len(self.category) - 1}, not {found.min()} to {found.max()}")
+        if len(np.unique(found)) != len(found):
+            raise Refused("an image is named twice")
+        return found
+
+    def _surer_half(self, rows: Array) -> Array:
+        """Marks of rows after a decision about their category as a whole: the surer half of the free ones is held."""
+        mark = self.mark[rows].copy()
+        free = np.flatnonzero(mark == FREE)
+        if len(free):
+            sure = self.results.confidence[rows[free]]
+            mark[free[sure >= np.median(sure)]] = HELD
+        return mark
+
+
+def _name(state: State, decision: Decision) -> _Change:
+    category, rows = decision.category or 0, state.members(decision.category or 0)
+    name = state.free_name(decision.name or "", but=category)
+    text = f"named {state.names[category]} “{name}”"
+    return _Change(rows, None, state._surer_half(rows), {category: name}, about=(category,), summary=text)
+
+
+def _merge(state: State, decision: Decision) -> _Change:
+    numbers = decision.categories
+    if len(set(numbers)) < 2 or len(set(numbers)) != len(numbers):
+        raise Refused("merge: give two or more categories, each once")
+    parts = [state.members(number) for number in numbers]
+    rows, marks = np.concatenate(parts), np.concatenate([state._surer_half(part) for part in parts])
+    text = f"merged {_listed(state.names[number] for number in numbers[1:])} into {state.names[numbers[0]]}"
+    return _Change(rows, numbers[0], marks, about=numbers, summary=f"{text} ({_images(len(rows))})")
+
+
+def _split(state: State, decision: Decision) -> _Change:
+    category, rows = decision.category or 0, state.members(decision.category or 0)
+    state._checked([row for part in decision.parts for row in part])
+    parts = [np.array(part, dtype=np.int64) for part in decision.parts]
+    if not all(len(part) and (state.category[part] == category).all() for part in parts):
+        raise Refused(f"split: every part needs images, and they must be in {state.names[category]}")
+    rest = rows[~np.isin(rows, np.concatenate(parts))]
+    if not len(rest):
+        raise Refused("split: some images must stay; leave one part out")
+    first = len(state.names)
+    numbers = np.concatenate([np.full(len(rest), category), *(np.full(len(p), first + i) for i, p in enumerate(parts))])
+    marks = np.concatenate([state._surer_half(part) for part in (rest, *parts)])
+    new = [(name, False, state.origin[category]) for name in state._new_names(len(parts))]
+    sizes = _listed(str(len(part)) for part in (rest, *parts))
+    text = f"split {state.names[category]} into parts of {sizes}"
+    return _Change(np.concatenate([rest, *parts]), numbers, marks, new=new, about=(category,), summary=text)
+
+
+def _move(state: State, decision: Decision) -> _Change:
+    rows = state._checked(decision.rows)
+    if decision.category is not None:
+        state.members(decision.category)
+        text = f"moved {_images(len(rows))} to {state.names[decision.category]}"
+        return _Change(rows, decision.category, HELD, about=(decision.category,), summary=text)
+    name, origin = state.free_name(decision.name or ""), state.origin[int(state.category[rows[0]])]
+    text = f"moved {_images(len(rows))} to the new category “{name}”"
+    return _Change(rows, len(state.names), HELD, new=[(name, True, origin)], summary=text)
+
+
+def _confirm(state: State, decision: Decision) -> _Change:
+    if decision.category is None:
+        rows = state._checked(decision.rows)
+        return _Change(rows, None, HELD, summary=f"confirmed {_images(len(rows))}")
+    rows = state.members(decision.category)
+    marks = np.where(state.mark[rows] == FREE, HELD, state.mark[rows])
+    text = f"confirmed {state.names[decision.category]} ({_images(int((marks == HELD).sum()))})"
+    return _Change(rows, None, marks, about=(decision.category,), summary=text)
+
+
+def _marking(mark: int, words: str) -> Callable[[State, Decision], _Change]:
+    def change(state: State, decision: Decision) -> _Change:
+        rows = state._checked(decision.rows)
+        return _Change(rows, None, mark, summary=f"marked {_images(len(rows))} {words}")
+
+    return change
+
+
+def _clear(state: State, decision: Decision) -> _Change:
+    rows = state._checked(decision.rows)
+    mark = np.where(state.results.labelled[rows], HELD, FREE)
+    return _Change(rows, None, mark, summary=f"took back what was said of {_images(len(rows))}")
+
+
+_KINDS: dict[str, Callable[[State, Decision], _Change]] = {
+    "name": _name,
+    "merge": _merge,
+    "split": _split,
+    "move": _move,
+    "confirm": _confirm,
+    "unsure": _marking(UNSURE, "as not sure"),
+    "junk": _marking(JUNK, "as junk"),
+    "clear": _clear,
+}
+
+
+def _images(count: int) -> str:
+    return "1 image" if count == 1 else f"{count:,} images"
+
+
+def _listed(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last

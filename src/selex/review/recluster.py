@@ -1,0 +1,103 @@
+"""Close the loop: cluster a run again with what was decided as labels."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from selex.data.table import ImageTable, read_table
+from selex.discovery import discover
+from selex.errors import InputError, Note
+from selex.io import write_csv
+from selex.review.core.ledger import Ledger
+from selex.review.core.outcome import Changes, Labels, compare, labels_of
+from selex.review.core.results import Results
+from selex.review.core.state import State
+from selex.review.core.timeline import Timeline
+from selex.run import Run
+
+LABELS = "review-labels.csv"
+"""In the run folder: the labels that the run was last done again with."""
+
+
+@dataclass(frozen=True)
+class Again:
+    """A run done again: what decisions gave to it, and what came of that."""
+
+    run: Run
+    labels: Labels
+    changes: Changes
+
+
+def again(folder: Path, *, tell: Callable[[str], None] = lambda line: None, **options: Any) -> Again:
+    """Do a run again with its own settings, its decisions as labels, and without the images that are junk.
+
+    Args:
+        folder: a finished run.
+        tell: called with a line about each step that is done.
+        options: `device`, `store` (that of the run, if not given), `strict` and `progress` as `discover` takes them.
+
+    Returns:
+        What was given and what changed. The run's results are new, and decisions start anew on them.
+    """
+    run = Run.open(folder)
+    labels = labels_of(run)
+    if not labels.decisions:
+        raise InputError(
+            f"{folder}: nothing was decided yet: name, merge or confirm something (`selex review {folder}`)"
+        )
+    if not run.config.photos:
+        raise InputError(f"{folder}: its images came from a list in Python; call discover with the list and new labels")
+    number, before = _standing(run)
+    photos = _photos(run, labels)
+    kept = set(photos.files)
+    lines = [(file, name) for file, name in labels.of.items() if file in kept]
+    write_csv(folder / LABELS, ["file_name", "label"], lines)
+    tell(f"labels: {len(lines)} images in {len({name for _, name in lines})} categories, {len(labels.junk)} left out")
+    count = max(labels.categories, len({name for _, name in lines}))
+    config = replace(run.config, labels=str((folder / LABELS).absolute()), categories=min(count, len(photos)))
+    options["store"] = options.get("store") or run.store
+    done = discover(config, folder, photos=photos, tell=tell, **options)
+    changes, late = _changes(done, before.state), _since(folder, number, before.version)
+    if late:
+        tell(f"note: {late} decided in the meantime; that counts from the next time on")
+    return Again(done, labels, changes)
+
+
+def _standing(run: Run) -> tuple[int, Timeline]:
+    """The round of a run's results, and how its categories stand with all decisions."""
+    with closing(Ledger(run.folder)) as ledger:
+        number = ledger.round(Results.read(run))
+        return number, ledger.replay(number)
+
+
+def _since(folder: Path, number: int, version: int) -> int:
+    """How much was decided in a round after a version of it."""
+    with closing(Ledger(folder)) as ledger:
+        return len(ledger.events(number, version))
+
+
+def _photos(run: Run, labels: Labels) -> ImageTable:
+    """The photos of the run that are not junk. Labels of photos that were added since are not looked at."""
+    table = read_table(run.config.photos)
+    kept = [row for row, file in enumerate(table.files) if file not in labels.junk]
+    if not kept:
+        raise InputError(f"{run.folder}: every image is marked as junk: nothing is left to cluster")
+    there = set(table.files)
+    gone = [file for file in labels.of if file not in there]
+    if gone:
+        text = f"{len(gone)} decided images are not there any more and count no longer; the first is {gone[0]}"
+        warnings.warn(text, Note, stacklevel=3)
+    return table.take(kept)
+
+
+def _changes(run: Run, before: State) -> Changes:
+    """What the new results changed; from now on decisions are about them."""
+    results = Results.read(run)
+    with closing(Ledger(run.folder)) as ledger:
+        ledger.round(results)
+    return compare(before, results)

@@ -1,0 +1,1 @@
+"""The page that decisions are made on, and what serves it."""

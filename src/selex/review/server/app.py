@@ -1,0 +1,188 @@
+"""The server: pages, their JSON twins, decisions. Every route is a call of `Views` or `Review` and nothing more."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import JSONResponse
+from starlette.responses import PlainTextResponse, Response
+
+from selex import __version__
+from selex.errors import InputError
+from selex.review.core.decisions import Decision, Refused
+from selex.review.core.session import Conflict, Review
+from selex.review.core.split import MOST_PARTS
+from selex.review.core.timeline import REDO, UNDO
+from selex.review.server import schema
+from selex.review.server.export import write_export
+from selex.review.server.guard import Door, Guard
+from selex.review.server.job import Job
+from selex.review.server.pages import add_pages
+from selex.review.server.pictures import Pictures
+from selex.review.server.views import Views
+
+Page = Annotated[int, Query(ge=1, le=10**9)]
+Words = Annotated[str, Query(max_length=200)]
+ABOUT = """What each page of `selex review` shows, as JSON, and how to decide.
+
+Every answer has a `standing` with the `version` of the state. A decision names the version that it was made on. If
+something about the same categories was decided since, the answer is 409 and nothing is done; if it was about others,
+the decision is made and the answer says what was missed. A decision is on the disk before the answer is sent.
+"""
+MISSED: dict[int | str, dict[str, Any]] = {409: {"model": schema.Missed, "description": "Decided past each other."}}
+
+
+def create_app(review: Review, door: Door) -> FastAPI:
+    """The server of a review."""
+    # no pages of FastAPI's own: they load scripts from elsewhere
+    app = FastAPI(title="selex review", version=__version__, description=ABOUT, docs_url=None, redoc_url=None)
+    views, job = Views(review), Job(review.run.folder)
+    app.state.views, app.state.job = views, job
+    _reading(app, views)
+    _deciding(app, views, job)
+    _leaving(app, views, job)
+    Pictures(review).add_to(app)
+    add_pages(app, views)
+    for kind, status in ((Refused, 422), (InputError, 503)):
+        app.add_exception_handler(kind, partial(_say, status))
+    app.add_exception_handler(Conflict, _say_missed)
+    app.add_middleware(Guard, door=door)
+    return app
+
+
+def schema_of() -> dict[str, Any]:
+    """The OpenAPI description, without a run."""
+    app = FastAPI(title="selex review", version=__version__, description=ABOUT)
+    nothing: Any = None
+    _reading(app, nothing)
+    _deciding(app, nothing, nothing)
+    _leaving(app, nothing, nothing)
+    return app.openapi()
+
+
+def _reading(app: FastAPI, views: Views) -> None:
+    """What the pages show."""
+
+    @app.get("/api/standing", tags=["read"])
+    def standing() -> schema.Standing:
+        """How far the review is; cheap, to be asked often."""
+        return views.standing()
+
+    @app.get("/api/categories", tags=["read"])
+    def categories(
+        sort: schema.Sort = "size",
+        filter: schema.CategoryFilter = "all",
+        q: Words = "",
+        level: int | None = None,
+        cluster: int | None = None,
+        page: Page = 1,
+    ) -> schema.CategoryList:
+        """Categories; `q` searches their names, `level` and `cluster` choose those below a coarser cluster."""
+        return views.categories(sort, filter, q, level, cluster, page)
+
+    @app.get("/api/categories/{category}", tags=["read"])
+    def category(
+        category: int, sort: schema.ImageSort = "doubtful", filter: schema.ImageFilter = "all", page: Page = 1
+    ) -> schema.CategoryPage:
+        """A category, a page of its images, its neighbours."""
+        return views.category(category, sort, filter, page)
+
+    @app.get("/api/categories/{category}/parts", tags=["read"])
+    def parts(category: int, parts: Annotated[int, Query(ge=2, le=MOST_PARTS)] = 2) -> schema.Parts:
+        """The parts that a category falls into. Nothing is changed: `split` with the rows of all but one part is."""
+        return views.parts(category, parts)
+
+    @app.get("/api/images", tags=["read"])
+    def images(
+        filter: schema.ImageFilter = "all", q: Words = "", sort: schema.ImageSort = "doubtful", page: Page = 1
+    ) -> schema.ImageList:
+        """Images of all categories; `q` searches file names."""
+        return views.images(filter, q, sort, page)
+
+    @app.get("/api/rows", tags=["read"])
+    def rows(filter: schema.ImageFilter = "all", q: Words = "", category: int | None = None) -> schema.Rows:
+        """All images of a list at once, by row: what to decide about a whole list of many pages."""
+        return views.rows(filter, q, category)
+
+    @app.get("/api/images/{row}", tags=["read"])
+    def image(row: int) -> schema.ImagePage:
+        """An image and those that look like it."""
+        return views.image(row)
+
+    @app.get("/api/suggestions", tags=["read"])
+    def suggestions() -> schema.Suggestions:
+        """Where one decision settles most images."""
+        return views.suggestions()
+
+    @app.get("/api/history", tags=["read"])
+    def history(page: Page = 1, round: int | None = None) -> schema.History:
+        """What was decided in this round, or in an earlier one."""
+        return views.history(page, round)
+
+
+def _deciding(app: FastAPI, views: Views, job: Job) -> None:
+    """What changes the state."""
+
+    @app.post("/api/decisions", tags=["decide"], responses=MISSED)
+    def decide(given: schema.DecisionIn) -> schema.Decided:
+        """Make a decision."""
+        _idle(views, job)
+        parts = tuple(map(tuple, given.parts))
+        decision = Decision(given.kind, given.category, tuple(given.categories), tuple(given.rows), parts, given.name)
+        done = views.review.decide(decision, given.version)
+        return schema.Decided(summary=done.summary, missed=done.missed, standing=views.standing())
+
+    @app.post("/api/undo", tags=["decide"], responses=MISSED)
+    def undo(given: schema.StepIn) -> schema.Decided:
+        """Take the latest decision back."""
+        return _step(views, job, UNDO, given)
+
+    @app.post("/api/redo", tags=["decide"], responses=MISSED)
+    def redo(given: schema.StepIn) -> schema.Decided:
+        """Make again what was undone last."""
+        return _step(views, job, REDO, given)
+
+
+def _leaving(app: FastAPI, views: Views, job: Job) -> None:
+    """What makes something of the decisions."""
+
+    @app.post("/api/export", tags=["leave"])
+    def export(given: schema.ExportIn) -> schema.Written:
+        """Write the categories as they stand into the run folder, under `exports`."""
+        return write_export(views.review, given.to)
+
+    @app.post("/api/continue", tags=["leave"])
+    def start_again() -> schema.ContinueOut:
+        """Cluster again with the decisions as labels; until it is done there are no decisions."""
+        return job.start()
+
+    @app.get("/api/continue", tags=["leave"])
+    def how_again() -> schema.ContinueOut:
+        """How clustering again is going."""
+        return job.status()
+
+
+def _step(views: Views, job: Job, kind: str, given: schema.StepIn) -> schema.Decided:
+    _idle(views, job)
+    done = views.review.step(kind, given.version)
+    return schema.Decided(summary=done.summary, missed=done.missed, standing=views.standing())
+
+
+def _idle(views: Views, job: Job) -> None:
+    """Refuse to decide about results that are about to go, whoever makes the new ones."""
+    if job.running or views.review.run.busy:
+        raise Refused("not now: the run is being done again with the decisions so far")
+
+
+def _say(status: int, request: Request, error: Exception) -> Response:
+    """In JSON for programs; a person gets a line of text, for there may be no state to make a page of."""
+    if request.url.path.startswith("/api/"):
+        return JSONResponse({"detail": str(error)}, status)
+    return PlainTextResponse(f"error: {error}\n", status)
+
+
+def _say_missed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Conflict)
+    return JSONResponse({"detail": str(error), "missed": error.missed}, 409)

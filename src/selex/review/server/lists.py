@@ -1,0 +1,40 @@
+"""Lists as pages show them: a part at a time, in the order that people count in."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import numpy as np
+
+from selex.data.table import real_path
+from selex.review.core.decisions import Refused
+
+Array = np.ndarray[Any, Any]
+
+
+class Gone(Refused):
+    """There is no such category or image."""
+
+
+def gone_photos(root: str, files: list[str]) -> str | None:
+    """What to say if photos are not where they were; a sample is looked for."""
+    sample = files[:: max(1, len(files) // 200)]
+    gone = sum(not os.path.exists(real_path(root, file)) for file in sample)
+    if not gone:
+        return None
+    part = "The photos are" if gone == len(sample) else "Some photos are"
+    return f"{part} not where they were when the run was made ({root}): grey squares stand for them."
+
+
+def one_page(items: Array, page: int, size: int) -> tuple[int, int, Array]:
+    """The page's number within bounds, how many there are, and what is on it."""
+    pages = max(1, -(-len(items) // size))
+    page = min(max(page, 1), pages)
+    return page, pages, items[(page - 1) * size : page * size]
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """Sorts novel-2 before novel-10."""
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name.casefold())]

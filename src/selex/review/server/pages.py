@@ -1,0 +1,148 @@
+"""The pages: the same data as their JSON twins, through templates that escape whatever comes from files or people."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from importlib.resources import files
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import FastAPI, Query, Request
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from selex.review.server import schema
+from selex.review.server.lists import Gone
+from selex.review.server.views import Views
+
+Page = Annotated[int, Query(ge=1, le=10**9)]
+Words = Annotated[str, Query(max_length=200)]
+STATIC = {"review.css": "text/css", "review.js": "text/javascript", "dialogs.js": "text/javascript"}
+STATIC |= {"keys.js": "text/javascript", "select.js": "text/javascript", "icon.svg": "image/svg+xml"}
+"""All there is below `/static`; anything else is not looked for."""
+
+
+def add_pages(app: FastAPI, views: Views) -> None:
+    """The routes of the pages and of what they load."""
+    static = {name: files("selex.review.server").joinpath("static", name).read_bytes() for name in STATIC}
+    # the digest is in the address, so that browsers may keep what they have loaded, and never one that is out of date
+    digest = hashlib.sha256(b"".join(static.values())).hexdigest()[:12]
+    render = _Templates(views, f"/static/{digest}")
+
+    @app.get("/", include_in_schema=False)
+    def home(
+        request: Request,
+        sort: schema.Sort = "size",
+        filter: schema.CategoryFilter = "all",
+        q: Words = "",
+        level: int | None = None,
+        cluster: int | None = None,
+        page: Page = 1,
+    ) -> Response:
+        found = views.categories(sort, filter, q, level, cluster, page)
+        return render("categories.html", found, request, "/api/categories", ideas=views.suggestions().suggestions)
+
+    @app.get("/category/{category}", include_in_schema=False)
+    def category(
+        request: Request,
+        category: int,
+        sort: schema.ImageSort = "doubtful",
+        filter: schema.ImageFilter = "all",
+        page: Page = 1,
+    ) -> Response:
+        return render(
+            "category.html", views.category(category, sort, filter, page), request, f"/api/categories/{category}"
+        )
+
+    @app.get("/images", include_in_schema=False)
+    def images(
+        request: Request,
+        filter: schema.ImageFilter = "all",
+        q: Words = "",
+        sort: schema.ImageSort = "doubtful",
+        page: Page = 1,
+    ) -> Response:
+        return render("images.html", views.images(filter, q, sort, page), request, "/api/images")
+
+    @app.get("/image/{row}", include_in_schema=False)
+    def image(request: Request, row: int) -> Response:
+        return render("image.html", views.image(row), request, f"/api/images/{row}")
+
+    @app.get("/next", include_in_schema=False)
+    def suggestions(request: Request) -> Response:
+        return render("next.html", views.suggestions(), request, "/api/suggestions")
+
+    @app.get("/history", include_in_schema=False)
+    def history(request: Request, page: Page = 1, round: int | None = None) -> Response:
+        return render("history.html", views.history(page, round), request, "/api/history")
+
+    @app.get("/static/{version}/{name}", include_in_schema=False)
+    async def load(version: str, name: str) -> Response:
+        if name not in static or version != digest:
+            raise HTTPException(404)
+        keep = {"cache-control": "private, max-age=31536000, immutable"}
+        return Response(static[name], media_type=STATIC[name], headers=keep)
+
+    @app.exception_handler(Gone)
+    def gone(request: Request, error: Gone) -> Response:
+        return render.error(request, 404, str(error))
+
+    @app.exception_handler(404)
+    def not_found(request: Request, error: Exception) -> Response:
+        return render.error(request, 404, "there is no such page")
+
+
+class _Templates:
+    """Templates with what all of them need."""
+
+    def __init__(self, views: Views, static: str) -> None:
+        self._views = views
+        self._environment = Environment(
+            loader=PackageLoader("selex.review.server"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.globals["static"] = static
+        self._environment.filters |= {"percent": _percent, "count": _count, "moment": _moment, "base": _base}
+
+    def __call__(self, name: str, data: BaseModel, request: Request, twin: str, **more: Any) -> Response:
+        """A page about `data`, whose JSON twin is at `twin`."""
+        query = request.url.query
+
+        def here(**changes: Any) -> str:
+            """The address of this page with some of its questions put otherwise."""
+            asked = {**request.query_params, "page": None, **changes}
+            words = urlencode({key: value for key, value in asked.items() if value not in (None, "")})
+            return f"{request.url.path}?{words}" if words else request.url.path
+
+        values = {field: getattr(data, field) for field in type(data).model_fields}
+        twin = f"{twin}?{query}" if query else twin
+        return HTMLResponse(self._environment.get_template(name).render(**values, here=here, twin=twin, **more))
+
+    def error(self, request: Request, status: int, detail: str) -> Response:
+        """That something is not there: for a person, or for a program."""
+        if request.url.path.startswith(("/api/", "/thumb/", "/picture/", "/static/")):
+            return JSONResponse({"detail": detail}, status)
+        values = {"standing": self._views.standing(), "detail": detail, "twin": "/api/standing"}
+        return HTMLResponse(self._environment.get_template("error.html").render(**values), status)
+
+
+def _percent(value: float) -> str:
+    return f"{value:.0%}"
+
+
+def _count(value: int, one: str = "image", many: str = "images") -> str:
+    return f"{value:,} {one if value == 1 else many}"
+
+
+def _moment(value: float) -> str:
+    return datetime.datetime.fromtimestamp(value).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _base(file: str) -> str:
+    return file.rpartition("/")[2]

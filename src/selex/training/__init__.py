@@ -1,0 +1,1 @@
+"""Training a backbone: the loop, what it runs on, and the methods."""

@@ -1,0 +1,115 @@
+"""Checkpoints of training: whole or not there, the last two kept, written while training goes on."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from selex.errors import InputError, Note
+from selex.io import first_line, whole
+
+FORMAT = 3
+KEPT = 2
+_NAME = re.compile(r"checkpoint-(\d{5})\.pt")
+
+
+class Checkpoints:
+    """The checkpoints in a folder. `settings` are those of the training; one of other settings is refused.
+
+    `more` is kept with them, for whoever wants to go on without being told the settings again.
+    """
+
+    def __init__(self, folder: Path, settings: dict[str, Any], more: dict[str, Any] | None = None) -> None:
+        self.folder, self.settings, self.more = folder, settings, more or {}
+        self._writer = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
+
+    def latest(self) -> dict[str, Any] | None:
+        """The newest checkpoint that can be read, in the host's memory, or None if there is none."""
+        found = newest(self.folder)
+        if found is None:
+            return None
+        path, state = found
+        self._check(path, state)
+        return state
+
+    def save(self, epoch: int, state: dict[str, Any]) -> None:
+        """Write the state after an epoch, in the background; what went wrong with the one before is told now."""
+        self.wait()
+        about = {"format": FORMAT, "settings": self.settings, "more": self.more, "epoch": epoch}
+        state = {**about, **_on_host(state)}
+        self._writing = self._writer.submit(self._write, epoch, state)
+
+    def wait(self) -> None:
+        """Until what was saved is on the disk."""
+        if self._writing is not None:
+            self._writing.result()
+
+    def paths(self) -> list[Path]:
+        """Checkpoints, oldest first."""
+        return paths(self.folder)
+
+    def clear(self) -> None:
+        """Delete all checkpoints."""
+        for path in self.paths():
+            path.unlink()
+
+    def _write(self, epoch: int, state: dict[str, Any]) -> None:
+        path = self.folder / f"checkpoint-{epoch:05d}.pt"
+        try:
+            with whole(path) as partial:
+                torch.save(state, partial)
+        except (OSError, RuntimeError, InputError) as error:
+            last = self.paths()[-1].name if self.paths() else "none"
+            raise InputError(
+                f"{path}: cannot be written ({first_line(error)}); the last good checkpoint is {last}"
+            ) from None
+        for old in self.paths()[:-KEPT]:
+            old.unlink()
+
+    def _check(self, path: Path, state: dict[str, Any]) -> None:
+        if state.get("format") != FORMAT:
+            raise InputError(f"{path}: is of another version of selex; give --restart to train anew")
+        theirs = state["settings"]
+        if other := [key for key in self.settings if self.settings[key] != theirs.get(key)]:
+            differences = ", ".join(f"{key} {theirs.get(key)} there, {self.settings[key]} here" for key in other)
+            raise InputError(
+                f"{path}: is of a training with other settings ({differences}); repeat those to go on with it, or give "
+                "--restart to start anew"
+            )
+
+
+def paths(folder: Path) -> list[Path]:
+    """Checkpoints in a folder, oldest first."""
+    return sorted(path for path in folder.glob("checkpoint-*.pt") if _NAME.fullmatch(path.name))
+
+
+def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The newest checkpoint in a folder that can be read, and where it is; None if there is none."""
+    damaged = ""
+    for path in reversed(paths(folder)):
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # a damaged file fails in many ways; the one before it is there for that
+            damaged = f"{path}: cannot be read ({first_line(error)})"
+            continue
+        if damaged:
+            warnings.warn(f"{damaged}; training goes on from {path.name}", Note, stacklevel=2)
+        return path, state
+    if damaged:
+        raise InputError(f"{damaged}; give --restart to train anew")
+    return None
+
+
+def _on_host(value: Any) -> Any:
+    """A copy in the host's memory, which training does not change while it is written."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _on_host(part) for key, part in value.items()}
+    return [_on_host(part) for part in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,117 @@
+"""How steps run on a GPU: recorded kernels and compiled blocks for speed, and the same bits each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from timm.models.vision_transformer import Block
+from torch import Tensor, nn
+
+from selex.models.trunk import ClassToken
+
+WARMUPS = 3
+
+
+class Graph:
+    """Work on tensors, recorded once and replayed: launching hundreds of small kernels takes longer than they do.
+
+    The work must be the same kernels on the same memory each time, whatever the tensors hold; `forget` has it recorded
+    anew.
+    """
+
+    def __init__(self, work: Callable[..., dict[str, Tensor]]) -> None:
+        self.work, self.warm = work, False
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.given: tuple[Tensor, ...]
+        self.made: dict[str, Tensor]
+
+    def forget(self) -> None:
+        """Something that the work reads is elsewhere now."""
+        self.graph = None
+
+    def __call__(self, *tensors: Tensor) -> dict[str, Tensor]:
+        """What the work makes of tensors; gradients are left where the work leaves them."""
+        if self.graph is None:
+            self._record(tensors)
+        assert self.graph
+        for own, given in zip(self.given, tensors, strict=True):
+            own.copy_(given)
+        self.graph.replay()
+        return {name: value.clone() for name, value in self.made.items()}
+
+    def _record(self, tensors: tuple[Tensor, ...]) -> None:
+        self.given = tuple(tensor.clone() for tensor in tensors)
+        device = tensors[0].device  # which need not be the current one
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            for _ in range(0 if self.warm else WARMUPS):
+                self.work(*self.given)
+        torch.cuda.current_stream(device).wait_stream(stream)
+        self.warm = True
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=stream):  # its own: recorded work may run beside other such work
+            self.made = self.work(*self.given)
+
+
+@contextmanager
+def beside(device: torch.device) -> Iterator[None]:
+    """Work that is given to a GPU in here is done beside what follows; on a CPU it is done at once.
+
+    Nothing may use what it makes before `together`.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    stream = _side(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        yield
+
+
+def together(device: torch.device) -> None:
+    """From here on, work waits for what was given `beside`."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).wait_stream(_side(device))
+
+
+@cache
+def _side(device: torch.device) -> Any:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def same_bits() -> Iterator[None]:
+    """While this lasts, kernels that would add up in whatever order threads arrive give way to ones that do not.
+
+    An operation that has only the first kind raises an error. Memory is not filled before it is used: nothing of ours
+    reads what it did not write.
+    """
+    setting: Any = torch.utils.deterministic
+    before, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = setting.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    setting.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warned)
+        setting.fill_uninitialized_memory = filled
+
+
+@contextmanager
+def compiled_blocks(*modules: nn.Module, on: bool) -> Iterator[None]:
+    """While this lasts the transformer blocks inside are compiled, all with one program as they are all alike."""
+    parts = (part for module in modules for part in module.modules())
+    blocks: list[Any] = [part for part in parts if isinstance(part, (Block, ClassToken))]
+    for block in blocks if on else ():
+        block.compile(dynamic=False)
+    try:
+        yield
+    finally:
+        for block in blocks:
+            block._compiled_call_impl = None

@@ -1,0 +1,142 @@
+"""Training as a step of a job: a config and stored images in, a trained backbone and its method out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from selex.config import Config
+from selex.data.crops import AnyImages, near
+from selex.data.store import ImageStore
+from selex.data.table import ImageTable
+from selex.errors import InputError
+from selex.features.attention_crop import cut_to
+from selex.models.backbones import Backbone
+from selex.predictor import load_backbone_for, store_folder
+from selex.run import Run
+from selex.training.checkpoint import Checkpoints, newest
+from selex.training.loop import Data, Entry, Score, Watch, train
+from selex.training.methods import METHODS, Method, Task
+from selex.types import Hierarchy, Sizes
+
+WORTH_COMPILING = 4000
+"""Steps from which on the minute that compiling takes is won back."""
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How a person wants training to go, besides its settings.
+
+    Attributes:
+        restart: from the beginning, even where a checkpoint could be gone on from.
+        tensorboard: write curves for TensorBoard too.
+        score: accuracies of an epoch's clusters, where the truth is known.
+        progress: show a bar on standard error.
+    """
+
+    restart: bool = False
+    tensorboard: bool = False
+    score: Score | None = None
+    progress: bool = False
+
+
+def make_method(config: Config, backbone: Backbone, n_categories: int, n_known: int) -> Method:
+    """The method of a config. A backbone without pretrained weights is trained as a whole."""
+    training = config.training
+    if backbone.weights is None and config.method != "frozen":
+        training = replace(training, trained_blocks=None)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)  # of the head
+        return METHODS[config.method](backbone, Task(n_categories, n_known, config.balanced, config.whiten), training)
+
+
+def fit(
+    run: Run,
+    config: Config,
+    method: Method,
+    images: ImageStore,
+    closer: ImageStore | None,
+    shown: AnyImages,
+    fabric: Any,
+    ways: Ways,
+) -> int:
+    """Train the method's backbone, from the newest checkpoint on; the number of epochs that it has seen."""
+    checkpoints = Checkpoints(run.work, identity(config, method, images), config.to_json())
+    if ways.restart:
+        checkpoints.clear()
+    # Who follows has waited for this: images are decoded now.
+    fabric.broadcast((method.task.n_categories, closer.boxes if closer else None))
+    watch = Watch(_log(run, ways.tensorboard), ways.score, ways.progress)
+    steps = method.settings.epochs * (len(images) // method.settings.batch)
+    compile = fabric.device.type == "cuda" and steps >= WORTH_COMPILING
+    data = _data(images, shown, config)
+    return len(train(method, data, config.seed, fabric=fabric, checkpoints=checkpoints, watch=watch, compile=compile))
+
+
+def follow(config: Config, out: Path, table: ImageTable, fabric: Any, store: Path | None) -> Run:
+    """What all processes do but the first: they train with it, and write nothing."""
+    backbone, config = load_backbone_for(config, fabric.device)
+    n_categories, boxes = fabric.broadcast((0, None))
+    folder = store or store_folder(table.root, config.size or 0)
+    images = ImageStore.build(table, folder, size=config.size or 0)
+    method = make_method(config, backbone, n_categories, images.table.n_known)
+    closer = None if boxes is None else cut_to(images, folder, boxes)
+    train(method, _data(images, near(images, fabric.device, closer), config), config.seed, fabric=fabric)
+    return Run(out)
+
+
+def interrupted(run: Run) -> Config:
+    """What the training that was interrupted in a run was asked to do."""
+    found = newest(run.work)
+    if found is None:
+        raise InputError(f"{run.folder}: has no checkpoint to go on from; leave --resume out")
+    path, state = found
+    if not isinstance(state.get("more"), dict):
+        raise InputError(f"{path}: is of another version of selex; give --restart to train anew")
+    return Config.from_json(state["more"])
+
+
+def identity(config: Config, method: Method, images: ImageStore) -> dict[str, Any]:
+    """What makes two trainings the same: a checkpoint of one is no use to another."""
+    names = ("method", "backbone", "weights", "crop", "size", "balanced", "whiten", "closer", "seed")
+    wanted = {name: getattr(config, name) for name in names}
+    labels = hashlib.sha256(np.asarray(images.table.labels, dtype=np.int64).tobytes()).hexdigest()
+    found = {"categories": method.task.n_categories, "images": images.key[:12], "labels": labels[:12]}
+    return {**asdict(method.settings), **wanted, **found}
+
+
+def predict(config: Config, method: Method, features: Any, labels: Any, sizes: Sizes) -> Hierarchy:
+    """Categories of trained features."""
+    rows = features if isinstance(features, torch.Tensor) else torch.from_numpy(np.array(features))
+    known, rng = torch.as_tensor(labels, device=rows.device), np.random.default_rng(config.seed)
+    return method.to(rows.device).predict(rows, known, rng, config.levels, config.restarts, sizes)
+
+
+def _data(images: ImageStore, shown: AnyImages, config: Config) -> Data:
+    return Data(shown, images.table.labels, list(images.table.files), config.crop or 0)
+
+
+def _log(run: Run, tensorboard: bool) -> Callable[[Entry], None]:
+    """Where the metrics of an epoch go."""
+    if not tensorboard:
+        return lambda entry: run.log(**entry)
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise InputError("--tensorboard needs the tensorboard package: pip install tensorboard") from None
+    writer: Any = SummaryWriter(run.folder / "tensorboard")
+
+    def log(entry: Entry) -> None:
+        run.log(**entry)
+        for name, value in entry.items():
+            if isinstance(value, float):
+                writer.add_scalar(name, value, entry["epoch"])
+        writer.flush()
+
+    return log

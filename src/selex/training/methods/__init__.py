@@ -1,0 +1,15 @@
+"""Ways of training, one contract each: `prepare`, `forward -> {"loss", parts}`, `predict`.
+
+They know the network, the losses and the clustering; they know nothing of the loop, the run folder or the command line.
+"""
+
+from selex.training.methods.base import Batch, Method, Task
+from selex.training.methods.frozen import Frozen
+from selex.training.methods.gcd import GCD
+from selex.training.methods.selex import SelEx
+from selex.training.methods.simgcd import SimGCD
+
+METHODS: dict[str, type[Method]] = {"frozen": Frozen, "gcd": GCD, "simgcd": SimGCD, "selex": SelEx}
+"""Every method by name."""
+
+__all__ = ["GCD", "METHODS", "Batch", "Frozen", "Method", "SelEx", "SimGCD", "Task"]

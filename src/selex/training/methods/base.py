@@ -1,0 +1,191 @@
+"""The contract of all methods: `prepare` before an epoch, `forward` on a batch, `predict` at the end.
+
+b images in two views are 2b rows, one view below the other; N images in all; L levels of pseudo-labels, finest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from selex.cluster.hierarchy import hssk
+from selex.cluster.whiten import Evening, evening
+from selex.config import Training
+from selex.losses.similarity import Kind
+from selex.models.backbones import Backbone
+from selex.models.heads import BOTTLENECK, HIDDEN, ProjectionHead
+from selex.models.trunk import halve
+from selex.types import Hierarchy, Level, Sizes
+
+TINY = 256  # dims of a feature
+
+Gather = Callable[[Tensor], Tensor]
+Losses = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be found: so many categories, the first `n_known` of them known.
+
+    Clusters are `balanced` or not; features are evened out by `whiten` before they are clustered (`cluster.scatter`).
+    """
+
+    n_categories: int
+    n_known: int
+    balanced: bool = True
+    whiten: float = 0.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A step's images: their states (2b), numbers of their rows (b) and labels (b), -1 where unknown."""
+
+    states: Tensor
+    rows: Tensor
+    labels: Tensor
+
+
+def views(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The two views of each image, b rows each, out of 2b."""
+    first, second = rows.chunk(2)
+    return first, second
+
+
+def here_only(x: Tensor) -> Tensor:
+    """With one process there is nothing to gather."""
+    return x
+
+
+class Method(nn.Module):
+    """A way of training. Subclasses say how states are encoded and what the losses of a batch are."""
+
+    own_kind: Kind = "cosine"
+    trains = True
+    clusters = True
+    """Whether categories are found by clustering features."""
+    augmented = False
+    """Whether `prepare` is given features of random views rather than of centre crops."""
+
+    def __init__(self, backbone: Backbone, task: Task, settings: Training) -> None:
+        super().__init__()
+        self.task, self.settings = task, settings
+        self.tail: nn.Module
+        trunk, self.tail = halve(backbone, settings.trained_blocks)
+        self._aside = (trunk,)  # in a tuple: its weights are not this module's to move, train or save
+        self.head: nn.Module = self.make_head(backbone.dim)
+        self.gather: Gather = here_only
+        self.even: Evening | None = None
+
+    @property
+    def trunk(self) -> Any:
+        """The frozen half of the backbone: images to states."""
+        return self._aside[0]
+
+    @property
+    def n_trained(self) -> int:
+        """How many parameters are trained."""
+        return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
+
+    @property
+    def in_losses(self) -> list[nn.Parameter]:
+        """Weights that the losses use on all rows: every process has their whole gradient, not its share of it."""
+        return []
+
+    @property
+    def kind(self) -> Kind:
+        """How rows are compared."""
+        return self.settings.kind or self.own_kind
+
+    def make_head(self, dim: int) -> nn.Module:
+        """The head on features of `dim` dims; a small one for a tiny backbone."""
+        out, hidden, bottleneck = (1024, 512, 128) if dim < TINY else (65_536, HIDDEN, BOTTLENECK)
+        return ProjectionHead(dim, self.settings.head_dim or out, hidden, bottleneck)
+
+    def evened(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Features as they are clustered."""
+        self.even = evening(features, labels, self.task.whiten) if self.clusters else None
+        return self.even(features) if self.even else features
+
+    def prepare(self, epoch: int, features: Callable[[], Tensor], labels: Tensor, rng: Any) -> Level | None:
+        """Get ready for an epoch; the base level of the clusters that were made for it, or None if none were."""
+        if epoch % self.settings.interval:
+            return None
+        return self.cluster(features(), labels, rng, n_levels=1).levels[0]
+
+    def encode(self, states: Tensor) -> tuple[Tensor, ...]:
+        """What the losses need of each row, from its state alone: batches can be encoded in pieces."""
+        raise NotImplementedError
+
+    def losses(self, encoded: tuple[Tensor, ...], batch: Batch) -> Losses:
+        """The loss and its parts, from all encoded rows of a batch."""
+        raise NotImplementedError
+
+    def forward(self, batch: Batch) -> Losses:
+        """The loss of a batch, of all processes together, and its parts."""
+        return self.losses(self.all_views(self.encode(batch.states)), self.whole(batch))
+
+    def whole(self, batch: Batch) -> Batch:
+        """The batches of all processes as one."""
+        rows, labels = (self.gather(part[None]).flatten(0, 1) for part in (batch.rows, batch.labels))
+        return Batch(batch.states, rows, labels)
+
+    def all_views(self, encoded: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Encoded rows of all processes, the first view of each image before the second."""
+        apart = [part.view(1, 2, -1, *part.shape[1:]) for part in encoded]
+        gathered = [self.gather(part) for part in apart]  # processes × 2 × b × …
+        return tuple(part.transpose(0, 1).flatten(0, 2) for part in gathered)
+
+    def features(self, states: Tensor) -> Tensor:
+        """Backbone features of states."""
+        features: Tensor = self.tail(states)
+        return features
+
+    def cluster(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        rng: Any,
+        n_levels: int | None = None,
+        n_init: int = 1,
+        sizes: Sizes = "paper",
+    ) -> Hierarchy:
+        """Categories of features at several levels of abstraction."""
+        task = self.task
+        return hssk(
+            features,
+            labels if task.n_known else None,
+            task.n_categories,
+            n_levels=n_levels,
+            balanced=task.balanced,
+            sizes=sizes,
+            n_init=n_init,
+            rng=rng,
+        )
+
+    def predict(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        rng: Any,
+        n_levels: int | None = None,
+        n_init: int = 10,
+        sizes: Sizes = "paper",
+    ) -> Hierarchy:
+        """The categories in the end."""
+        return self.cluster(features, labels, rng, n_levels, n_init, sizes)
+
+    def memory(self) -> dict[str, Any]:
+        """What an epoch needs of earlier ones, besides weights."""
+        return {}
+
+    def remember(self, memory: dict[str, Any]) -> None:
+        """Take up what `memory` gave."""
+
+
+def no_levels(rows: Tensor) -> Tensor:
+    """Pseudo-labels of no level at all."""
+    return torch.empty(0, len(rows), dtype=torch.long, device=rows.device)

@@ -1,0 +1,149 @@
+"""SelEx (ECCV 2024): self-expertise with pseudo-labels at many levels of abstraction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from selex.cluster.hierarchy import hssk
+from selex.cluster.variant import Variant, published
+from selex.cluster.whiten import Evening
+from selex.config import Training
+from selex.losses import (
+    TargetVariant,
+    cluster_radii,
+    prefix_sizes,
+    radius_targets,
+    self_expertise,
+    use_targets,
+)
+from selex.models.backbones import Backbone
+from selex.models.heads import ProjectionHead
+from selex.training.methods.base import Batch, Losses, Method, Task, no_levels, views
+from selex.types import Hierarchy, Level
+
+PROTOTYPE_TEMPERATURE = 0.1
+PUBLISHED_TARGETS = TargetVariant(features="raw", sums="columns")
+
+
+class SelEx(Method):
+    """Hierarchical pseudo-labels before each epoch; USE and SSE on each batch."""
+
+    own_kind = "distance"
+    head: ProjectionHead
+    level_labels: Tensor
+    radii: Tensor
+    centers: Tensor
+
+    def __init__(self, backbone: Backbone, task: Task, settings: Training) -> None:
+        super().__init__(backbone, task, settings)
+        self.variant = reading(settings.differences)
+        self.target_variant = PUBLISHED_TARGETS if "targets" in settings.differences else TargetVariant()
+        self.augmented = self.variant.crops == "augmented"
+        self.by_radii = settings.targets == "radii" or "targets" in settings.differences
+
+    def prepare(self, epoch: int, features: Callable[[], Tensor], labels: Tensor, rng: Any) -> Level | None:
+        """Pseudo-labels of all levels, every `interval` epochs."""
+        if epoch % self.settings.interval:
+            return None
+        rows = features()
+        levels = self.pseudo_labels(rows, labels, rng).levels
+        self.level_labels = torch.stack([torch.as_tensor(level.labels).long() for level in levels])
+        if self.by_radii:
+            self.radii = torch.stack([cluster_radii(rows, level)[level.labels] for level in levels])
+        if self.settings.prototypes:
+            self.centers = normalize(torch.as_tensor(levels[0].centers), dim=1)
+        return levels[0]
+
+    def pseudo_labels(self, features: Tensor, labels: Tensor, rng: Any) -> Hierarchy:
+        """The hierarchy that the losses use."""
+        task, settings = self.task, self.settings
+        return hssk(
+            features,
+            labels if task.n_known else None,
+            task.n_categories,
+            n_levels=settings.levels if settings.hssk else 1,
+            balanced=task.balanced,
+            variant=self.variant,
+            rng=rng,
+        )
+
+    @property
+    def in_losses(self) -> list[nn.Parameter]:
+        """The last map of the head."""
+        return [self.head.directions]
+
+    def encode(self, states: Tensor) -> tuple[Tensor, ...]:
+        """What the head's last map is given, and features where radii or prototypes are compared with them."""
+        features = self.features(states)
+        inner = self.head.inner(features)
+        if self.settings.prototypes:
+            return inner, features
+        return (inner, features.detach()) if self.by_radii else (inner,)
+
+    def losses(self, encoded: tuple[Tensor, ...], batch: Batch) -> Losses:
+        """`(1 - lambda) USE + lambda SSE`, and what draws features to prototypes."""
+        settings = self.settings
+        levels = self.level_labels[:, batch.rows]
+        targets = self.targets(encoded, batch, levels)
+        pseudo = levels if settings.sse else no_levels(batch.rows)
+        temperatures = settings.temperature, settings.supervised_temperature
+        inner = self.head.products(encoded[0], prefix_sizes(len(self.head.directions), len(pseudo)))
+        use, sse = self_expertise(
+            inner, targets, batch.labels.repeat(2), pseudo.repeat(1, 2), temperatures, self.kind, settings.form
+        )
+        loss = (1 - settings.balance) * use + settings.balance * sse
+        parts = {"use": use.detach(), "sse": sse.detach()}
+        if settings.prototypes:
+            near = self.nearness(encoded[1], levels[0].repeat(2))
+            loss, parts["prototypes"] = loss + settings.prototypes * near, near.detach()
+        return {"loss": loss, **parts}
+
+    def nearness(self, features: Tensor, clusters: Tensor) -> Tensor:
+        """Cross-entropy of each row's cluster under its cosines with all prototypes, where features are clustered."""
+        with torch.autocast(features.device.type, enabled=False):
+            cosines = self.as_clustered(features) @ self.centers.T
+        return cross_entropy(cosines / PROTOTYPE_TEMPERATURE, clusters)
+
+    def as_clustered(self, features: Tensor) -> Tensor:
+        """Features of the network in the space in which they are clustered."""
+        rows = normalize(features.float(), dim=1)
+        return self.even(rows) if self.even else rows
+
+    def targets(self, encoded: tuple[Tensor, ...], batch: Batch, levels: Tensor) -> Tensor:
+        """Target matrix of unsupervised self-expertise."""
+        alpha = self.settings.alpha if self.settings.use else 0.0
+        if self.by_radii:
+            features = encoded[1].detach()
+            with torch.autocast(features.device.type, enabled=False):
+                rows = features if self.target_variant.features == "raw" else self.as_clustered(features)
+            return radius_targets(*views(rows), self.radii[:, batch.rows], alpha, self.target_variant)
+        return use_targets(levels, alpha, self.target_variant)
+
+    def memory(self) -> dict[str, Any]:
+        """Pseudo-labels stay for `interval` epochs."""
+        kept = {name: getattr(self, name) for name in ("level_labels", "radii", "centers") if hasattr(self, name)}
+        return kept | ({"mean": self.even.mean, "matrix": self.even.matrix} if self.even else {})
+
+    def remember(self, memory: dict[str, Any]) -> None:
+        """Take up pseudo-labels."""
+        self.even = Evening(memory["mean"], memory["matrix"]) if "matrix" in memory else None
+        for name in {"level_labels", "radii", "centers"} & memory.keys():
+            setattr(self, name, memory[name])
+
+
+def reading(differences: frozenset[str]) -> Variant:
+    """How the hierarchy is made where the published code is followed in some of its differences."""
+    code, text = published(), Variant()
+    of = {
+        "order": ("level_order",),
+        "crops": ("crops",),
+        "clustering": ("seeding", "balancing", "scoring"),
+    }
+    followed = {name for difference in differences for name in of.get(difference, ())}
+    return replace(text, **{name: getattr(code, name) for name in followed})

@@ -1,0 +1,217 @@
+"""Labels that are hidden and looked for again: which ones, what they tell, and where they tell nothing."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import half_labelled
+from selex import bssk, split_accuracy
+from selex.cluster import assign
+from selex.cluster.holdout import _halves, _numbered, _wholes, choose_sizes, held_out_temperature
+from selex.cluster.refine import soften
+from selex.cluster.whiten import evening
+from selex.errors import InputError
+from test_refine import cloud
+
+UNEVEN = [240, 20, 120, 20, 240, 20, 120, 20, 160, 20, 200, 20]
+
+
+def hidden_of(labels):
+    """What is hidden to see how sure to be, and what to choose an ending."""
+    return _halves(labels), _halves(labels) | _wholes(labels)
+
+
+def test_every_second_label_of_a_category_and_all_of_every_fourth_category_is_hidden():
+    labels = np.array([0, 1, -1, 0, 0, 1, 2, -1, 0, 3, 4, 3, 4])
+    halves, more = (np.flatnonzero(rows).tolist() for rows in hidden_of(labels))
+    assert halves == [3, 5, 8, 11, 12]
+    assert more == [3, 5, 8, 9, 11, 12]
+    halves, more = (np.flatnonzero(rows).tolist() for rows in hidden_of(np.repeat(np.arange(9), 2)))
+    assert halves == [1, 3, 5, 7, 9, 11, 13, 15, 17]
+    assert more == [1, 3, 5, 6, 7, 9, 11, 13, 14, 15, 17]
+
+
+def test_what_is_left_is_numbered_anew():
+    assert _numbered(np.array([0, -1, 2, 4, 2])).tolist() == [0, -1, 1, 2, 1]
+    assert _numbered(np.array([1, 3, 3])).tolist() == [0, 1, 1]
+    assert _numbered(np.array([-1, -1])).tolist() == [-1, -1]
+
+
+def surprise(rows, level, index, own, temperature):
+    """How unlikely rows are to be in their own clusters, in plain loops."""
+    total = 0.0
+    for row, mine in zip(index, own, strict=True):
+        squared = ((level.centers - rows[row]) ** 2).sum(1)
+        odds = (-squared if level.offsets is None else level.offsets - squared) / temperature
+        total += np.log(np.exp(odds - odds.max()).sum()) + odds.max() - odds[mine]
+    return total
+
+
+@pytest.mark.parametrize("sizes", ["paper", "any", "unequal", "equal"])
+@pytest.mark.parametrize("whiten", [0.0, 0.5])
+def test_the_temperature_makes_hidden_labels_likeliest(sizes, whiten):
+    """Half of those of each category, with clusters made of the other half."""
+    rows, truth = cloud([40] * 8, spread=1.5)
+    labels = half_labelled(truth, 5)
+    best = held_out_temperature(rows, labels, 8, sizes=sizes, whiten=whiten, rng=0)
+    hidden, _ = hidden_of(labels)
+    left = np.where(hidden, -1, labels)
+    even = evening(rows, left, whiten)(rows) if whiten else rows
+    level = soften(even, left, bssk(even, left, 8, rng=0), sizes)
+    index = np.flatnonzero(hidden)
+    own = labels[index]
+    least = surprise(even, level, index, own, best)
+    assert least < min(surprise(even, level, index, own, best * factor) for factor in (1 / 1.1, 1.1))
+
+
+def test_the_best_form_is_that_whose_clusters_agree_best_with_hidden_labels():
+    rows, truth = cloud(UNEVEN, dims=16)
+    labels = half_labelled(truth, 8)
+    _, hidden = hidden_of(labels)
+    left = np.array([0, 1, 2, -1, 3, 4, 5, -1, -1])[np.where(hidden, -1, labels)]
+    start = bssk(rows, left, 12, rng=0)
+    scores = {}
+    for form in ("unequal", "any", "equal", "paper"):
+        found = soften(rows, left, start, form).labels
+        scores[form] = split_accuracy(labels[hidden], found[hidden], labels[hidden] >= 0).all
+    assert len(set(scores.values())) > 1
+    assert choose_sizes(rows, labels, 12, rng=0) == max(scores, key=scores.get)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_clusters_of_unequal_size_are_noticed(seed):
+    rows, truth = cloud(UNEVEN, dims=16, spread=1.2, seed=seed)
+    assert choose_sizes(rows, half_labelled(truth, 8, seed), 12, rng=seed) == "unequal"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_clusters_of_equal_size_that_overlap_are_noticed(seed):
+    rows, truth = cloud([200] * 12, dims=6, seed=seed)
+    assert choose_sizes(rows, half_labelled(truth, 12, seed), 12, rng=seed) == "equal"
+
+
+@pytest.mark.parametrize(("labelled", "hidden", "tried"), [((20, 20), 20, 4), ((20, 19), 19, 0)])
+def test_few_hidden_rows_tell_nothing_of_sizes(labelled, hidden, tried):
+    rows, truth = cloud([200] * 12, dims=6)
+    labels = np.full(len(truth), -1)
+    for category, count in enumerate(labelled):
+        labels[np.flatnonzero(truth == category)[:count]] = category
+    assert hidden_of(labels)[1].sum() == hidden
+    assert len(forms_tried(rows, labels, 12)) == tried
+
+
+def forms_tried(rows, labels, count):
+    """What `choose_sizes` tries; where it tries nothing, it is `"unequal"`."""
+    seen = []
+
+    def watched(data, known, level, sizes, memory):
+        seen.append(sizes)
+        return soften(data, known, level, sizes, memory)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("selex.cluster.holdout.soften", watched)
+        found = choose_sizes(rows, labels, count, rng=0)
+    assert seen == ["unequal", "any", "equal", "paper"] or (seen, found) == ([], "unequal")
+    return seen
+
+
+def test_where_nothing_can_be_hidden():
+    rows, _ = cloud([9], dims=4)
+    nothing, singles = np.full(9, -1), np.array([0, 1, 2] + 6 * [-1])
+    for labels in (nothing, singles):
+        assert choose_sizes(rows, labels, 4, whiten=0.5) == "unequal"
+        assert held_out_temperature(rows, labels, 4, whiten=0.5) is None
+    assert held_out_temperature(rows, np.array([0, 0] + 7 * [-1]), 1) is None  # one cluster: sure of everything
+
+
+def test_a_category_hidden_as_a_whole_tells_of_sizes_but_not_how_sure_to_be():
+    """One label each in eighty categories: those of twenty are hidden, and no half of any."""
+    rows, truth = cloud([4] * 90)
+    labels = np.full(len(truth), -1)
+    for category in range(80):
+        labels[np.flatnonzero(truth == category)[0]] = category
+    assert [hidden.sum() for hidden in hidden_of(labels)] == [0, 20]
+    assert held_out_temperature(rows, labels, 90, rng=0) is None
+    assert len(forms_tried(rows, labels, 90)) == 4
+
+
+def test_few_labels_give_a_temperature():
+    rows, _ = cloud([9], dims=4)
+    labels = np.array([0, 1, -1, 0, 0, 1, 2, -1, 0])
+    assert choose_sizes(rows, labels, 4, whiten=0.5, rng=0) == "unequal"
+    assert held_out_temperature(rows, labels, 4, sizes="unequal", whiten=0.5, rng=0) > 0
+
+
+@pytest.mark.parametrize("whiten", [0.0, 0.5])
+def test_tensors_and_arrays_agree(whiten):
+    rows, truth = cloud(UNEVEN, dims=16)
+    rows, labels = rows.astype(np.float32), half_labelled(truth, 8)
+    arrays, tensors = (rows, labels), (torch.from_numpy(rows), torch.from_numpy(labels))
+    array, tensor = (choose_sizes(*kind, 12, whiten=whiten, rng=0) for kind in (arrays, tensors))
+    assert tensor == array
+    array, tensor = (held_out_temperature(*kind, 12, sizes=array, whiten=whiten, rng=0) for kind in (arrays, tensors))
+    assert tensor == pytest.approx(array, rel=1e-3)
+
+
+def test_the_same_again_and_nothing_given_is_changed():
+    rows, truth = cloud([40] * 8, spread=1.5)
+    labels = half_labelled(truth, 5)
+    before = labels.copy()
+    for tell in (choose_sizes, held_out_temperature):
+        assert tell(rows, labels, 8, rng=2) == tell(rows, labels, 8, rng=2)
+    assert labels.tolist() == before.tolist()
+
+
+def test_few_rows_are_taken_from_all_over(monkeypatch):
+    """Rows come sorted by category: the first ones alone would tell of some categories only."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(6), 100)
+    far = np.eye(8)[:6] * np.array([4, 4, 4, 1, 1, 1])[:, None]  # the first half is easy to tell apart
+    rows = (far[labels] + 0.6 * rng.normal(size=(600, 8))).astype(np.float32)
+    labels[1::2] = -1
+    whole = held_out_temperature(rows, labels, 6, whiten=0.5, rng=0)
+    monkeypatch.setattr(assign, "_SAMPLE", 60)
+    assert held_out_temperature(rows, labels, 6, whiten=0.5, rng=0) == pytest.approx(whole, rel=0.2)
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_hidden_is_not_complained_of():
+    """Categories of two labels have one left, which the clustering would note."""
+    rows, truth = cloud([40] * 6)
+    labels = np.full(len(truth), -1)
+    for category in range(3):
+        labels[np.flatnonzero(truth == category)[:2]] = category
+    assert choose_sizes(rows, labels, 6, rng=0) == "unequal"
+    assert held_out_temperature(rows, labels, 6, sizes="unequal", rng=0) > 0
+
+
+def test_copies_of_one_row_and_a_row_for_each_cluster():
+    rows, labels = np.tile([[0.6, 0.8]], (40, 1)), np.where(np.arange(40) < 10, 0, -1)
+    few, two = cloud([1] * 6)[0], np.array([0, 0, -1, -1, -1, -1])
+    for sizes in ("any", "unequal", "equal"):
+        assert held_out_temperature(rows, labels, 2, sizes=sizes, rng=0) > 0
+        assert held_out_temperature(few, two, 6, sizes=sizes, rng=0) > 0
+
+
+def test_one_cluster_that_is_left_tells_nothing(monkeypatch):
+    rows, truth = cloud([20] * 2)
+    labels = half_labelled(truth, 1)
+
+    def melted(data, known, level, sizes, memory):
+        return replace(level, labels=np.zeros(len(data), dtype=np.int64), centers=level.centers[:1])
+
+    monkeypatch.setattr("selex.cluster.holdout.soften", melted)
+    assert held_out_temperature(rows, labels, 2, sizes="unequal", rng=0) is None
+
+
+def test_labels_are_checked():
+    rows, truth = cloud([20] * 4)
+    assert choose_sizes(rows, None, 4) == "unequal"
+    assert held_out_temperature(rows, None, 4) is None
+    for tell in (choose_sizes, held_out_temperature):
+        with pytest.raises(InputError, match="category 1 has no labelled row"):
+            tell(rows, np.where(truth == 1, -1, truth), 4)
+        with pytest.raises(InputError, match="80 rows"):
+            tell(rows, truth[:7], 4)
