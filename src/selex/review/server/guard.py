@@ -9,10 +9,12 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LARGEST_BODY = 8 << 20
+TOO_MUCH = f"send at most {LARGEST_BODY} bytes"
 HEADERS = {
     "content-security-policy": "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -65,7 +67,7 @@ class Guard:
             await send(message)
 
         answer = self._refusal(scope) or self._admission(scope)
-        await (answer or self.app)(scope, receive, send_safely)
+        await (answer or self.app)(scope, _counted(receive), send_safely)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers, method = Headers(scope=scope), scope["method"]
@@ -83,8 +85,11 @@ class Guard:
             # A form of another site can send neither of these without the browser asking us first.
             if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
                 return _refuse(415, "send application/json")
-            if not headers.get("content-length", "").isdecimal() or int(headers["content-length"]) > LARGEST_BODY:
-                return _refuse(413, f"send at most {LARGEST_BODY} bytes, and say how many")
+            length = headers.get("content-length", "")
+            if "transfer-encoding" in headers or not length.isdecimal():
+                return _refuse(411, "say how many bytes there are (Content-Length), and send them in one piece")
+            if len(length) > len(str(LARGEST_BODY)) or int(length) > LARGEST_BODY:
+                return _refuse(413, TOO_MUCH)
         return None
 
     def _admission(self, scope: Scope) -> Response | None:
@@ -113,6 +118,21 @@ class Guard:
         except CookieError:
             return ""
         return found.value if found else ""
+
+
+def _counted(receive: Receive) -> Receive:
+    """A body, counted as it comes: whatever was said about its length, no more than that is kept."""
+    total = 0
+
+    async def counted() -> Message:
+        nonlocal total
+        message = await receive()
+        total += len(message.get("body", b""))
+        if total > LARGEST_BODY:
+            raise HTTPException(413, TOO_MUCH)
+        return message
+
+    return counted
 
 
 def _refuse(status: int, reason: str) -> Response:

@@ -9,15 +9,19 @@ import threading
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from selex.errors import InputError
 from selex.review.core.session import Review
 from selex.review.server.app import create_app
+from selex.review.server.connections import Connection
 from selex.review.server.guard import Door
 
 LOOPBACK = "127.0.0.1"
+BACKLOG = 128
 
 
 def serve(
@@ -48,7 +52,7 @@ def serve(
         tell("Every decision is saved at once in the run folder. Ctrl-C ends the server.")
         if note := app.state.views.note:
             tell(f"note: {note}")
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+        server = server_of(app)
         if browser:
             threading.Timer(0.5, webbrowser.open, (address,)).start()
         try:
@@ -58,6 +62,13 @@ def serve(
         finally:
             app.state.job.stop()
             review.ledger.close()
+
+
+def server_of(app: ASGIApp) -> uvicorn.Server:
+    """What answers requests: plain HTTP, with connections that cannot be held open for nothing."""
+    settings: dict[str, Any] = {"log_level": "warning", "access_log": False, "lifespan": "off", "ws": "none"}
+    # so many are let in before any is looked at: with more, open files could run out
+    return uvicorn.Server(uvicorn.Config(app, http=Connection, backlog=BACKLOG, **settings))
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -70,7 +81,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(128)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise InputError(f"port {port} of {host} cannot be used ({error.strerror}); try another --port") from None
