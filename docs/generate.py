@@ -176,9 +176,12 @@ def _route(method: str, path: str, route: dict[str, Any]) -> str:
     body = route.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
     parts = [f"### {method.upper()} {path}", route["description"]]
     parts += [f"Takes {_kind(body)}."] if body else []
-    answers = {status: about["content"]["application/json"]["schema"] for status, about in route["responses"].items()}
-    also = "; 409: " + _kind(answers["409"]) if "409" in answers else ""
-    return "\n\n".join([*parts, f"Gives {_kind(answers['200'])}{also}.", *([_table(rows)] if rows else [])])
+    answers = {
+        status: _kind(next(iter(about["content"].values()))["schema"]) for status, about in route["responses"].items()
+    }
+    errors = ", ".join(f"{status} {kind}" for status, kind in answers.items() if status != "200")
+    parts += [f"Gives {answers['200']}; errors: {errors}."]
+    return "\n\n".join([*parts, *([_table(rows)] if rows else [])])
 
 
 def _fields(record: dict[str, Any]) -> list[dict[str, str]]:

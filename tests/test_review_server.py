@@ -19,6 +19,7 @@ from selex.review.core.ledger import FILE
 from selex.review.core.session import Review
 from selex.review.server.app import create_app, schema_of
 from selex.review.server.guard import Door
+from selex.review.server.lists import natural
 from selex.review.server.serve import _door
 from selex.run import _locked
 
@@ -380,6 +381,56 @@ def test_the_schema_describes_every_api_route(client):
             answer = about["responses"]["200"]["content"]["application/json"]["schema"]
             assert answer["$ref"].startswith("#/components/schemas/"), (method, path)
     assert client.get("/docs").status_code == 404, "its page would load scripts from elsewhere"
+
+
+WRONG = {
+    ("post", "/api/decisions"): [
+        ({"json": {"version": f"1.{'9' * 5000}", "kind": "junk", "rows": [0]}}, 409),
+        ({"json": {"version": "9" * 5000 + ".0", "kind": "junk", "rows": [0]}}, 409),
+        ({"content": '{"version": "1.0", "kind": "junk", "rows": [' + "9" * 5000 + "]}"}, 400),
+        ({"content": b"\xff"}, 400),
+        ({"content": "{"}, 422),
+        ({"json": {"version": "1.0", "kind": "junk", "rows": [400]}}, 422),
+        ({"content": "{}", "headers": {"content-type": "text/plain"}}, 415),
+        ({"content": "{}", "headers": {"transfer-encoding": "chunked"}}, 411),
+        ({"content": "{}", "headers": {"content-length": "9" * 5000}}, 413),
+        ({"json": {}, "headers": {"host": "evil.example"}}, 403),
+    ],
+    ("post", "/api/undo"): [({"json": {"version": f"1.{'9' * 5000}"}}, 409), ({"json": {"version": "1.0"}}, 422)],
+    ("post", "/api/export"): [({"json": {"to": "nowhere"}}, 422), ({"content": b"\xff"}, 400)],
+    ("get", "/api/categories/{category}"): [({"category": 10**30}, 404), ({"category": "9" * 5000}, 422)],
+    ("get", "/api/categories/{category}/parts"): [({"category": 99}, 404), ({"category": 0, "parts": 10**30}, 422)],
+    ("get", "/api/images/{row}"): [({"row": -1}, 404), ({"row": 10**30}, 404), ({"row": "9" * 5000}, 422)],
+    ("get", "/api/rows"): [({"category": 10**30}, 404), ({"filter": "x"}, 422)],
+    ("get", "/api/history"): [({"round": 10**30}, 404), ({"page": 0}, 422)],
+    ("get", "/api/categories"): [({"q": "x" * 201}, 422), ({"level": 10**30, "cluster": 10**30}, 200)],
+    ("get", "/api/standing"): [({}, 200)],
+}
+
+
+@pytest.mark.parametrize("route", WRONG, ids=" ".join)
+def test_the_schema_says_which_errors_there_are(client, folder, route):
+    method, path = route
+    described = schema_of()["paths"][path][method]["responses"]
+    for given, status in WRONG[route]:
+        if method == "get":
+            answer = client.get(path.format_map({key: str(value) for key, value in given.items()}), params=given)
+        else:
+            kept = {"content-type": "application/json"} | given.get("headers", {})
+            answer = client.post(path, **given | {"headers": kept})
+        assert answer.status_code == status, (given, answer.text)
+        (kind,) = described[str(status)]["content"]
+        assert answer.headers["content-type"].startswith(kind)
+    (folder / "clusters.parquet").unlink()
+    answer = client.request(method, path.format_map({"category": "0", "row": "0"}), json={"version": "1.0"})
+    assert answer.status_code in (503, 422)
+    assert str(answer.status_code) in described
+
+
+def test_names_are_sorted_as_people_count():
+    huge = "9" * 5000
+    names = ["b", f"a{huge}", "a10", "a2", "a02", "a", f"a1{huge}"]
+    assert sorted(names, key=natural) == ["a", "a2", "a02", "a10", f"a{huge}", f"a1{huge}", "b"]
 
 
 def test_the_server_needs_no_torch(folder):

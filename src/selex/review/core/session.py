@@ -23,6 +23,7 @@ from selex.review.core.timeline import DECIDE, Event, Played, Timeline
 from selex.run import Run
 
 Array = np.ndarray[Any, Any]
+_DIGITS = 20  # no version has so many, and Python refuses to read thousands
 
 
 class Conflict(Exception):
@@ -113,7 +114,8 @@ class Review:
     def _missed(self, event: Event, version: str) -> list[Played]:
         """What has happened since `version`; a conflict if it is about the same."""
         number, _, count = version.partition(".")
-        if number != str(self.round) or not count.isdecimal() or int(count) > self.timeline.version:
+        known = count.isdecimal() and len(count) < _DIGITS and int(count) <= self.timeline.version
+        if number != str(self.round) or not known:
             raise Conflict(["the run was done again: its categories are new"])
         missed = self.timeline.since(int(count))
         unseen = frozenset[int]().union(*(other.touched for other in missed))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
 
 from selex import __version__
@@ -25,20 +26,40 @@ from selex.review.server.views import Views
 
 Page = Annotated[int, Query(ge=1, le=10**9)]
 Words = Annotated[str, Query(max_length=200)]
+Errors = dict[int | str, dict[str, Any]]
 ABOUT = """What each page of `selex review` shows, as JSON, and how to decide.
 
 Every answer has a `standing` with the `version` of the state. A decision names the version that it was made on. If
 something about the same categories was decided since, the answer is 409 and nothing is done; if it was about others,
 the decision is made and the answer says what was missed. A decision is on the disk before the answer is sent.
 """
-MISSED: dict[int | str, dict[str, Any]] = {409: {"model": schema.Missed, "description": "Decided past each other."}}
+
+
+def _error(about: str, model: type[BaseModel] | None = schema.Problem) -> dict[str, Any]:
+    """How an error is described: a record, or a line of text."""
+    return {"description": about} | ({"model": model} if model else {"content": {"text/plain": {"schema": TEXT}}})
+
+
+TEXT = {"type": "string"}
+ANY: Errors = {
+    401: _error("The token is missing.", None),
+    403: _error("Another site asks, or another name of the server is used.", None),
+    422: _error("Something that was sent is not possible."),
+    503: _error("The run cannot be read, or its folder not be written."),
+}
+GONE: Errors = {404: _error("There is no such category, image or round.")}
+SENT: Errors = {
+    400: _error("The body is not JSON."),
+    411: _error("The length of the body is missing.", None),
+    413: _error("The body is too large.", None),
+    415: _error("The body is not called JSON.", None),
+}
+DECIDED: Errors = SENT | {409: _error("Decided past each other.", schema.Missed)}
 
 
 def create_app(review: Review, door: Door) -> FastAPI:
     """The server of a review."""
-    # no pages of FastAPI's own: they load scripts from elsewhere
-    app = FastAPI(title="selex review", version=__version__, description=ABOUT, docs_url=None, redoc_url=None)
-    views, job = Views(review), Job(review.run.folder)
+    app, views, job = _bare(), Views(review), Job(review.run.folder)
     app.state.views, app.state.job = views, job
     _reading(app, views)
     _deciding(app, views, job)
@@ -54,12 +75,17 @@ def create_app(review: Review, door: Door) -> FastAPI:
 
 def schema_of() -> dict[str, Any]:
     """The OpenAPI description, without a run."""
-    app = FastAPI(title="selex review", version=__version__, description=ABOUT)
-    nothing: Any = None
+    app, nothing = _bare(), cast(Any, None)
     _reading(app, nothing)
     _deciding(app, nothing, nothing)
     _leaving(app, nothing, nothing)
     return app.openapi()
+
+
+def _bare() -> FastAPI:
+    """No routes yet, and no pages of FastAPI's own: they load scripts from elsewhere."""
+    about: dict[str, Any] = {"title": "selex review", "version": __version__, "description": ABOUT}
+    return FastAPI(**about, docs_url=None, redoc_url=None, responses=ANY)
 
 
 def _reading(app: FastAPI, views: Views) -> None:
@@ -82,14 +108,14 @@ def _reading(app: FastAPI, views: Views) -> None:
         """Categories; `q` searches their names, `level` and `cluster` choose those below a coarser cluster."""
         return views.categories(sort, filter, q, level, cluster, page)
 
-    @app.get("/api/categories/{category}", tags=["read"])
+    @app.get("/api/categories/{category}", tags=["read"], responses=GONE)
     def category(
         category: int, sort: schema.ImageSort = "doubtful", filter: schema.ImageFilter = "all", page: Page = 1
     ) -> schema.CategoryPage:
         """A category, a page of its images, its neighbours."""
         return views.category(category, sort, filter, page)
 
-    @app.get("/api/categories/{category}/parts", tags=["read"])
+    @app.get("/api/categories/{category}/parts", tags=["read"], responses=GONE)
     def parts(category: int, parts: Annotated[int, Query(ge=2, le=MOST_PARTS)] = 2) -> schema.Parts:
         """The parts that a category falls into. Nothing is changed: `split` with the rows of all but one part is."""
         return views.parts(category, parts)
@@ -101,12 +127,12 @@ def _reading(app: FastAPI, views: Views) -> None:
         """Images of all categories; `q` searches file names."""
         return views.images(filter, q, sort, page)
 
-    @app.get("/api/rows", tags=["read"])
+    @app.get("/api/rows", tags=["read"], responses=GONE)
     def rows(filter: schema.ImageFilter = "all", q: Words = "", category: int | None = None) -> schema.Rows:
         """All images of a list at once, by row: what to decide about a whole list of many pages."""
         return views.rows(filter, q, category)
 
-    @app.get("/api/images/{row}", tags=["read"])
+    @app.get("/api/images/{row}", tags=["read"], responses=GONE)
     def image(row: int) -> schema.ImagePage:
         """An image and those that look like it."""
         return views.image(row)
@@ -116,7 +142,7 @@ def _reading(app: FastAPI, views: Views) -> None:
         """Where one decision settles most images."""
         return views.suggestions()
 
-    @app.get("/api/history", tags=["read"])
+    @app.get("/api/history", tags=["read"], responses=GONE)
     def history(page: Page = 1, round: int | None = None) -> schema.History:
         """What was decided in this round, or in an earlier one."""
         return views.history(page, round)
@@ -125,7 +151,7 @@ def _reading(app: FastAPI, views: Views) -> None:
 def _deciding(app: FastAPI, views: Views, job: Job) -> None:
     """What changes the state."""
 
-    @app.post("/api/decisions", tags=["decide"], responses=MISSED)
+    @app.post("/api/decisions", tags=["decide"], responses=DECIDED)
     def decide(given: schema.DecisionIn) -> schema.Decided:
         """Make a decision."""
         _idle(views, job)
@@ -134,12 +160,12 @@ def _deciding(app: FastAPI, views: Views, job: Job) -> None:
         done = views.review.decide(decision, given.version)
         return schema.Decided(summary=done.summary, missed=done.missed, standing=views.standing())
 
-    @app.post("/api/undo", tags=["decide"], responses=MISSED)
+    @app.post("/api/undo", tags=["decide"], responses=DECIDED)
     def undo(given: schema.StepIn) -> schema.Decided:
         """Take the latest decision back."""
         return _step(views, job, UNDO, given)
 
-    @app.post("/api/redo", tags=["decide"], responses=MISSED)
+    @app.post("/api/redo", tags=["decide"], responses=DECIDED)
     def redo(given: schema.StepIn) -> schema.Decided:
         """Make again what was undone last."""
         return _step(views, job, REDO, given)
@@ -148,12 +174,12 @@ def _deciding(app: FastAPI, views: Views, job: Job) -> None:
 def _leaving(app: FastAPI, views: Views, job: Job) -> None:
     """What makes something of the decisions."""
 
-    @app.post("/api/export", tags=["leave"])
+    @app.post("/api/export", tags=["leave"], responses=SENT)
     def export(given: schema.ExportIn) -> schema.Written:
         """Write the categories as they stand into the run folder, under `exports`."""
         return write_export(views.review, given.to)
 
-    @app.post("/api/continue", tags=["leave"])
+    @app.post("/api/continue", tags=["leave"], responses=SENT)
     def start_again() -> schema.ContinueOut:
         """Cluster again with the decisions as labels; until it is done there are no decisions."""
         return job.start()

@@ -35,6 +35,7 @@ def one_page(items: Array, page: int, size: int) -> tuple[int, int, Array]:
     return page, pages, items[(page - 1) * size : page * size]
 
 
-def natural(name: str) -> list[tuple[int, int, str]]:
-    """Sorts novel-2 before novel-10."""
-    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name.casefold())]
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sorts novel-2 before novel-10. Numbers stay text: Python refuses to read very long ones."""
+    parts = re.split(r"([0-9]+)", name.casefold())
+    return [(len(digits), digits) if (digits := part.lstrip("0")).isdecimal() else (0, part) for part in parts]

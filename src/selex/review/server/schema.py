@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -213,6 +213,12 @@ class Decided(BaseModel):
     summary: str
     missed: list[str] = Field(description="What had been decided about other categories since that version.")
     standing: Standing
+
+
+class Problem(BaseModel):
+    """Nothing was done."""
+
+    detail: str | list[dict[str, Any]] = Field(description="Why: a sentence, or what is wrong with each value.")
 
 
 class Missed(BaseModel):
