@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from review_runs import small_run
+from selex.review.core.session import Review
 from selex.review.server import connections
 from selex.review.server.app import create_app
 from selex.review.server.guard import LARGEST_BODY, Door
 from selex.review.server.serve import _listen, server_of
-from selex.review.core.session import Review
 
 DECISION = json.dumps({"version": "1.0", "kind": "confirm", "category": 0}).encode()
 POST = b"POST /api/decisions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"

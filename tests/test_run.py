@@ -112,7 +112,7 @@ def test_a_publish_cut_off_after_every_single_step(old, tmp_path, monkeypatch, n
 
 
 def test_an_error_while_staging_keeps_the_old_and_the_features(old, monkeypatch):
-    monkeypatch.setattr("selex.run.parquet.write_table", full)
+    monkeypatch.setattr("selex.run.write_parquet", full)
     with pytest.raises(InputError, match=r"results cannot be written \(No space left on device\); the old ones stay"):
         publish(old, 2)
     assert state(old) == 1

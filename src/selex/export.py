@@ -17,10 +17,11 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 import pyarrow as pa
-import pyarrow.parquet as parquet
 
 from selex.data.clusters import Columns, write_columns
 from selex.data.names import Names, safe_name
+from selex.data.parquet import read_header, write_parquet
+from selex.data.spelling import cell_of_label, spell
 from selex.data.table import real_path
 from selex.errors import InputError
 from selex.io import check_target, check_target_folder, whole, whole_folder
@@ -137,9 +138,14 @@ def _folders(job: _Job, stage: Path) -> str:
     for category in dict.fromkeys(job.table["category"]):
         (stage / folder_of[category]).mkdir()
     job.place([stage / file for file in files])
-    columns = {name: job.table[name] for name in ("category", "confidence", "file")}
-    names = ("file_name", "label", "confidence", "original")
-    write_columns(stage / ORIGINALS, dict(zip(names, [files, *columns.values()], strict=True)))
+    labels = [cell_of_label(category) for category in job.table["category"]]
+    columns = {
+        "file_name": files,
+        "label": labels,
+        "confidence": job.table["confidence"],
+        "original": job.table["file"],
+    }
+    write_columns(stage / ORIGINALS, columns)
     return f"look through the folders, one for each category; {ORIGINALS} says where each image came from"
 
 
@@ -150,7 +156,7 @@ def _csv(job: _Job, out: Path) -> str:
 
 def _parquet(job: _Job, out: Path) -> str:
     with whole(out) as partial:
-        parquet.write_table(pa.table(_with_path(job)), partial)
+        write_parquet(partial, pa.table(_with_path(job)))
     return f"open it with pandas.read_parquet({str(job.out)!r})"
 
 
@@ -220,9 +226,8 @@ def _check_images(paths: Sequence[str]) -> None:
 
 def _is_exported_table(path: Path) -> bool:
     """Whether a file is a table that an earlier export wrote."""
-    try:
-        header: list[str] = parquet.read_schema(path).names
-    except (pa.ArrowException, OSError):
+    header = read_header(path)
+    if not header:
         with path.open(encoding="utf-8", errors="replace") as file:
             header = file.readline().rstrip("\n").split(",")
     return header[:3] == ["file", "cluster", "category"] and header[-1] == "path"
@@ -230,7 +235,7 @@ def _is_exported_table(path: Path) -> bool:
 
 def _with_path(job: _Job) -> Columns:
     """The clusters table and where each image is, spelled as in the table."""
-    return {**job.table, "path": [os.path.normpath(os.path.join(job.root, file)) for file in job.table["file"]]}
+    return {**job.table, "path": [spell(path) for path in job.paths]}
 
 
 def _task(table: Columns, row: int, place: str) -> dict[str, Any]:

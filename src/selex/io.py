@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from selex.errors import InputError
 
@@ -57,9 +57,20 @@ def whole_folder(path: Path) -> Iterator[Path]:
 def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
     """A CSV file, whole or not at all."""
     with whole(path) as partial, partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-        writer = csv.writer(file, lineterminator="\n")
+        writer = csv.writer(_Lines(file))
         writer.writerow(header)
         writer.writerows(lines)
+
+
+class _Lines:
+    """Lines that end as Unix has it, in which a cell with a carriage return is quoted all the same."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def write(self, line: str) -> None:
+        """One line, ended by what the csv module ends it with."""
+        self._file.write(line.removesuffix("\r\n") + "\n")
 
 
 def read_csv(path: Path) -> list[tuple[int, list[str]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
 from selex.cluster.assign import Assigner, Assignment
@@ -171,11 +172,11 @@ def load(run: str | Path) -> Model:
     folder = Run.open(run).folder / "model"
     try:
         about = json.loads((folder / "model.json").read_text())
-        tensors = load_file(folder / "model.safetensors")
+        tensors = from_bytes((folder / "model.safetensors").read_bytes())
         centers, reach = tensors["centers"].numpy(), tensors["reach"].numpy()
         offsets = tensors["offsets"].numpy() if "offsets" in tensors else None
         assigner = Assigner(centers, reach, about.pop("temperature"), offsets)
-        trained = load_file(folder / _TRAINED) if (folder / _TRAINED).exists() else {}
+        trained = from_bytes((folder / _TRAINED).read_bytes()) if (folder / _TRAINED).exists() else {}
         even = Evening(tensors["mean"], tensors["matrix"]) if "matrix" in tensors else None
         return Model(assigner, **about, trained=trained, even=even)
     except FileNotFoundError:
@@ -204,4 +205,4 @@ def _stored_size(backbone: Backbone) -> int:
 
 def store_folder(root: str, size: int) -> Path:
     """Where decoded images of a folder are kept between commands: in the cache, a store for each folder."""
-    return cache_folder() / "images" / f"{hashlib.sha256(root.encode()).hexdigest()[:16]}-{size}"
+    return cache_folder() / "images" / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:16]}-{size}"

@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as parquet
 
 from selex import __version__
 from selex.config import Config
 from selex.data.clusters import Columns, write_columns
+from selex.data.parquet import read_parquet, write_parquet
 from selex.errors import InputError
 from selex.io import first_line, whole, write_csv
 
@@ -139,7 +139,7 @@ class Run:
     def clusters(self) -> pa.Table:
         """The clusters table."""
         self._require("clusters.parquet")
-        return parquet.read_table(self.folder / "clusters.parquet")
+        return read_parquet(self.folder / "clusters.parquet", self.folder / "clusters.parquet")
 
     @property
     def hierarchy(self) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class Run:
             self._drop_stage()
             (stage / "model").mkdir(parents=True)
             write_columns(stage / "clusters.csv", columns)
-            parquet.write_table(pa.table(columns), stage / "clusters.parquet")
+            write_parquet(stage / "clusters.parquet", pa.table(columns))
             write_csv(stage / "skipped.csv", ["file", "reason"], skipped)
             (stage / "hierarchy.json").write_text(json.dumps(hierarchy, indent=1))
             (stage / _CONFIG).write_text(json.dumps(_record(config, root), indent=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from collections.abc import Iterator
@@ -82,6 +83,8 @@ def start(
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
     warnings.showwarning = _show_note
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name on disk may be no text
     try:
         code = app(prog_name="selex", standalone_mode=False)
     except InputError as error:

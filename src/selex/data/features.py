@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selex.data.clusters import ROW_COLUMNS, Clusters
+from selex.data.spelling import label_of_cell, spell
 from selex.errors import InputError
 from selex.io import column, first_line, read_csv
 
@@ -45,7 +46,7 @@ def load_features(path: Path) -> Features:
         return Features(values, [str(row) for row in range(len(values))], "row")
     if names.shape != (len(values),):
         raise InputError(f"{path}: 'files' has shape {names.shape} for {len(values)} rows of features")
-    ids = [os.fsdecode(name) if isinstance(name, bytes) else str(name) for name in names.tolist()]
+    ids = [spell(os.fsdecode(name)) if isinstance(name, bytes) else str(name) for name in names.tolist()]
     _refuse_repeats(ids, lambda index: f"{path}: 'files' names {ids[index]!r} twice, again in row {index}")
     return Features(values, ids, "file")
 
@@ -75,13 +76,13 @@ def _labels_of(path: Path, ids: list[str], kind: str, may_name_others: bool = Fa
     position = {str(row) if by_number else name: row for row, name in enumerate(ids)}
     labels, seen = [""] * len(ids), dict[str, int]()
     for number, line in lines[1:]:
-        name, label = line[id_column].strip(), line[label_column].strip()
+        name = line[id_column] if line[id_column] in position else line[id_column].strip()
         row = f"{path}, line {number}: {header[id_column]} {name!r}"
         if name in seen:
             raise InputError(f"{row} is there twice, first in line {seen[name]}")
         seen[name] = number
         if name in position:
-            labels[position[name]] = "" if label == "-1" else label
+            labels[position[name]] = label_of_cell(line[label_column])
         elif not may_name_others:
             raise InputError(f"{row} is not among the features' rows")
     return labels

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from selex.data.spelling import label_name, label_of_cell
 from selex.errors import InputError
 from selex.types import UNLABELLED
 
@@ -58,25 +59,19 @@ def read_label_file(path: str) -> LabelFile:
     """Read a CSV or parquet file with the columns `file_name` and `label`."""
     if not os.path.isfile(path):
         raise InputError(f"{path}: no such file")
-    header, columns, places = _read_csv(path) if path.lower().endswith(".csv") else _read_parquet(path)
+    is_csv = path.lower().endswith(".csv")
+    header, columns, places = _read_csv(path) if is_csv else _read_parquet(path)
+    read = label_of_cell if is_csv else label_name
     if "file_name" not in header:
         raise InputError(f"{path}: no column 'file_name' (there is: {', '.join(header) or 'nothing'})")
     if "label" not in header:
         raise NoLabelColumn(f"{path}: no column 'label' (there is: {', '.join(header)}); it may be empty")
     names = [str(name) if name is not None else "" for name in columns["file_name"]]
-    labels = [label_name(label) for label in columns["label"]]
+    labels = [read(label) for label in columns["label"]]
     file = LabelFile(path, names, labels, places)
     if "" in names:
         raise InputError(f"{file.place(names.index(''))}: file_name is empty")
     return file
-
-
-def label_name(label: Any) -> str:
-    """The name of a category, or "" where the label says unlabelled: empty, None, nan or -1."""
-    if label is None or label != label:
-        return ""
-    name = str(label).strip()
-    return "" if name == str(UNLABELLED) else name
 
 
 def encode(names: Iterable[str]) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[str]]:
@@ -110,13 +105,7 @@ def _delimiter(header: str) -> str:
 
 
 def _read_parquet(path: str) -> tuple[list[str], dict[str, list[Any]], Sequence[int]]:
-    import pyarrow
-    import pyarrow.parquet
+    from selex.data.parquet import read_header, read_parquet
 
-    try:
-        header = pyarrow.parquet.read_schema(path).names
-        wanted = [name for name in ("file_name", "label") if name in header]
-        table = pyarrow.parquet.read_table(path, columns=wanted)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{path}: not a readable parquet file ({str(error).splitlines()[0]})") from None
-    return header, table.to_pydict(), range(1, len(table) + 1)
+    table = read_parquet(path, path, ("file_name", "label"))
+    return read_header(path), table.to_pydict(), range(1, len(table) + 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from selex.data.labels import LABEL_FILES, LabelFile, NoLabelColumn, encode, label_name, read_label_file
+from selex.data.labels import LABEL_FILES, LabelFile, NoLabelColumn, encode, read_label_file
+from selex.data.spelling import label_name, readings, spell, unspell
 from selex.errors import InputError, Note
 from selex.types import UNLABELLED
 
@@ -31,7 +31,7 @@ METADATA = ("metadata.csv", "metadata.parquet")
 class ImageTable:
     """Images in row order: their names as the user knows them, and a label each, `UNLABELLED` where there is none.
 
-    Row `i` is the file `root/files[i]`, unless `sources[i]` holds the image itself or another path.
+    Row `i` is the file `root/files[i]`, its name spelled as in `data.spelling`, unless `sources[i]` holds the image.
     `labels` count into `categories`, the known categories in sorted order.
     """
 
@@ -61,7 +61,7 @@ class ImageTable:
 
     def source(self, row: int) -> Source:
         """The path of a row's image, or the image itself."""
-        return self.sources[row] if row in self.sources else os.path.join(self.root, self.files[row])
+        return self.sources[row] if row in self.sources else os.path.join(self.root, unspell(self.files[row]))
 
     def take(self, rows: Sequence[int] | Labels) -> ImageTable:
         """The table of some rows, in that order; a category that loses its last labelled row is no longer known."""
@@ -111,8 +111,8 @@ def from_folder(folder: str | os.PathLike[str], use_metadata: bool = True) -> Im
         raise InputError(f"{error.filename}: cannot list this folder ({error.strerror})") from None
     if not paths:
         raise InputError(f"{folder}: no images in this folder (JPEG, PNG, WebP, GIF, TIFF or BMP)")
-    files = [_printable(path) for path in paths]
-    table = ImageTable(files, *encode(map(_folder_label, files)), root, _odd(files, paths, root))
+    files = [spell(path) for path in paths]
+    table = ImageTable(files, *encode(map(_folder_label, files)), root)
     return _with_metadata(table) if use_metadata else table
 
 
@@ -122,10 +122,11 @@ def from_file(path: str | os.PathLike[str], root: str | os.PathLike[str] | None 
     if not file.names:
         raise InputError(f"{file.path}: no image is named in this file")
     root = os.path.abspath(file.folder if root is None else root)
-    paths = [os.path.normpath(os.path.join(root, name)) for name in file.names]
-    file.check_present([row for row, name in enumerate(paths) if not os.path.isfile(name)])
-    file.check_unique(paths)
-    return ImageTable(file.names, *encode(file.labels), root)
+    names = [_name_on_disk(root, name) for name in file.names]
+    file.check_present([row for row, name in enumerate(names) if name is None])
+    present = [name for name in names if name is not None]
+    file.check_unique([os.path.normpath(os.path.join(root, name)) for name in present])
+    return ImageTable([spell(name) for name in present], *encode(file.labels), root)
 
 
 def from_list(images: Sequence[str | os.PathLike[str] | Image.Image]) -> ImageTable:
@@ -141,8 +142,8 @@ def from_list(images: Sequence[str | os.PathLike[str] | Image.Image]) -> ImageTa
     for row, path in enumerate(paths):
         if (other := first.setdefault(os.path.abspath(path), row)) != row:
             raise InputError(f"{path} is in the list twice, at {other} and {row}")
-    files, root = [_printable(path) for path in paths], os.getcwd()
-    return ImageTable(files, *encode([""] * len(files)), root, _odd(files, paths, root) | held)
+    files = [spell(path) for path in paths]
+    return ImageTable(files, *encode([""] * len(files)), os.getcwd(), held)
 
 
 def label_from_file(table: ImageTable, path: str | os.PathLike[str]) -> ImageTable:
@@ -151,7 +152,7 @@ def label_from_file(table: ImageTable, path: str | os.PathLike[str]) -> ImageTab
 
 
 def label_from_list(table: ImageTable, labels: Sequence[Any]) -> ImageTable:
-    """The table with one label per row; None, "", nan and -1 say unlabelled."""
+    """The table with one label per row; None, "", nan and the number -1 say unlabelled."""
     if len(labels) != len(table):
         raise InputError(f"{len(labels)} labels for {len(table)} images")
     numbers, categories = encode(map(label_name, labels))
@@ -159,12 +160,8 @@ def label_from_list(table: ImageTable, labels: Sequence[Any]) -> ImageTable:
 
 
 def real_path(root: str | os.PathLike[str], file: str) -> str:
-    """Where the image is that a table of this root calls `file`, also if its name on disk is no text."""
-    path = os.path.normpath(os.path.join(root, file))
-    if "\\x" not in path or os.path.lexists(path):
-        return path
-    odd = os.fsdecode(re.sub(rb"\\x([89a-f][0-9a-f])", lambda found: bytes.fromhex(found[1].decode()), path.encode()))
-    return odd if os.path.lexists(odd) else path
+    """Where the image is that a table of this root calls `file`."""
+    return os.path.normpath(os.path.join(root, unspell(file)))
 
 
 def _read_source(source: str | os.PathLike[str] | Sequence[Any], has_labels: bool, root: Any) -> ImageTable:
@@ -220,11 +217,8 @@ def _with_metadata(table: ImageTable) -> ImageTable:
 
 
 def _label(table: ImageTable, file: LabelFile) -> ImageTable:
-    row_of = {_same(os.path.join(table.root, name)): row for row, name in enumerate(table.files)}
-    found = [
-        row_of.get(_same(os.path.join(table.root, name)), row_of.get(_same(os.path.join(file.folder, name)), -1))
-        for name in file.names
-    ]
+    rows = _Rows(table)
+    found = [rows.find(name, (table.root, file.folder)) for name in file.names]
     file.check_present([i for i, row in enumerate(found) if row < 0])
     file.check_unique(found)
     names = [""] * len(table)
@@ -234,23 +228,30 @@ def _label(table: ImageTable, file: LabelFile) -> ImageTable:
     return replace(table, labels=labels, categories=categories)
 
 
-def _same(path: str) -> str:
+class _Rows:
+    """The rows of a table by the paths of their images."""
+
+    def __init__(self, table: ImageTable) -> None:
+        self._exact = {real_path(table.root, file): row for row, file in enumerate(table.files)}
+        self._loose = dict[str, int]()
+        for path, row in self._exact.items():
+            self._loose[_composed(path)] = -1 if _composed(path) in self._loose else row  # of twins neither is meant
+
+    def find(self, cell: str, folders: Sequence[str]) -> int:
+        """The row that a cell of a table names, in whichever folder it starts; -1 if there is none."""
+        paths = [os.path.normpath(os.path.join(folder, name)) for folder in folders for name in readings(cell)]
+        rows = [self._exact.get(path, -1) for path in paths] + [self._loose.get(_composed(path), -1) for path in paths]
+        return next((row for row in rows if row >= 0), -1)
+
+
+def _composed(path: str) -> str:
     """One spelling per path: some systems write é as one character, others as two."""
-    return unicodedata.normalize("NFC", os.path.normpath(path))
+    return unicodedata.normalize("NFC", path)
 
 
-def _printable(path: str) -> str:
-    """The path itself; bytes that are no text are spelled out, so that it can be shown and saved."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return os.fsencode(path).decode(errors="backslashreplace")
-    return path
-
-
-def _odd(files: list[str], paths: list[str], root: str) -> dict[int, Source]:
-    """The paths of the rows whose printable name is not their path."""
-    return {row: os.path.join(root, path) for row, path in enumerate(paths) if path != files[row]}
+def _name_on_disk(root: str, cell: str) -> str | None:
+    """The path, from `root`, of the file that a cell of a table names; None if there is none."""
+    return next((name for name in readings(cell) if os.path.isfile(os.path.join(root, name))), None)
 
 
 def _path_name(image: object, position: int) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from selex.data.spelling import cell_of_label
 from selex.data.table import ImageTable, read_table
 from selex.discovery import discover
 from selex.errors import InputError, Note
@@ -55,7 +56,7 @@ def again(folder: Path, *, tell: Callable[[str], None] = lambda line: None, **op
     number, before = _standing(run)
     photos = _photos(run, labels)
     kept = set(photos.files)
-    lines = [(file, name) for file, name in labels.of.items() if file in kept]
+    lines = [(file, cell_of_label(name)) for file, name in labels.of.items() if file in kept]
     write_csv(folder / LABELS, ["file_name", "label"], lines)
     tell(f"labels: {len(lines)} images in {len({name for _, name in lines})} categories, {len(labels.junk)} left out")
     count = max(labels.categories, len({name for _, name in lines}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from selex.data.spelling import spell
 from selex.errors import InputError
 from selex.export import FORMATS, export
 from selex.review.core.decisions import Refused
@@ -28,7 +29,8 @@ def write_export(review: Review, to: str) -> Written:
             raise Refused("every image is marked as junk: there is nothing to export")
         table, run, version = corrected(review.run, review.state), review.run, review.version
     done = export(run, to, _new(folder, f"{to}-{version}", _ENDINGS.get(to, "")), table=table)
-    return Written(path=str(done.out.absolute()), images=done.images, categories=done.categories, advice=done.advice)
+    path, advice = spell(str(done.out.absolute())), spell(done.advice)
+    return Written(path=path, images=done.images, categories=done.categories, advice=advice)
 
 
 def _new(folder: Path, stem: str, ending: str) -> Path:
