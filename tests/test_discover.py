@@ -380,9 +380,9 @@ KILLS = [
     ("selex.discovery:hssk", 1),
     ("selex.run:write_csv", 1),
     ("selex.predictor:to_bytes", 1),
-    ("selex.run:_to_disk", 5),
+    ("selex.run:to_disk", 5),
     ("selex.run:Run._settle", 1),
-    ("shutil:rmtree", 2),  # results half in place
+    ("selex.run:remove_folder", 3),  # results half in place
     ("os:replace", 9),
     ("os:replace", 12),
 ]

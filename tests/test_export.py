@@ -399,10 +399,10 @@ def test_places_that_are_refused(run, tmp_path, to):
     refuse(run, to, tmp_path / "full", "is not empty" if FORMATS[to].folder else "is a folder; give a file")
     refuse(run, to, tmp_path / "file", "is a file" if FORMATS[to].folder else "is not what this command writes")
     refuse(run, to, tmp_path / "missing" / "out", "missing does not exist; make it first")
-    refuse(run, to, run.root / "sorted", "is inside the folder of photos")
-    refuse(run, to, run.root, "is inside the folder of photos")
+    refuse(run, to, run.root / "sorted", "lies among the photos")
+    refuse(run, to, run.root, "lies among the photos")
     os.symlink(run.root, tmp_path / "link to photos")
-    refuse(run, to, tmp_path / "link to photos" / "sorted", "is inside the folder of photos")
+    refuse(run, to, tmp_path / "link to photos" / "sorted", "lies among the photos")
     if FORMATS[to].folder:
         refuse(run, to, tmp_path / "dangling", "is a file; give a new folder")
     else:

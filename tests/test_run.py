@@ -107,8 +107,8 @@ def test_a_publish_cut_off_after_every_single_step(old, tmp_path, monkeypatch, n
         assert not any(path.name.startswith(".") for path in folder.iterdir())
     assert len(made) < calls
     assert seen == sorted(seen)
-    if name == "replace":  # two CSV files and two of features are staged, eight things put in place
-        assert seen == [1] * 4 + [2] * 8
+    if name == "replace":  # two CSV files, two of features and the mark are staged, nine files put in place
+        assert seen == [1] * 4 + [2] * 10
 
 
 def test_an_error_while_staging_keeps_the_old_and_the_features(old, monkeypatch):
@@ -195,7 +195,7 @@ def test_no_permission(tmp_path, monkeypatch):
         patch.setattr(os, "mkdir", forbidden)
         with pytest.raises(InputError, match=r"run: cannot be made \(Permission denied\)"):
             publish(tmp_path / "run", 1)
-    monkeypatch.setattr("tempfile.mkstemp", forbidden)
+    monkeypatch.setattr("selex.io._make_file", forbidden)
     with pytest.raises(InputError, match=r"config.json: cannot be written \(Permission denied\)"):
         publish(tmp_path / "run", 1)
     assert not any(tmp_path.iterdir())
@@ -204,7 +204,7 @@ def test_no_permission(tmp_path, monkeypatch):
 def test_leftovers_of_a_kill_before_the_config_are_no_reason_to_refuse(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / ".config.json.x7.json").touch()
+    (folder / ".selex-0123456789abcdef.tmp.json").touch()
     with Run.create(folder, CONFIG, "") as run:
         fill(run, 1)
     assert state(folder) == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,10 @@ from sklearn.datasets import load_digits
 
 from selex.config import Config, Training
 from selex.data.clusters import write_columns
+from selex.data.table import read_table
 from selex.discovery import discover
 from selex.errors import InputError
+from selex.io import own_folder, take_folder, write_csv
 from selex.metrics import split_accuracy
 from selex.predictor import NOTHING, load
 from selex.report.html import write_report
@@ -37,8 +37,8 @@ Results = dict[str, Scores]
 
 def run(out: Path, seed: int = 0, progress: bool = False) -> Results:
     """Write the digits as images, discover their categories in three ways, sort held-out ones, show what was found."""
+    take_folder(out, "demonstration")
     try:
-        out.mkdir(parents=True, exist_ok=True)
         truth = _write_images(out, seed)
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror})") from None
@@ -73,8 +73,8 @@ def _write_images(out: Path, seed: int) -> dict[str, int]:
     """Half of the digits 0-4 in folders that name them, the rest unlabelled, the last ones held out; their truth."""
     digits = load_digits()
     labelled = np.random.default_rng(seed).random(len(digits.target)) < 0.5
-    for name in ("photos", "new"):
-        shutil.rmtree(out / name, ignore_errors=True)
+    for name in ("photos", "new", *(f"photos/{part}" for part in (*range(N_KNOWN), "unlabelled"))):
+        own_folder(out / name)
     truth: dict[str, int] = {}
     for row, (image, digit) in enumerate(zip(digits.images, digits.target.tolist(), strict=True)):
         name = f"{row:04d}.png"
@@ -84,10 +84,11 @@ def _write_images(out: Path, seed: int) -> dict[str, int]:
             part = str(digit) if digit < N_KNOWN and labelled[row] else "unlabelled"
             path = out / "photos" / part / name
             truth[f"{part}/{name}"] = digit
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # of an earlier time, and a link is not written through
         Image.fromarray((255 - image * 15.9375).astype(np.uint8)).save(path)
-    with (out / "truth.csv").open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([("file", "label"), *truth.items()])
+    if other := set(read_table(out / "photos").files).difference(truth):
+        raise InputError(f"{out / 'photos' / min(other)}: was not made by the demonstration; move it elsewhere")
+    write_csv(out / "truth.csv", ["file", "label"], truth.items())
     return truth
 
 

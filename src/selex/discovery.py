@@ -27,7 +27,7 @@ from selex.features.attention_crop import look_closer
 from selex.features.embed import embed
 from selex.models.backbones import Backbone
 from selex.models.trunk import trained_weights
-from selex.predictor import Model, load_backbone_for, store_folder
+from selex.predictor import Model, load_backbone_for, place_for
 from selex.progress import estimate_bar, progress_bar
 from selex.run import Run
 from selex.training.distributed import start
@@ -77,7 +77,7 @@ def discover(
         backbone, config = load_backbone_for(config, device)
         size = config.size or 0
         with _Step(run, tell, "decode", "images") as step:
-            folder = Path(store) if store else store_folder(table.root, size)
+            folder = place_for(store, config.photos, table.root, size)
             images = ImageStore.build(table, folder, size=size, strict=strict, progress=progress)
             check_categories(config, images.table)
             step.done(len(images), skipped=len(images.skipped), **({"store": str(folder.absolute())} if store else {}))

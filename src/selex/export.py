@@ -24,7 +24,7 @@ from selex.data.parquet import read_header, write_parquet
 from selex.data.spelling import cell_of_label, spell
 from selex.data.table import real_path
 from selex.errors import InputError
-from selex.io import check_target, check_target_folder, whole, whole_folder
+from selex.io import check_outside, check_target, check_target_folder, whole, whole_folder
 from selex.run import Run
 
 Progress = Callable[[int, int], None]
@@ -208,9 +208,7 @@ FORMATS = {
 
 
 def _check_place(run: Run, form: Format, out: Path) -> None:
-    photos = Path(run.config.photos)
-    if run.config.photos and photos.is_dir() and out.resolve().is_relative_to(photos.resolve()):
-        raise InputError(f"{out}: is inside the folder of photos, which stays as it is; choose another --out")
+    check_outside(out, run.config.photos, "an --out")
     if form.folder:
         check_target_folder(out)
     else:

@@ -1,11 +1,18 @@
-"""Files that are whole or not there, CSV with line numbers, and never writing over what is not ours."""
+"""Files that are whole or not there, folders that are ours, CSV with line numbers: nobody else's files are touched.
+
+A folder of ours is one that was new or empty when we took it; from then on a mark in it says so. What a killed command
+leaves are temporary files with a name that nothing else has; the next command that writes beside them removes them.
+"""
 
 from __future__ import annotations
 
 import csv
+import fcntl
 import os
+import re
+import secrets
 import shutil
-import tempfile
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,24 +20,24 @@ from typing import IO, Any
 
 from selex.errors import InputError
 
+MARK = ".selex"
+"""The file that says that a folder is ours, and what it holds."""
+
+_TEMPORARY = re.compile(r"\.selex-[0-9a-f]{16}\.tmp(\.\w{1,16})?")
+_SUFFIX = re.compile(r"\.\w{1,16}")  # of a temporary file: some writers go by the ending
+
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """A path to write to, beside the target and put in its place at the end: a reader never sees a part of a file."""
-    partial: Path | None = None
+    suffix = path.suffix if _SUFFIX.fullmatch(path.suffix) else ""
     try:
-        try:
-            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-            os.close(handle)
-            partial = Path(name)
+        with _temporary(path.parent, suffix, _make_file) as partial:
             yield partial
             os.chmod(partial, 0o666 & ~_umask())
+            to_disk(partial)
             os.replace(partial, path)
-        except BaseException:
-            if partial:
-                with suppress(FileNotFoundError):
-                    partial.unlink()
-            raise
+            to_disk(path.parent)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
 
@@ -39,19 +46,127 @@ def whole(path: Path) -> Iterator[Path]:
 def whole_folder(path: Path) -> Iterator[Path]:
     """A folder to fill, beside the target and put in its place at the end: all of it is there, or none."""
     target = Path(os.path.abspath(path))
-    stage: Path | None = None
     try:
-        try:
-            stage = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+        with _temporary(target.parent, "", _make_folder) as stage:
             yield stage
             os.chmod(stage, 0o777 & ~_umask())
+            for made in (*stage.rglob("*"), stage):
+                if made.is_dir() or made.stat().st_nlink == 1:  # what a hard link leads to is on the disk
+                    to_disk(made)
             os.replace(stage, target)
-        except BaseException:
-            if stage:
-                shutil.rmtree(stage, ignore_errors=True)
-            raise
+            to_disk(target.parent)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+def to_disk(path: Path) -> None:
+    """Wait until a file or folder is on the disk: a power cut can take what is not."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def locked(path: Path, wait: bool = False) -> Iterator[bool]:
+    """Whether nobody else has a folder, or a file of ours, while this lasts. The lock goes with the process."""
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        try:
+            ours = _lock(handle, wait)
+        except OSError:  # a file system without locks: then it is for people to run one command at a time
+            ours = True
+        yield ours
+    finally:
+        os.close(handle)
+
+
+def take_folder(path: Path, kind: str, is_ours: Callable[[Path], bool] = lambda path: False) -> None:
+    """Make a folder ours, or refuse: it must be new, empty, or marked as one of this kind (or be ours by `is_ours`)."""
+    check_folder(path, kind, is_ours)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be made ({error.strerror})") from None
+    if not is_marked(path, kind):
+        with whole(path / MARK) as partial:
+            partial.write_text(f"selex {kind}\nThis folder is written by selex: keep nothing of your own in it.\n")
+
+
+def check_folder(path: Path, kind: str, is_ours: Callable[[Path], bool] = lambda path: False) -> None:
+    """Refuse a folder that `take_folder` would refuse, and change nothing."""
+    if os.path.lexists(path) and not path.is_dir():
+        raise InputError(f"{path}: is a file; give a folder")
+    if not (is_vacant(path) or is_marked(path, kind) or is_ours(path)):
+        raise InputError(f"{path}: is not empty and not a selex {kind}; give a new folder (what is there stays)")
+
+
+def check_outside(path: Path, photos: Any, option: str) -> None:
+    """Refuse a place that is the folder of photos, or in it: photos are only read."""
+    folder = isinstance(photos, (str, os.PathLike)) and os.fspath(photos) and os.path.isdir(photos)
+    if folder and path.resolve().is_relative_to(Path(photos).resolve()):
+        raise InputError(f"{path}: lies among the photos, which are only read; choose {option} outside {photos}")
+
+
+def is_vacant(path: Path) -> bool:
+    """Whether a folder is not there yet or has nothing in it, but for temporary files of ours."""
+    try:
+        return not path.is_dir() or all(_TEMPORARY.fullmatch(name) for name in os.listdir(path))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def is_marked(path: Path, kind: str) -> bool:
+    """Whether a folder has our mark for this kind of content."""
+    if not is_plain_file(path / MARK):
+        return False
+    with (path / MARK).open("rb") as file:
+        return file.readline(100) == f"selex {kind}\n".encode()
+
+
+def own_folder(path: Path) -> None:
+    """Make a folder of ours inside another, unless it is there; a link in its place is refused, not followed."""
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not is_plain_folder(path):
+            raise InputError(f"{path}: selex keeps a folder there; what is there is none, remove it") from None
+
+
+def is_plain_file(path: Path) -> bool:
+    """Whether there is a file itself, not a link to one."""
+    return _kind(path) == stat.S_IFREG
+
+
+def is_plain_folder(path: Path) -> bool:
+    """Whether there is a folder itself, not a link to one."""
+    return _kind(path) == stat.S_IFDIR
+
+
+def remove(folder: Path, names: Iterable[str]) -> None:
+    """Remove files of ours by their exact names, and what killed commands left."""
+    remove_leftovers(folder)
+    for name in names:
+        with suppress(FileNotFoundError, IsADirectoryError):
+            os.unlink(folder / name)
+
+
+def remove_folder(folder: Path, names: Iterable[str]) -> None:
+    """Remove a folder of ours with the files of these names; it stays if there is anything else in it."""
+    if is_plain_folder(folder):
+        remove(folder, names)
+        with suppress(OSError):
+            os.rmdir(folder)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove temporary files and folders that a killed command left; one that still works holds its own locked."""
+    with suppress(OSError):
+        for name in filter(_TEMPORARY.fullmatch, os.listdir(folder)):
+            if is_plain_file(folder / name) or is_plain_folder(folder / name):
+                with suppress(OSError):
+                    _remove_unless_locked(folder / name)
 
 
 def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
@@ -137,3 +252,61 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def _kind(path: Path) -> int:
+    """What is at a path itself, 0 for nothing."""
+    try:
+        return stat.S_IFMT(os.lstat(path).st_mode)
+    except OSError:
+        return 0
+
+
+@contextmanager
+def _temporary(folder: Path, suffix: str, make: Callable[[Path], int]) -> Iterator[Path]:
+    """A path in `folder` that is locked while it is in use, and gone at the end unless it was given its own name."""
+    remove_leftovers(folder)
+    while True:
+        path = folder / f".selex-{secrets.token_hex(8)}.tmp{suffix}"
+        handle = make(path)
+        with suppress(OSError):  # a file system without locks: there, leftovers stay
+            _lock(handle, wait=True)
+        if os.path.lexists(path):  # else somebody took it for a leftover before it was locked
+            break
+        os.close(handle)
+    try:
+        yield path
+    finally:
+        _delete(path)
+        os.close(handle)
+
+
+def _make_file(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+
+
+def _make_folder(path: Path) -> int:
+    os.mkdir(path, 0o700)
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+
+
+def _remove_unless_locked(path: Path) -> None:
+    handle = os.open(path, (os.O_RDWR if is_plain_file(path) else os.O_RDONLY) | os.O_NOFOLLOW)
+    try:
+        if _lock(handle, wait=False):
+            _delete(path)
+    finally:
+        os.close(handle)
+
+
+def _delete(path: Path) -> None:
+    with suppress(OSError):
+        shutil.rmtree(path) if is_plain_folder(path) else path.unlink(missing_ok=True)
+
+
+def _lock(handle: int, wait: bool) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True

@@ -27,7 +27,7 @@ from selex.errors import InputError, Note
 from selex.features.attention_crop import look_closer
 from selex.features.embed import embed
 from selex.features.saliency import gaze
-from selex.io import first_line
+from selex.io import check_outside, first_line
 from selex.models.backbones import Backbone, load_backbone
 from selex.models.trunk import put_trained
 from selex.models.weights import cache_folder
@@ -95,7 +95,7 @@ class Model:
         """
         table = read_table(images)
         backbone = self.load_backbone(device)
-        folder = Path(store) if store else store_folder(table.root, self.size)
+        folder = place_for(store, images, table.root, self.size)
         stored = ImageStore.build(table, folder, size=self.size, strict=strict, progress=progress)
         if stored.skipped:
             file, reason = stored.skipped[0]
@@ -201,6 +201,14 @@ def _stored_size(backbone: Backbone) -> int:
     if not any(True for _ in backbone.parameters()):
         return backbone.crop  # pixels are compared as they are
     return 256 if 224 <= backbone.crop <= 256 else round(backbone.crop * 8 / 7)
+
+
+def place_for(store: str | Path | None, photos: Any, root: str, size: int) -> Path:
+    """Where decoded images go: the folder asked for, unless it lies among the photos, else one in the cache."""
+    if store is None:
+        return store_folder(root, size)
+    check_outside(Path(store), photos, "a --store")
+    return Path(store)
 
 
 def store_folder(root: str, size: int) -> Path:

@@ -7,10 +7,10 @@ the new one, never a mixture.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -29,16 +29,36 @@ from selex.config import Config
 from selex.data.clusters import Columns, write_columns
 from selex.data.parquet import read_parquet, write_parquet
 from selex.errors import InputError
-from selex.io import first_line, whole, write_csv
+from selex.io import (
+    check_outside,
+    first_line,
+    is_plain_file,
+    is_plain_folder,
+    is_vacant,
+    locked,
+    own_folder,
+    remove,
+    remove_folder,
+    remove_leftovers,
+    to_disk,
+    whole,
+    write_csv,
+)
 
 FORMAT = 1
 """Changes when a run folder's files do, so that an older program does not misread a newer one."""
 
 EMBEDDINGS = "embeddings.npy"
 _FEATURE_FILES = (EMBEDDINGS, EMBEDDINGS + ".json")
+BOARD = "tensorboard"
 _CONFIG = "config.json"
-_STAGE, _DONE, _WORK = ".next", "complete", ".work"
-_LEFTOVERS = (_STAGE, _WORK, f".{_CONFIG}.")  # what a kill -9 may leave before there is a config
+_METRICS = "metrics.jsonl"
+_STAGE, _DONE, _WORK, _MODEL = ".next", "complete", ".work", "model"
+_MODEL_FILES = tuple(f"{_MODEL}/{name}" for name in ("model.json", "model.safetensors", "trained.safetensors"))
+_RESULTS = ("clusters.csv", "clusters.parquet", "skipped.csv", "hierarchy.json", _CONFIG, *_FEATURE_FILES)
+_PUBLISHED = (*_RESULTS, *_MODEL_FILES)
+"""All that a run's results are; whatever else is in the folder is somebody else's."""
+_CHECKPOINT = re.compile(r"checkpoint-\d{5}\.pt")
 _LIBRARIES = ("torch", "timm", "numpy", "scikit-learn")
 
 
@@ -62,20 +82,21 @@ class Run:
         """
         run = cls(folder)
         run._check_place(config)
-        made, new = not folder.exists(), not (folder / _CONFIG).exists()
+        made = not folder.exists()
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:
             raise InputError(f"{folder}: cannot be made ({error.strerror})") from None
-        with _locked(folder) as ours:
+        with locked(folder) as ours:
             if not ours:
                 raise InputError(f"{folder}: another selex command is writing to it; wait for it to end")
+            new = not (folder / _CONFIG).exists()
             try:
                 run._start(config, root)
                 yield run
             except InputError:
-                if new and not run.features.exists() and not any(run.work.glob("checkpoint-*.pt")):
-                    _clear(folder, made)
+                if new and not run.features.exists() and not any(map(_CHECKPOINT.fullmatch, _names(run.work))):
+                    run._clear(made)
                 raise
 
     @classmethod
@@ -115,7 +136,7 @@ class Run:
         """Whether a command is writing to it now."""
         if not self.folder.is_dir():
             return False
-        with _locked(self.folder) as ours:
+        with locked(self.folder) as ours:
             return not ours
 
     @property
@@ -150,7 +171,7 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """What was logged, one entry a step; a line that a crash cut short is left out."""
-        path = self.folder / "metrics.jsonl"
+        path = self.folder / _METRICS
         entries = []
         for line in path.read_text().splitlines() if path.exists() else []:
             with suppress(ValueError):
@@ -165,10 +186,11 @@ class Run:
 
     def log(self, **values: Any) -> None:
         """Add a line to `metrics.jsonl`."""
-        path = self.folder / "metrics.jsonl"
+        path = self.folder / _METRICS
+        line = json.dumps({"time": round(time.time(), 3), **values}) + "\n"
         try:
-            with path.open("a") as file:
-                file.write(json.dumps({"time": round(time.time(), 3), **values}) + "\n")
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666), "w") as file:
+                file.write(line)
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror})") from None
 
@@ -185,18 +207,21 @@ class Run:
         stage = self.folder / _STAGE
         try:
             self._drop_stage()
-            (stage / "model").mkdir(parents=True)
+            own_folder(stage)
+            own_folder(stage / _MODEL)
             write_columns(stage / "clusters.csv", columns)
             write_parquet(stage / "clusters.parquet", pa.table(columns))
             write_csv(stage / "skipped.csv", ["file", "reason"], skipped)
             (stage / "hierarchy.json").write_text(json.dumps(hierarchy, indent=1))
             (stage / _CONFIG).write_text(json.dumps(_record(config, root), indent=1))
-            save_model(stage / "model")
+            save_model(stage / _MODEL)
             for name in _FEATURE_FILES:
                 os.replace(self.features.with_name(name), stage / name)
-            for path in (*stage.rglob("*"), stage):
-                _to_disk(path)
-            (stage / _DONE).touch()
+            names = [name for name in _PUBLISHED if (stage / name).exists()]
+            for name in (*names, _MODEL):
+                to_disk(stage / name)
+            with whole(stage / _DONE) as partial:  # and the folder itself is on disk
+                partial.write_text("\n".join(names))
         except (OSError, InputError, pa.ArrowException) as error:
             self._drop_stage()
             kept = "the old ones stay" if self.complete else "features are kept"
@@ -206,15 +231,14 @@ class Run:
 
     def _check_place(self, config: Config) -> None:
         """Refuse a folder that results of `config` may not go to."""
-        folder, photos = self.folder, Path(config.photos)
-        if config.photos and photos.is_dir() and photos.resolve() in (folder.resolve(), *folder.resolve().parents):
-            raise InputError(f"{folder}: lies among the photos, which are only read; choose an --out outside {photos}")
+        folder = self.folder
+        check_outside(folder, config.photos, "an --out")
         if (folder / _CONFIG).exists():
             old = Run.open(folder).config
             if old.photos != config.photos:
                 raise InputError(f"{folder}: holds a run of other photos ({old.photos}); choose another --out")
         elif folder.is_dir():
-            if not all(path.name.startswith(_LEFTOVERS) for path in folder.iterdir()):
+            if not is_vacant(folder):
                 raise InputError(f"{folder}: is not empty and not a run; choose another --out")
         elif folder.exists():
             raise InputError(f"{folder}: is a file; give a folder as --out")
@@ -227,37 +251,58 @@ class Run:
             with whole(self.folder / _CONFIG) as partial:
                 partial.write_text(json.dumps(_record(config, root), indent=1))
         try:
-            self.features.parent.mkdir(exist_ok=True)
-            if self.complete and not any(self.features.parent.iterdir()):
+            own_folder(self.work)
+            remove_leftovers(self.folder)
+            remove_leftovers(self.work)
+            if self.complete and not any(self.work.iterdir()):
                 for name in _FEATURE_FILES:
-                    _link(self.folder / name, self.features.with_name(name))
+                    _link(self.folder / name, self.work / name)
         except OSError as error:
             raise InputError(f"{self.folder}: cannot be written ({error.strerror})") from None
 
+    def _clear(self, made: bool) -> None:
+        """Leave no trace of a run that was refused: what was made for it, the config last, and nothing else."""
+        self._drop_stage()
+        self._drop_work()
+        if is_plain_folder(self.folder / BOARD):
+            shutil.rmtree(self.folder / BOARD)
+        remove(self.folder, [_METRICS, _CONFIG])
+        if made:
+            remove_folder(self.folder, [])
+
     def _recover(self) -> None:
         """Finish a move that was cut short, or drop a stage that never was complete, unless its writer is at work."""
-        stage = self.folder / _STAGE
-        if stage.exists():
-            with _locked(self.folder, wait=(stage / _DONE).exists()) as ours:
+        if is_plain_folder(self.folder / _STAGE):
+            with locked(self.folder, wait=self._staged() is not None) as ours:
                 if ours:
                     self._settle()
 
+    def _staged(self) -> list[str] | None:
+        """What a complete stage has, or had before some of it was moved; None for one that is not complete."""
+        done = self.folder / _STAGE / _DONE
+        if not is_plain_folder(done.parent) or not is_plain_file(done):
+            return None
+        said = done.read_text(errors="replace").splitlines()
+        return [name for name in _PUBLISHED if name in said]
+
     def _settle(self) -> None:
         """Move a complete stage into place; drop one that is not. Every step can be cut off and done again."""
-        stage = self.folder / _STAGE
-        if not (stage / _DONE).exists():
+        stage, names = self.folder / _STAGE, self._staged()
+        if names is None:
             self._drop_stage()
             return
         try:
-            for path in stage.iterdir():
-                target = self.folder / path.name
-                if path.is_dir() and target.exists():
-                    shutil.rmtree(target)
-                if path.name != _DONE:
-                    os.replace(path, target)
-            shutil.rmtree(self.folder / _WORK, ignore_errors=True)
-            (stage / _DONE).unlink()
-            shutil.rmtree(stage, ignore_errors=True)  # not empty where a file was already the one in place
+            own_folder(self.folder / _MODEL)
+            for name in names:
+                if is_plain_file(stage / name) and is_plain_folder((stage / name).parent):
+                    os.replace(stage / name, self.folder / name)
+            for name in set(_MODEL_FILES).difference(names):  # of the results before
+                (self.folder / name).unlink(missing_ok=True)
+            to_disk(self.folder / _MODEL)
+            to_disk(self.folder)
+            self._drop_work()
+            remove_folder(stage / _MODEL, map(os.path.basename, _MODEL_FILES))
+            remove_folder(stage, [*_RESULTS, _DONE])  # the mark last
         except OSError as error:
             raise InputError(
                 f"{self.folder}: results are there but cannot be put in place ({first_line(error)}); mend that and try "
@@ -267,10 +312,18 @@ class Run:
     def _drop_stage(self) -> None:
         """Throw a stage away, but for features that are not in place yet: they took long."""
         stage = self.folder / _STAGE
-        for name in _FEATURE_FILES if self.features.parent.exists() else ():
-            if (stage / name).exists():
-                os.replace(stage / name, self.features.with_name(name))
-        shutil.rmtree(stage, ignore_errors=True)
+        if not is_plain_folder(stage):
+            return
+        for name in _FEATURE_FILES if is_plain_folder(self.work) else ():
+            if is_plain_file(stage / name):
+                os.replace(stage / name, self.work / name)
+        remove_folder(stage / _MODEL, map(os.path.basename, _MODEL_FILES))
+        remove_folder(stage, [_DONE, *_RESULTS])
+
+    def _drop_work(self) -> None:
+        """Remove what is not needed once there are results: features in the making, checkpoints."""
+        checkpoints = filter(_CHECKPOINT.fullmatch, _names(self.work))
+        remove_folder(self.work, [*_FEATURE_FILES, f"{EMBEDDINGS}.part", *checkpoints])
 
     def _require(self, name: str) -> None:
         if not (self.folder / name).exists():
@@ -305,37 +358,14 @@ def _version(library: str) -> str | None:
         return None
 
 
-@contextmanager
-def _locked(folder: Path, wait: bool = False) -> Iterator[bool]:
-    """Whether nobody else writes to a run while this lasts. The lock goes with the process, however that ends."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        yield _lock(handle, wait)
-    finally:
-        os.close(handle)
-
-
-def _lock(handle: int, wait: bool) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks: then it is for people to run one command at a time
-        return True
-    return True
-
-
-def _clear(folder: Path, made: bool) -> None:
-    """Leave no trace of a run that was refused."""
-    for path in folder.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    if made:
-        folder.rmdir()
+def _names(folder: Path) -> list[str]:
+    """What is in a folder of ours, if it is there."""
+    return os.listdir(folder) if is_plain_folder(folder) else []
 
 
 def _link(source: Path, target: Path) -> None:
     """The same file under another name, a copy where that cannot be."""
-    if source.exists():
+    if is_plain_file(source):
         try:
             os.link(source, target)
         except OSError:
@@ -348,12 +378,3 @@ def _reason(error: BaseException) -> str:
     if isinstance(cause, OSError) and cause.errno:
         return os.strerror(cause.errno)
     return first_line(Exception(str(cause)))
-
-
-def _to_disk(path: Path) -> None:
-    """Wait until a file or folder is on the disk, so that a power cut after the move cannot lose it."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

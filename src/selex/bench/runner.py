@@ -27,7 +27,7 @@ from selex.discovery import discover
 from selex.errors import InputError
 from selex.io import column, read_csv
 from selex.metrics import split_accuracy
-from selex.predictor import load, store_folder
+from selex.predictor import load, place_for
 from selex.run import Run, versions
 from selex.training.fit import Ways
 from selex.types import Scores
@@ -263,7 +263,7 @@ def _scorer(part: Benchmark) -> Callable[[Any], dict[str, float]]:
 def _inductive(found: Run, test: Benchmark, job: Job) -> dict[str, Scores]:
     """Accuracy on the test part, every image in the category nearest to it."""
     model = load(found.folder)
-    folder = job.store or store_folder(test.table.root, model.size)
+    folder = place_for(job.store, test.table.root, test.table.root, model.size)
     images = ImageStore.build(test.table, folder, size=model.size, strict=True)
     features = model.features(model.load_backbone(job.device), images, folder, device=job.device)
     return _scores(test, model.assigner(features).labels, np.ones(len(test.truth), dtype=bool))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import queue
 import threading
@@ -14,10 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from selex import io
 from selex.data.decode import Unreadable, decode
-from selex.data.index import DATA, INDEX, Index
+from selex.data.index import DATA, INDEX, KIND, Index, is_store
 from selex.data.table import ImageTable
 from selex.errors import InputError, Note
+from selex.io import take_folder
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -28,13 +29,14 @@ SAVE_EVERY = 5.0
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Be the only one who writes to a store, after whoever does now. The lock goes with its process, however ended."""
-    with open(folder / "lock", "w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            warnings.warn(f"{folder}: waiting for another selex command that decodes into it", Note, stacklevel=2)
-            fcntl.flock(handle, fcntl.LOCK_EX)
+    """Be the only one who writes to a store, after whoever does now; the folder is taken, or refused, as one."""
+    take_folder(folder, KIND, is_store)
+    with io.locked(folder / io.MARK) as free:
+        if free:
+            yield
+            return
+    warnings.warn(f"{folder}: waiting for another selex command that decodes into it", Note, stacklevel=2)
+    with io.locked(folder / io.MARK, wait=True):
         yield
 
 
@@ -135,7 +137,7 @@ def _open_data(folder: Path, index: Index) -> IO[bytes]:
     if not index.end:
         (folder / INDEX).unlink(missing_ok=True)
         (folder / DATA).unlink(missing_ok=True)
-    return os.fdopen(os.open(folder / DATA, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
+    return os.fdopen(os.open(folder / DATA, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b", buffering=0)
 
 
 def _write(file: int, pixels: memoryview, offset: int) -> None:

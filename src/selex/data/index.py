@@ -11,9 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from selex.io import is_marked, whole
+
 Array = np.ndarray[Any, Any]
 
 VERSION = 1
+KIND = "image store"
 DATA, INDEX = "images.u8", "index.npz"
 STORED = np.dtype([("key", "S16"), ("offset", "<i8"), ("height", "<i4"), ("width", "<i4")])
 UNREADABLE = np.dtype([("key", "S16"), ("reason", "<U200")])
@@ -41,30 +44,32 @@ class Index:
 
     def save(self, folder: Path) -> None:
         """Replace the index of a store whose data is on disk already: all of it, or nothing if we die on the way."""
-        draft = folder / f"{INDEX}.new"
-        try:
-            with open(draft, "wb") as handle:
-                np.savez(handle, version=np.array(VERSION), stored=self.stored, unreadable=self.unreadable)
-                handle.flush()
-                os.fsync(handle.fileno())
-            os.replace(draft, folder / INDEX)
-        finally:
-            draft.unlink(missing_ok=True)
-        _sync_folder(folder)
+        with whole(folder / INDEX) as draft, open(draft, "wb") as handle:
+            np.savez(handle, version=np.array(VERSION), stored=self.stored, unreadable=self.unreadable)
 
 
 def load_index(folder: Path) -> Index:
     """The last good index of a store; an empty one where there is none that fits its data file."""
-    empty = Index(np.zeros(0, STORED), np.zeros(0, UNREADABLE))
+    return _read(folder) or Index(np.zeros(0, STORED), np.zeros(0, UNREADABLE))
+
+
+def is_store(folder: Path) -> bool:
+    """Whether a folder is a store of ours, perhaps a damaged one."""
+    return is_marked(folder, KIND) or _read(folder) is not None
+
+
+def _read(folder: Path) -> Index | None:
     try:
         with open(folder / INDEX, "rb") as handle, np.load(handle, allow_pickle=False) as file:
             if int(file["version"]) != VERSION:
-                return empty
+                return None
             index = Index(file["stored"], file["unreadable"])
+        if (index.stored.dtype, index.unreadable.dtype) != (STORED, UNREADABLE):
+            return None
         complete = index.end == 0 or os.path.getsize(folder / DATA) >= index.end
-    except (FileNotFoundError, zipfile.BadZipFile, KeyError, ValueError, EOFError):
-        return empty
-    return index if complete else empty
+    except (FileNotFoundError, zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError):
+        return None
+    return index if complete else None
 
 
 def find(keys: Array, wanted: Array) -> Array:
@@ -74,12 +79,3 @@ def find(keys: Array, wanted: Array) -> Array:
     order = np.argsort(keys)
     position = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
     return np.where(keys[position] == wanted, position, -1)
-
-
-def _sync_folder(folder: Path) -> None:
-    """A renamed file survives a power cut only once its folder is on disk too."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,9 +15,10 @@ from PIL import Image
 
 from selex.data.decode import ORIENTATION, Pixels, Unreadable, explain
 from selex.data.fill import Filler, locked
-from selex.data.index import DATA, Index, find, load_index
+from selex.data.index import DATA, KIND, Index, find, is_store, load_index
 from selex.data.table import ImageTable, Source
 from selex.errors import InputError
+from selex.io import check_folder
 
 if TYPE_CHECKING:
     import torch
@@ -71,10 +72,10 @@ class ImageStore:
         keys, absent = _keys(table, size, boxes)
         if strict:
             _refuse(table, absent)
+        check_folder(folder, KIND, is_store)
         try:
             index = load_index(folder)
             if len(_missing(index, keys)):
-                folder.mkdir(parents=True, exist_ok=True)
                 with locked(folder):  # who had the lock may have added some
                     filler = Filler(table, folder, size, load_index(folder), strict, boxes)
                     rows = _missing(filler.index, keys)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 from selex.errors import InputError
+from selex.io import is_plain_file, whole
 
 Features = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 
@@ -60,6 +61,7 @@ class FeatureFile:
         with self._told():
             self.out.parent.mkdir(parents=True, exist_ok=True)
             self._note.unlink(missing_ok=True)  # it must never speak of another file
+            self.part.unlink(missing_ok=True)  # nor a link lead to one
             features = open_memmap(
                 self.part, mode="w+", dtype=np.float32, shape=(self.standing.rows, self.standing.dim)
             )
@@ -70,10 +72,8 @@ class FeatureFile:
     def save(self, done: int) -> None:
         """Standing how many rows are done."""
         self.standing = replace(self.standing, done=done)
-        temporary = self._note.with_name(f"{self._note.name}.{os.getpid()}")
-        with self._told():
-            temporary.write_text(json.dumps(asdict(self.standing)))
-            os.replace(temporary, self._note)
+        with self._told(), whole(self._note) as partial:
+            partial.write_text(json.dumps(asdict(self.standing)))
 
     def finish(self) -> Features:
         """Put the complete features in their place."""
@@ -93,7 +93,7 @@ class FeatureFile:
     @staticmethod
     def _holds(path: Path, standing: Standing) -> bool:
         try:
-            return _mapped(path, "r").shape == (standing.rows, standing.dim)
+            return is_plain_file(path) and _mapped(path, "r").shape == (standing.rows, standing.dim)
         except (OSError, EOFError, ValueError):
             return False
 

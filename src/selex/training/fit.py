@@ -17,9 +17,10 @@ from selex.data.store import ImageStore
 from selex.data.table import ImageTable
 from selex.errors import InputError
 from selex.features.attention_crop import cut_to
+from selex.io import own_folder
 from selex.models.backbones import Backbone
-from selex.predictor import load_backbone_for, store_folder
-from selex.run import Run
+from selex.predictor import load_backbone_for, place_for
+from selex.run import BOARD, Run
 from selex.training.checkpoint import Checkpoints, newest
 from selex.training.loop import Data, Entry, Score, Watch, train
 from selex.training.methods import METHODS, Method, Task
@@ -83,7 +84,7 @@ def follow(config: Config, out: Path, table: ImageTable, fabric: Any, store: Pat
     """What all processes do but the first: they train with it, and write nothing."""
     backbone, config = load_backbone_for(config, fabric.device)
     n_categories, boxes = fabric.broadcast((0, None))
-    folder = store or store_folder(table.root, config.size or 0)
+    folder = place_for(store, config.photos, table.root, config.size or 0)
     images = ImageStore.build(table, folder, size=config.size or 0)
     method = make_method(config, backbone, n_categories, images.table.n_known)
     closer = None if boxes is None else cut_to(images, folder, boxes)
@@ -130,7 +131,8 @@ def _log(run: Run, tensorboard: bool) -> Callable[[Entry], None]:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise InputError("--tensorboard needs the tensorboard package: pip install tensorboard") from None
-    writer: Any = SummaryWriter(run.folder / "tensorboard")
+    own_folder(run.folder / BOARD)
+    writer: Any = SummaryWriter(run.folder / BOARD)
 
     def log(entry: Entry) -> None:
         run.log(**entry)
