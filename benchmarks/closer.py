@@ -1,7 +1,7 @@
 """A second, closer look before any training: BSSK on frozen features of whole photos, of cut ones, and of both.
 
 The folder holds `images/` and a `labels.csv` with the columns file, class and known, a line an image, as `selex bench`
-reads it; `--by COLUMN` groups the same images by another column as well. Features are evened out as `selex discover`
+reads it; `--by COLUMN` groups the same images by another column as well. Features are whitened as `selex discover`
 does. Accuracy on All, Known and Novel, mean and spread over seeds; which classes are known is the file's choice for all
 classes, a seed's for some of them and for other columns.
 """
@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 from common import columns_of, labels_for, photo_arguments, save
 from selex import Config, bssk, split_accuracy
 from selex.bench.runner import own_dataset
-from selex.cluster.whiten import evening
+from selex.cluster.whiten import fit_whitener
 from selex.data.crops import near
 from selex.data.store import ImageStore
 from selex.features.attention_crop import look_closer
@@ -45,8 +45,10 @@ def score(features: np.ndarray, names: np.ndarray, known: np.ndarray, ratio: flo
     order = [*known, *np.setdiff1d(names, known)]
     truth = np.array([order.index(name) for name in names])
     labels = labels_for(truth, len(known), ratio, seed)
-    even, free = evening(features, labels, 0.5), labels < 0
-    found = np.asarray(bssk(even(features) if even else features, labels, len(order), n_init=3, rng=seed).labels)
+    whitener, free = fit_whitener(features, labels, 0.5), labels < 0
+    found = np.asarray(
+        bssk(whitener(features) if whitener else features, labels, len(order), n_init=3, rng=seed).labels
+    )
     return split_accuracy(truth[free], found[free], truth[free] < len(known))
 
 

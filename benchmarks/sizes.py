@@ -1,7 +1,7 @@
 """How the last clustering ends, on frozen features: as in the paper, in three soft ways, and in the way that is chosen.
 
 The folder holds `images/` and a `labels.csv` with the columns file, class and known, a line an image, as `selex bench`
-reads it; `--by COLUMN` groups the same images by another column as well. Features are evened out as `selex discover`
+reads it; `--by COLUMN` groups the same images by another column as well. Features are whitened as `selex discover`
 does. In a long tail the largest class has ten times as many images as the smallest. Accuracy on All and Novel, mean and
 spread over seeds; which classes are known is the file's choice for all classes, a seed's for some of them, for
 long tails and for other columns.
@@ -20,7 +20,7 @@ from selex import Config, bssk, split_accuracy
 from selex.bench.runner import own_dataset
 from selex.cluster.holdout import choose_sizes
 from selex.cluster.refine import soften
-from selex.cluster.whiten import evening
+from selex.cluster.whiten import fit_whitener
 from selex.data.crops import near
 from selex.data.store import ImageStore
 from selex.features.embed import embed
@@ -79,8 +79,8 @@ def chosen(names: np.ndarray, case: Case, seed: int) -> np.ndarray:
 def scores(features: np.ndarray, truth: np.ndarray, n_known: int, case: Case, seed: int) -> dict[str, tuple]:
     """Accuracy of each ending, from one clustering; and which was chosen."""
     labels = labels_for(truth, n_known, case.labelled, seed)
-    even, free, k = evening(features, labels, 0.5), labels < 0, int(truth.max()) + 1
-    rows = even(features) if even else features
+    whitener, free, k = fit_whitener(features, labels, 0.5), labels < 0, int(truth.max()) + 1
+    rows = whitener(features) if whitener else features
     level = bssk(rows, labels, k, n_init=3, rng=seed)
     found = {ending: np.asarray(soften(rows, labels, level, ending).labels) for ending in SIZES}
     result = {ending: split_accuracy(truth[free], own[free], truth[free] < n_known) for ending, own in found.items()}

@@ -1,4 +1,4 @@
-"""Features evened out before any training: BSSK on frozen features, over amounts, label ratios and known classes.
+"""Features whitened before any training: BSSK on frozen features, over amounts, label ratios and known classes.
 
 The folder holds `images/` and a `labels.csv` with the columns file, class and known, a line an image, as `selex bench`
 reads it; without a folder the images are scikit-learn's handwritten digits, as pixels. A fifth of the rows is held out
@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 from common import save
 from selex import Config, bssk, discover, split_accuracy
 from selex.bench.runner import own_dataset
-from selex.cluster.whiten import evening
+from selex.cluster.whiten import fit_whitener
 
 AMOUNTS = (0.0, 0.3, 0.5, 0.7, 0.9)
 SEEDS = (0, 1, 2)
@@ -59,8 +59,8 @@ def measure(features: np.ndarray, truth: np.ndarray, ratio: float, n_known: int)
             held, known = rng.random(len(truth)) < 0.2, truth < n_known
             labels = np.where(known & ~held & (rng.random(len(truth)) < ratio), truth, -1)
             labels[[np.flatnonzero((truth == c) & ~held)[0] for c in range(n_known)]] = range(n_known)  # none without
-            even = evening(features[~held], labels[~held], amount)
-            rows = even(features) if even else features
+            whitener = fit_whitener(features[~held], labels[~held], amount)
+            rows = whitener(features) if whitener else features
             level = bssk(rows[~held], labels[~held], k, n_init=3, rng=seed)
             centers = np.asarray(level.centers)
             nearest = (np.square(centers).sum(1) - 2 * rows @ centers.T).argmin(1)

@@ -11,7 +11,7 @@ from selex import bssk, split_accuracy
 from selex.cluster import assign
 from selex.cluster.holdout import _halves, _numbered, _wholes, choose_sizes, held_out_temperature
 from selex.cluster.refine import soften
-from selex.cluster.whiten import evening
+from selex.cluster.whiten import fit_whitener
 from selex.errors import InputError
 from test_refine import cloud
 
@@ -58,12 +58,12 @@ def test_the_temperature_makes_hidden_labels_likeliest(sizes, whiten):
     best = held_out_temperature(rows, labels, 8, sizes=sizes, whiten=whiten, rng=0)
     hidden, _ = hidden_of(labels)
     left = np.where(hidden, -1, labels)
-    even = evening(rows, left, whiten)(rows) if whiten else rows
-    level = soften(even, left, bssk(even, left, 8, rng=0), sizes)
+    white = fit_whitener(rows, left, whiten)(rows) if whiten else rows
+    level = soften(white, left, bssk(white, left, 8, rng=0), sizes)
     index = np.flatnonzero(hidden)
     own = labels[index]
-    least = surprise(even, level, index, own, best)
-    assert least < min(surprise(even, level, index, own, best * factor) for factor in (1 / 1.1, 1.1))
+    least = surprise(white, level, index, own, best)
+    assert least < min(surprise(white, level, index, own, best * factor) for factor in (1 / 1.1, 1.1))
 
 
 def test_the_best_form_is_that_whose_clusters_agree_best_with_hidden_labels():

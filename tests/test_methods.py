@@ -257,12 +257,12 @@ def test_radii_of_the_paper_are_in_the_space_of_the_features(data, features):
     assert not torch.allclose(found, use_targets(method.level_labels[:, given.rows], 0.5))
 
 
-def test_radii_of_evened_features_are_compared_in_their_space(data):
+def test_radii_of_whitened_features_are_compared_in_their_space(data):
     method = prepared("selex", data, targets="radii", task=Task(5, 3, whiten=0.5))
     given = batch(data, method)
     encoded = method.encode(given.states)
     found = method.targets(encoded, given, method.level_labels[:, given.rows])
-    rows = method.even(normalize(encoded[1]))
+    rows = method.whitener(normalize(encoded[1]))
     assert torch.allclose(found, radius_targets(*rows.chunk(2), method.radii[:, given.rows], 0.5))
     assert not torch.allclose(found, radius_targets(*encoded[1].chunk(2), method.radii[:, given.rows], 0.5))
 
@@ -322,7 +322,7 @@ def test_prototypes_as_plain_loops(data):
     clusters = method.level_labels[0][given.rows].repeat(2)
     terms = []
     for row, cluster in zip(encoded[1], clusters.tolist(), strict=True):
-        even = method.even(normalize(row[None], dim=1))[0]
+        even = method.whitener(normalize(row[None], dim=1))[0]
         scores = torch.stack([even @ center for center in method.centers]) / 0.1
         terms.append(scores.logsumexp(0) - scores[cluster])
     expected = torch.stack(terms).mean()
@@ -332,13 +332,13 @@ def test_prototypes_as_plain_loops(data):
     torch.testing.assert_close(method.centers.norm(dim=1), torch.ones(5))
 
 
-def test_features_are_evened_out_for_all_that_cluster_them(data, features):
+def test_features_are_whitened_out_for_all_that_cluster_them(data, features):
     labels = torch.as_tensor(data.labels)
     for name in METHODS:
         method = small(name, task=Task(5, 3, whiten=0.5))
-        rows = method.evened(features, labels)
+        rows = method.whitened(features, labels)
         assert torch.equal(rows, features) == (name == "simgcd")  # its classifier knows features as they are
-        assert torch.equal(small(name).evened(features, labels), features)
+        assert torch.equal(small(name).whitened(features, labels), features)
 
 
 def test_published_is_all_rows_at_once():

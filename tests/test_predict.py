@@ -62,11 +62,11 @@ def test_the_photos_of_the_run_go_where_they_are(home):
     assert done.stdout.splitlines() == [line, "wrote same.csv"]
 
 
-def test_features_that_are_evened_out_and_seen_in_ten_views(home):
-    base = ("discover", "photos", "--backbone", "tiny-vit", "--categories", 5, "--store", "store2", "--out", "even")
+def test_features_that_are_whitened_out_and_seen_in_ten_views(home):
+    base = ("discover", "photos", "--backbone", "tiny-vit", "--categories", 5, "--store", "store2", "--out", "whitener")
     done = selex(*base, "--whiten", 0.5, "--views", 10, cwd=home)
     assert done.returncode == 0, done.stderr
-    model = load(home / "even")
+    model = load(home / "whitener")
     assert model.views == 10
     assert model.even.matrix.shape == (model.assigner.centers.shape[1],) * 2
     done = selex("predict", "even", "photos", "--out", "even.csv", "--store", "store2", cwd=home)
@@ -78,9 +78,9 @@ def test_features_that_are_evened_out_and_seen_in_ten_views(home):
             assert new["fits"] == "0" or new["category"] == old["category"]
     done = selex("report", "even", cwd=home)
     assert done.returncode == 0, done.stderr
-    page = next((home / "even").glob("*.html")).read_text()
+    page = next((home / "whitener").glob("*.html")).read_text()
     assert "tiny-vit, mean of 10 views" in page
-    assert "balanced, best of 3, features evened out by 0.5" in page
+    assert "balanced, best of 3, features whitened by 0.5" in page
 
 
 @pytest.mark.parametrize("sizes", ["any", "unequal", "equal"])

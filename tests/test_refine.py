@@ -353,7 +353,7 @@ def test_rows_of_length_zero_have_no_direction_and_do_no_harm(sizes):
 
 def test_another_word_is_refused(overlapping):
     rows, labels, level = overlapping
-    for call in (lambda: soften(rows, labels, level, "even"), lambda: hssk(rows, labels, 6, sizes="even")):
+    for call in (lambda: soften(rows, labels, level, "whitener"), lambda: hssk(rows, labels, 6, sizes="whitener")):
         with pytest.raises(InputError, match="sizes must be paper, any, unequal or equal, not 'even'"):
             call()
 

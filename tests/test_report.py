@@ -146,7 +146,7 @@ def softened(ended, sizes, softer, tmp_path):
     about = json.loads(path.read_text())
     path.write_text(json.dumps({**about, "temperature": about["temperature"] * softer}))
     facts = read_facts(Run.open(tmp_path / "home/run"))
-    features = facts.model.evened(np.load(tmp_path / "home/run/embeddings.npy").astype(np.float64))
+    features = facts.model.whitened(np.load(tmp_path / "home/run/embeddings.npy").astype(np.float64))
     judged = facts.model.assigner(features, facts.clusters)
     offsets = facts.model.assigner.offsets
     assert (offsets is None) == (sizes in ("paper", "any"))
@@ -196,7 +196,7 @@ def test_sureness_counts_what_categories_count_for(ended, tmp_path, sizes, softe
 @pytest.mark.parametrize("sizes", ["paper", "any", "unequal", "equal"])
 def test_the_page_says_how_the_clustering_ended(ended, sizes):
     text = page_of(Run.open(ended[sizes] / "run")).one(id="about").text
-    assert "balanced, best of 3, features evened out by 0.5" in text
+    assert "balanced, best of 3, features whitened by 0.5" in text
     assert f"by 0.5, soft in the end, sizes {sizes}" in text or sizes == "paper"
     assert ("soft in the end" in text) == (sizes != "paper")
 
@@ -253,7 +253,7 @@ def test_wrong_labels_are_found_and_the_right_one_is_suggested(tmp_path):
 
 @pytest.mark.parametrize("sizes", ["paper", "any", "unequal", "equal"])
 def test_label_errors_are_rows_nearer_to_another_centre(tmp_path, sizes):
-    """Nearer by what clusters are told apart by: features evened out, squared distances less offsets."""
+    """Nearer by what clusters are told apart by: features whitened, squared distances less offsets."""
     photos = tmp_path / "photos"
     digit_photos(photos)
     zero, two = (sorted((photos / f"digit {digit}").iterdir())[0] for digit in (0, 2))
@@ -264,7 +264,7 @@ def test_label_errors_are_rows_nearer_to_another_centre(tmp_path, sizes):
     assigner, expected = facts.model.assigner, set()
     for row in np.flatnonzero(facts.labelled):
         own, n = facts.clusters[row], facts.sizes[facts.clusters[row]]
-        away = ((facts.evened([row]).astype(np.float64) - assigner.centers) ** 2).sum(1)
+        away = ((facts.whitened([row]).astype(np.float64) - assigner.centers) ** 2).sum(1)
         away[own] *= (n / (n - 1)) ** 2
         away -= 0 if assigner.offsets is None else assigner.offsets
         if away.argmin() != own:

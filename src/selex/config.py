@@ -148,7 +148,7 @@ class Config:
         balanced: limit cluster sizes; off for long tails.
         sizes: how the last clustering ends, see `cluster.mixture.soften`: `"paper"`, `"any"`, `"unequal"` or `"equal"`;
             `"auto"` takes what sorts labels best that were hidden for it, and for trained features the paper's way.
-        whiten: how far features are evened out by the scatter within known categories before they are clustered, from 0
+        whiten: how far features are whitened by the scatter within known categories before they are clustered, from 0
             (as they are: the paper's way) to 1.
         views: a feature is the mean over so many views of an image: 1 is its middle, 2 its mirror image too, 10 the
             four corners as well.

@@ -16,7 +16,7 @@ from selex.cluster.assign import fit_assigner
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
 from selex.cluster.holdout import choose_sizes, held_out_temperature
-from selex.cluster.whiten import Evening, evening
+from selex.cluster.whiten import Whitener, fit_whitener
 from selex.config import Config
 from selex.data.clusters import Columns, category_names, cluster_columns
 from selex.data.crops import near
@@ -105,9 +105,9 @@ def discover(
                 step.done(len(images))
         with _Step(run, tell, "cluster", "images") as step:
             rows = on_device(features, device)
-            even = evening(rows, labels, config.whiten) if method is None or method.clusters else None
-            sizes, temperature = _rehearsed(config, rows, labels, count, even, progress)
-            rows = even(rows) if even else rows
+            whitener = fit_whitener(rows, labels, config.whiten) if method is None or method.clusters else None
+            sizes, temperature = _rehearsed(config, rows, labels, count, whitener, progress)
+            rows = whitener(rows) if whitener else rows
             if method:
                 hierarchy = predict(config, method, rows, labels, sizes).on_host()
             else:
@@ -116,7 +116,7 @@ def discover(
             if config.sizes == "auto" and method is None:
                 tell(f"sizes: {sizes} (chosen by --sizes auto)")
         rows = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
-        publish(run, config, images, rows, hierarchy, backbone, found, even, temperature)
+        publish(run, config, images, rows, hierarchy, backbone, found, whitener, temperature)
     return run
 
 
@@ -159,7 +159,7 @@ def publish(
     hierarchy: Hierarchy,
     backbone: Backbone,
     found: KEstimate | None,
-    even: Evening | None = None,
+    whitener: Whitener | None = None,
     temperature: float | None = None,
 ) -> None:
     """Everything that is known now, into the run folder; features are those that were clustered."""
@@ -178,7 +178,7 @@ def publish(
         backbone.crop,
         trained_weights(backbone) if config.method != "frozen" else {},
         config.views,
-        even,
+        whitener,
         config.closer,
     )
     judged = model.describe(table.files, assigner(features, base.labels))
@@ -188,7 +188,7 @@ def publish(
 
 
 def _rehearsed(
-    config: Config, features: Any, labels: Any, count: int, even: Evening | None, progress: bool
+    config: Config, features: Any, labels: Any, count: int, whitener: Whitener | None, progress: bool
 ) -> tuple[Sizes, float | None]:
     """How to end and how sure to be: hidden labels tell, where that is asked or where labels shape the features."""
     how: dict[str, Any] = {"whiten": config.whiten, "balanced": config.balanced}
@@ -198,7 +198,7 @@ def _rehearsed(
     if chooses:
         with progress_bar("labels hidden for a moment, step", progress) as advance:
             sizes = choose_sizes(features, labels, count, **how, progress=advance)
-    return sizes, held_out_temperature(features, labels, count, sizes=sizes, **how) if chooses or even else None
+    return sizes, held_out_temperature(features, labels, count, sizes=sizes, **how) if chooses or whitener else None
 
 
 def _absolute(path: str | None) -> str | None:

@@ -17,7 +17,7 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
 from selex.cluster.assign import Assigner, Assignment
-from selex.cluster.whiten import Evening
+from selex.cluster.whiten import Whitener
 from selex.config import Config
 from selex.data.clusters import Columns
 from selex.data.crops import near
@@ -54,7 +54,7 @@ class Model:
         crop: side of the square that the network looks at, in pixels.
         trained: the weights that training changed, by name; empty where the network is as it came.
         views: how many views of an image its feature is the mean of.
-        even: what evens features out before they are compared with the clusters, where something does.
+        whitener: what whitens features before they are compared with the clusters, where something does.
         closer: whether images are looked at a second time, closer.
     """
 
@@ -68,7 +68,7 @@ class Model:
     crop: int
     trained: dict[str, torch.Tensor] = field(default_factory=dict)
     views: int = 1
-    even: Evening | None = None
+    whitener: Whitener | None = None
     closer: bool = False
 
     def predict(
@@ -119,11 +119,11 @@ class Model:
             fresh = load_backbone(self.backbone, device, self.weights, self.crop) if self.trained else backbone
             closer = look_closer(fresh, images, folder, device=device, progress=progress)
         shown = near(images, torch.device(device), closer)
-        return self.evened(embed(backbone, shown, device=device, views=self.views, progress=progress))
+        return self.whitened(embed(backbone, shown, device=device, views=self.views, progress=progress))
 
-    def evened(self, features: Any) -> Any:
+    def whitened(self, features: Any) -> Any:
         """Features `(n, d)` as they are compared with the clusters."""
-        return self.even(features) if self.even else features
+        return self.whitener(features) if self.whitener else features
 
     def load_backbone(self, device: str | torch.device = "cpu") -> Backbone:
         """The network, with the very weights that the categories were found with."""
@@ -157,13 +157,16 @@ class Model:
         }
         if self.assigner.offsets is not None:
             tensors["offsets"] = torch.from_numpy(self.assigner.offsets).contiguous()
-        if self.even:
-            tensors |= {"mean": self.even.mean.cpu().contiguous(), "matrix": self.even.matrix.cpu().contiguous()}
+        if self.whitener:
+            tensors |= {
+                "mean": self.whitener.mean.cpu().contiguous(),
+                "matrix": self.whitener.matrix.cpu().contiguous(),
+            }
         (folder / "model.safetensors").write_bytes(to_bytes(tensors))
         if self.trained:
             weights = {name: tensor.cpu().contiguous() for name, tensor in self.trained.items()}
             (folder / _TRAINED).write_bytes(to_bytes(weights))
-        about = {key: value for key, value in self.__dict__.items() if key not in ("assigner", "trained", "even")}
+        about = {key: value for key, value in self.__dict__.items() if key not in ("assigner", "trained", "whitener")}
         (folder / "model.json").write_text(json.dumps({**about, "temperature": self.assigner.temperature}, indent=1))
 
 
@@ -177,8 +180,8 @@ def load(run: str | Path) -> Model:
         offsets = tensors["offsets"].numpy() if "offsets" in tensors else None
         assigner = Assigner(centers, reach, about.pop("temperature"), offsets)
         trained = from_bytes((folder / _TRAINED).read_bytes()) if (folder / _TRAINED).exists() else {}
-        even = Evening(tensors["mean"], tensors["matrix"]) if "matrix" in tensors else None
-        return Model(assigner, **about, trained=trained, even=even)
+        whitener = Whitener(tensors["mean"], tensors["matrix"]) if "matrix" in tensors else None
+        return Model(assigner, **about, trained=trained, whitener=whitener)
     except FileNotFoundError:
         raise InputError(f"{run}: has no model yet; run the same `selex discover` again to finish it") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:

@@ -51,7 +51,7 @@ class Job:
         row: which of its rows.
         crop: pixels that the backbone looks at; None takes its own.
         sizes: how the last clustering ends, see `Config`.
-        whiten: how far features are evened out, see `Config`.
+        whiten: how far features are whitened, see `Config`.
         views: views of an image that its feature is the mean of.
         closer: look at every image a second time, closer.
         weights: a file with the backbone's weights.
@@ -164,7 +164,7 @@ def _config(job: Job, train: Benchmark, seed: int) -> Config:
     if _method(job) not in (*METHODS, KMEANS):
         raise InputError(f"method {_method(job)!r} is not one of {', '.join((*METHODS, KMEANS))}")
     if _method(job) == KMEANS and job.whiten:
-        raise InputError("--method kmeans uses no labels, and features are evened out by labels: leave --whiten out")
+        raise InputError("--method kmeans uses no labels, and features are whitened by labels: leave --whiten out")
     if _method(job) == KMEANS and job.sizes != "paper":
         raise InputError("--method kmeans is plain k-means: leave --sizes out")
     return Config(

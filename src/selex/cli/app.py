@@ -25,7 +25,7 @@ Whiten = Annotated[
     float,
     typer.Option(
         metavar="X",
-        help="From 0 to 1: how far to even features out by what varies among labelled images of one category, before "
+        help="From 0 to 1: how far to whiten features by what varies among labelled images of one category, before "
         "clustering; 0 takes them as they are, as the paper does.",
     ),
 ]

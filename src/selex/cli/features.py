@@ -221,10 +221,10 @@ def _read(features: Path, labels: Path | None, normalize: bool) -> tuple[Any, li
 
 def _evened(values: Any, known: Any, amount: float) -> Any:
     """Features as they are clustered."""
-    from selex.cluster.whiten import evening
+    from selex.cluster.whiten import fit_whitener
 
-    even = evening(values, known, amount)
-    return even(values) if even else values
+    whitener = fit_whitener(values, known, amount)
+    return whitener(values) if whitener else values
 
 
 def _on_device(values: Any, device: str) -> Any:

@@ -24,7 +24,7 @@ from selex.cluster.hierarchy import hssk
 from selex.cluster.holdout import choose_sizes
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.variant import Variant
-from selex.cluster.whiten import Evening, evening
+from selex.cluster.whiten import Whitener, fit_whitener
 from selex.config import check_sizes
 from selex.errors import InputError
 from selex.types import UNLABELLED, Hierarchy, KEstimate, Sizes
@@ -221,7 +221,7 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
 
 
 class Whitening(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Features evened out by the scatter within known categories, L2-normalised: a step before clustering.
+    """Features whitened by the scatter within known categories, L2-normalised: a step before clustering.
 
     Rows of one known category show which differences do not matter; distances along these are made to count less.
     Without a category of two labelled rows features stay as they are.
@@ -231,11 +231,11 @@ class Whitening(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type:
         memory: bytes that temporaries may take.
 
     Attributes:
-        evening_: the map, with its `mean` and `matrix`; None where features stay as they are.
+        whitener_: the map, with its `mean` and `matrix`; None where features stay as they are.
         n_features_in_: number of columns seen by `fit`.
     """
 
-    evening_: Evening | None
+    whitener_: Whitener | None
 
     def __init__(self, amount: float = 0.5, *, memory: int = DEFAULT_MEMORY) -> None:
         self.amount = amount
@@ -244,14 +244,14 @@ class Whitening(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type:
     def fit(self, X: Any, y: Any = None) -> Whitening:
         """Learn the scatter; `y` holds the category of each row, -1 (or None, NaN, "") where it is unknown."""
         X = _features(self, X, reset=True, finite=True)
-        self.evening_ = evening(X, encode(y, len(X))[1], self.amount, self.memory)
+        self.whitener_ = fit_whitener(X, encode(y, len(X))[1], self.amount, self.memory)
         return self
 
     def transform(self, X: Any) -> Array:
-        """The rows of `X`, evened out."""
+        """The rows of `X`, whitened."""
         check_is_fitted(self)
         X = _features(self, X, reset=False, finite=True)
-        rows: Array = self.evening_(X) if self.evening_ else X
+        rows: Array = self.whitener_(X) if self.whitener_ else X
         return rows
 
 

@@ -1,6 +1,6 @@
 """Labels that are hidden and looked for again: they tell which ending suits the data, and how sure one may be of it.
 
-Labels shape clusters, and features where these are evened out: only rows whose labels did neither tell how good a way
+Labels shape clusters, and features where these are whitened: only rows whose labels did neither tell how good a way
 of clustering is, and how often a row near a centre belongs there.
 """
 
@@ -18,7 +18,7 @@ from selex.cluster.assign import likeliest_temperature
 from selex.cluster.kmeans import bssk, prepare
 from selex.cluster.refine import soften
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
-from selex.cluster.whiten import evening
+from selex.cluster.whiten import fit_whitener
 from selex.errors import Note
 from selex.metrics import matched
 from selex.types import UNLABELLED, Level, Sizes
@@ -50,7 +50,7 @@ def choose_sizes(
         features: `n × d` features: numpy (memory-mapped too) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
-        whiten: how far features are evened out, see `evening`.
+        whiten: how far features are whitened, see `fit_whitener`.
         balanced: limit cluster sizes.
         rng: generator or seed.
         memory: bytes that temporaries may take.
@@ -97,7 +97,7 @@ def held_out_temperature(
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
         sizes: how clustering ends, see `soften`.
-        whiten: how far features are evened out, see `evening`.
+        whiten: how far features are whitened, see `fit_whitener`.
         balanced: limit cluster sizes.
         rng: generator or seed.
         memory: bytes that temporaries may take.
@@ -137,8 +137,8 @@ def _without(
 ) -> tuple[Any, NDArray[Any], Level]:
     """Features and labels as if hidden ones were not there, and clusters made of them."""
     left = _numbered(np.where(hidden, UNLABELLED, known))
-    even = evening(features, left, whiten, memory)
-    rows = even(features) if even else features
+    whitener = fit_whitener(features, left, whiten, memory)
+    rows = whitener(features) if whitener else features
     return rows, left, bssk(rows, left, n_clusters, balanced=balanced, rng=rng, memory=memory)
 
 

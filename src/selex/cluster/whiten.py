@@ -1,4 +1,4 @@
-"""Features evened out by the scatter within known categories.
+"""Features whitened by the scatter within known categories.
 
 What varies among the images of one category (pose, light, background) tells no categories apart, known or novel. The
 labelled rows show which directions that are; there, distances are made to count less. n rows, d dims.
@@ -20,7 +20,7 @@ from selex.types import UNLABELLED
 
 
 @dataclass(frozen=True)
-class Evening:
+class Whitener:
     """Features of one kind to features whose scatter within categories is more even, L2-normalised.
 
     Attributes:
@@ -32,7 +32,7 @@ class Evening:
     matrix: Tensor
 
     def __call__(self, features: Any) -> Any:
-        """The same rows `(n, d)`, evened out: a tensor for a tensor, an array for an array."""
+        """The same rows `(n, d)`, whitened: a tensor for a tensor, an array for an array."""
         if isinstance(features, Tensor):
             features = features if features.is_floating_point() else features.float()
             mean, matrix = self.mean.to(features), self.matrix.to(features)
@@ -48,8 +48,8 @@ _BLOCK = 1 << 14  # rows
 _ROUNDING = 64  # equal rows are no further from their mean, in units of rounding
 
 
-def evening(features: Any, labels: Any, amount: float, memory: int = DEFAULT_MEMORY) -> Evening | None:
-    """What evens features out, learned from the rows that are labelled.
+def fit_whitener(features: Any, labels: Any, amount: float, memory: int = DEFAULT_MEMORY) -> Whitener | None:
+    """What whitens features, learned from the rows that are labelled.
 
     With S the covariance of labelled rows about the means of their categories, scaled to a mean variance of 1,
     distances become those of Mahalanobis under `a·S + (1 - a)·I`: no direction counts more than `1 / sqrt(1 - a)` times
@@ -63,7 +63,7 @@ def evening(features: Any, labels: Any, amount: float, memory: int = DEFAULT_MEM
         memory: bytes that temporaries may take.
 
     Returns:
-        The map, or None where there is nothing to even out: no amount, or no category with two different rows.
+        The map, or None where there is nothing to whiten: no amount, or no category with two different rows.
     """
     if not 0 <= amount <= 1:
         raise InputError(f"whiten must be from 0 to 1, not {amount}")
@@ -84,7 +84,7 @@ def evening(features: Any, labels: Any, amount: float, memory: int = DEFAULT_MEM
     root: Tensor = torch.linalg.cholesky(even)
     matrix = torch.linalg.solve_triangular(root, torch.eye(rows.d, dtype=root.dtype, device=root.device), upper=False)
     mean = sum(x.sum(0, dtype=torch.float64) for _, x in rows.blocks(rows.d)) / rows.n + rows.shift
-    return Evening(torch.as_tensor(mean).float(), matrix.T.float().contiguous())
+    return Whitener(torch.as_tensor(mean).float(), matrix.T.float().contiguous())
 
 
 def _scatter(rows: Rows, labels: Tensor, k: int) -> tuple[Tensor, int]:

@@ -69,9 +69,9 @@ class Facts:
         """How many categories are known."""
         return self.model.n_known
 
-    def evened(self, rows: Ints) -> Floats:
+    def whitened(self, rows: Ints) -> Floats:
         """Features of some rows as they are compared with the categories' centres."""
-        features: Floats = self.model.evened(self.features[rows])
+        features: Floats = self.model.whitened(self.features[rows])
         return features
 
     @cached_property
@@ -148,7 +148,7 @@ def _squared_to(facts: Facts, rows: Ints, clusters: Ints) -> Floats:
     squared = np.empty(len(rows))
     for start in range(0, len(rows), _BLOCK):
         part = slice(start, start + _BLOCK)
-        away = facts.evened(rows[part]).astype(np.float64) - facts.model.assigner.centers[clusters[part]]
+        away = facts.whitened(rows[part]).astype(np.float64) - facts.model.assigner.centers[clusters[part]]
         squared[part] = np.einsum("nd,nd->n", away, away)
     return squared
 

@@ -140,7 +140,7 @@ def _radius(places: Floats) -> float:
 def _dots(facts: Facts, rows: Ints, places: Floats, radius: float) -> Floats:
     """Where the images go."""
     own, after = facts.clusters[rows], facts.runner_up[rows]
-    away = facts.evened(rows).astype(np.float64) - facts.model.assigner.centers[own]
+    away = facts.whitened(rows).astype(np.float64) - facts.model.assigner.centers[own]
     offset = away @ _main_directions(away[:: -(-len(away) // 2000)])
     length = np.linalg.norm(offset, axis=1)
     usual = np.quantile(length, 0.9) or 1.0

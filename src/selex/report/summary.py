@@ -97,7 +97,7 @@ def _about(config: Config, facts: Facts) -> dict[str, str]:
         + (", whole photos and a closer look" if config.closer else ""),
         "Method": config.method,
         "Clustering": f"{'balanced' if config.balanced else 'not balanced'}, best of {config.restarts}"
-        + (f", features evened out by {config.whiten:g}" if config.whiten else "")
+        + (f", features whitened by {config.whiten:g}" if config.whiten else "")
         + _ending(facts),
         "Seed": str(config.seed),
         **finished,

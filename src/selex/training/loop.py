@@ -168,7 +168,7 @@ class _Loop:
             rows: list[Tensor] = []
 
             def features() -> Tensor:
-                rows.append(self.method.evened(self.features(epoch), self.labels))
+                rows.append(self.method.whitened(self.features(epoch), self.labels))
                 return rows[0]
 
             rng = np.random.default_rng([self.seed, _CLUSTERS, epoch])

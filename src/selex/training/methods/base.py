@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from selex.cluster.hierarchy import hssk
-from selex.cluster.whiten import Evening, evening
+from selex.cluster.whiten import Whitener, fit_whitener
 from selex.config import Training
 from selex.losses.similarity import Kind
 from selex.models.backbones import Backbone
@@ -31,7 +31,7 @@ Losses = dict[str, Tensor]
 class Task:
     """What is to be found: so many categories, the first `n_known` of them known.
 
-    Clusters are `balanced` or not; features are evened out by `whiten` before they are clustered (`cluster.scatter`).
+    Clusters are `balanced` or not; features are whitened by `whiten` before they are clustered (`cluster.scatter`).
     """
 
     n_categories: int
@@ -78,7 +78,7 @@ class Method(nn.Module):
         self._aside = (trunk,)  # in a tuple: its weights are not this module's to move, train or save
         self.head: nn.Module = self.make_head(backbone.dim)
         self.gather: Gather = here_only
-        self.even: Evening | None = None
+        self.whitener: Whitener | None = None
 
     @property
     def trunk(self) -> Any:
@@ -105,10 +105,10 @@ class Method(nn.Module):
         out, hidden, bottleneck = (1024, 512, 128) if dim < TINY else (65_536, HIDDEN, BOTTLENECK)
         return ProjectionHead(dim, self.settings.head_dim or out, hidden, bottleneck)
 
-    def evened(self, features: Tensor, labels: Tensor) -> Tensor:
+    def whitened(self, features: Tensor, labels: Tensor) -> Tensor:
         """Features as they are clustered."""
-        self.even = evening(features, labels, self.task.whiten) if self.clusters else None
-        return self.even(features) if self.even else features
+        self.whitener = fit_whitener(features, labels, self.task.whiten) if self.clusters else None
+        return self.whitener(features) if self.whitener else features
 
     def prepare(self, epoch: int, features: Callable[[], Tensor], labels: Tensor, rng: Any) -> Level | None:
         """Get ready for an epoch; the base level of the clusters that were made for it, or None if none were."""

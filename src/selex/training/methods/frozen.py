@@ -18,7 +18,7 @@ class Frozen(Method):
     def __init__(self, backbone: Backbone, task: Task, settings: Training) -> None:
         nn.Module.__init__(self)
         self.task, self.settings, self.gather = task, settings, here_only
-        self.even = None
+        self.whitener = None
         self.tail = backbone.requires_grad_(False)
 
     def encode(self, states: Tensor) -> tuple[Tensor, ...]:

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from selex.cluster.hierarchy import hssk
 from selex.cluster.variant import Variant, published
-from selex.cluster.whiten import Evening
+from selex.cluster.whiten import Whitener
 from selex.config import Training
 from selex.losses import (
     TargetVariant,
@@ -113,7 +113,7 @@ class SelEx(Method):
     def as_clustered(self, features: Tensor) -> Tensor:
         """Features of the network in the space in which they are clustered."""
         rows = normalize(features.float(), dim=1)
-        return self.even(rows) if self.even else rows
+        return self.whitener(rows) if self.whitener else rows
 
     def targets(self, encoded: tuple[Tensor, ...], batch: Batch, levels: Tensor) -> Tensor:
         """Target matrix of unsupervised self-expertise."""
@@ -128,11 +128,11 @@ class SelEx(Method):
     def memory(self) -> dict[str, Any]:
         """Pseudo-labels stay for `interval` epochs."""
         kept = {name: getattr(self, name) for name in ("level_labels", "radii", "centers") if hasattr(self, name)}
-        return kept | ({"mean": self.even.mean, "matrix": self.even.matrix} if self.even else {})
+        return kept | ({"mean": self.whitener.mean, "matrix": self.whitener.matrix} if self.whitener else {})
 
     def remember(self, memory: dict[str, Any]) -> None:
         """Take up pseudo-labels."""
-        self.even = Evening(memory["mean"], memory["matrix"]) if "matrix" in memory else None
+        self.whitener = Whitener(memory["mean"], memory["matrix"]) if "matrix" in memory else None
         for name in {"level_labels", "radii", "centers"} & memory.keys():
             setattr(self, name, memory[name])
 
