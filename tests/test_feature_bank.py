@@ -11,7 +11,7 @@ from selex.errors import InputError
 from selex.models import load_backbone
 from selex.models.trunk import halve
 from selex.training import feature_bank
-from selex.training.feature_bank import States, ViewBank, filled, generator_of, room
+from selex.training.feature_bank import FeatureBank, TrunkFeatures, filled, generator_of, room
 from training_for_tests import CROP, digit_data, loop, small
 
 
@@ -23,25 +23,25 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def made(data):
     trunk, _ = halve(load_backbone("tiny-vit"), 1)
-    return States(trunk, data.images, CROP, torch.device("cpu"), chunk=16)
+    return TrunkFeatures(trunk, data.images, CROP, torch.device("cpu"), chunk=16)
 
 
 def bank(made, views=3, renew=0.2, seed=7):
-    return ViewBank(made, views, renew, Looks(), seed)
+    return FeatureBank(made, views, renew, Looks(), seed)
 
 
 def test_centres_are_those_of_the_trunk_and_kept(made, data, monkeypatch):
     expected = made.trunk(data.images.centre_crops(np.arange(60), CROP))
     for _ in range(2):
         assert torch.allclose(torch.cat(list(made.centres())), expected, atol=1e-5)
-    fresh = States(made.trunk, data.images, CROP, made.device, 16)
+    fresh = TrunkFeatures(made.trunk, data.images, CROP, made.device, 16)
     monkeypatch.setattr(feature_bank, "room", lambda *_: False)
     assert torch.allclose(torch.cat(list(fresh.centres())), expected, atol=1e-5)
     assert fresh._kept is None
 
 
 def test_centres_that_were_not_read_to_the_end_are_not_kept(made, data):
-    fresh = States(made.trunk, data.images, CROP, made.device, 16)
+    fresh = TrunkFeatures(made.trunk, data.images, CROP, made.device, 16)
     next(fresh.centres())
     assert fresh._kept is None
     assert len(torch.cat(list(fresh.centres()))) == 60
@@ -58,11 +58,11 @@ def test_augmented_features_are_other_views_each_epoch(made):
 def test_a_bank_built_late_is_the_bank(made):
     step_by_step, late = bank(made), bank(made)
     for epoch in range(6):
-        step_by_step.turn_to(epoch)
-    late.turn_to(5)
+        step_by_step.refresh(epoch)
+    late.refresh(5)
     assert torch.equal(step_by_step.bank, late.bank)
     other = bank(made, seed=8)
-    other.turn_to(5)
+    other.refresh(5)
     assert not torch.equal(other.bank, late.bank)
 
 
@@ -70,10 +70,10 @@ def test_a_bank_built_late_is_the_bank(made):
 def test_so_much_of_a_bank_is_renewed(made, renew, monkeypatch):
     held = bank(made, renew=renew)
     wanted = math.ceil(renew * held.n_chunks)
-    held.turn_to(0)
+    held.refresh(0)
     for epoch in range(1, 7):
         before, rounds = held.bank.clone(), held.rounds
-        held.turn_to(epoch)
+        held.refresh(epoch)
         new = np.flatnonzero(held.rounds != rounds)
         assert len(new) == wanted
         changed = (held.bank != before).flatten(1).any(1).split(16)
@@ -85,7 +85,7 @@ def test_so_much_of_a_bank_is_renewed(made, renew, monkeypatch):
 def test_each_entry_is_a_view_of_its_image(made, data):
     """Entry by entry: view s of image i is number s · 60 + i, in the place that its chunk's generator drew."""
     held = bank(made)
-    held.turn_to(0)
+    held.refresh(0)
     for slot, row in ((0, 0), (0, 59), (1, 3), (2, 40), (2, 59)):
         chunk, position = divmod(slot * 60 + row, 16)
         last = min(16, 180 - chunk * 16)
@@ -116,7 +116,7 @@ def test_a_bank_that_does_not_fit(made, monkeypatch):
     with pytest.raises(
         InputError, match=r"a bank of 3 views of 60 images takes .* GiB, more than there is: set a smaller"
     ):
-        bank(made).turn_to(0)
+        bank(made).refresh(0)
 
 
 def test_room(monkeypatch):

@@ -43,14 +43,14 @@ class Trunk(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """States of images."""
+        """TrunkFeatures of images."""
         scaled = ((images.to(torch.float32) - self.mean) / self.std).to(self.precision)
         states: Tensor = self.stem(scaled.contiguous(memory_format=self.layout))
         return states
 
 
 class Tail(nn.Module):
-    """States to features (n, d): the backbone's own trained blocks and what follows them."""
+    """TrunkFeatures to features (n, d): the backbone's own trained blocks and what follows them."""
 
     def __init__(self, backbone: Backbone, first_trained: int | None) -> None:
         super().__init__()

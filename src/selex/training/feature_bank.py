@@ -23,8 +23,8 @@ from selex.training.cuda import Graph
 CPU_CHUNK = 32
 
 
-class States:
-    """States of any view of the images, from the trunk; those of centre crops are kept if there is room."""
+class TrunkFeatures:
+    """TrunkFeatures of any view of the images, from the trunk; those of centre crops are kept if there is room."""
 
     def __init__(self, trunk: Any, images: AnyImages, crop: int, device: torch.device, chunk: int = CPU_CHUNK) -> None:
         self.trunk, self.images, self.crop, self.device, self.chunk = trunk, images, crop, device, chunk
@@ -35,11 +35,11 @@ class States:
         return len(self.images)
 
     def of(self, rows: Tensor, place: Place) -> Tensor:
-        """States of views of some rows, one each."""
+        """TrunkFeatures of views of some rows, one each."""
         return self._through(place.alter(self._here(self.images.crops(rows, place, self.crop))))
 
     def centres(self) -> Iterator[Tensor]:
-        """States of the centre crops of all images, in row order, in chunks."""
+        """TrunkFeatures of the centre crops of all images, in row order, in chunks."""
         if self._kept is not None:
             yield from self._kept
             return
@@ -55,7 +55,7 @@ class States:
         self._kept = kept if keep else None
 
     def augmented(self, generator: torch.Generator, looks: Looks) -> Iterator[Tensor]:
-        """States of a random view of each image, in row order, in chunks."""
+        """TrunkFeatures of a random view of each image, in row order, in chunks."""
         place = Place.draw(len(self), looks, generator)
         for first in range(0, len(self), self.chunk):
             rows = torch.arange(first, min(first + self.chunk, len(self)))
@@ -75,21 +75,21 @@ class States:
         return self._recorded[crops.dtype](filled(crops, self.chunk))["states"][: len(crops)]
 
 
-class ViewBank:
+class FeatureBank:
     """V views of each image behind the frozen trunk: a step then runs the trained blocks only.
 
     Views are made in chunks, and some chunks are made anew each epoch. What a chunk holds in an epoch is a function of
     the seed, the chunk and how often it was renewed, so that a bank built in the middle of training is the same one.
     """
 
-    def __init__(self, states: States, views: int, renew: float, looks: Looks, seed: int) -> None:
+    def __init__(self, states: TrunkFeatures, views: int, renew: float, looks: Looks, seed: int) -> None:
         self.states, self.views, self.looks, self.seed = states, views, looks, seed
         self.n_chunks = -(-views * len(states) // states.chunk)
         self.per_epoch = math.ceil(renew * self.n_chunks)
         self.rounds = np.full(self.n_chunks, -1)
         self.bank: Tensor | None = None
 
-    def turn_to(self, epoch: int) -> None:
+    def refresh(self, epoch: int) -> None:
         """Bring the bank to what it holds in an epoch."""
         rounds = self._rounds(epoch)
         for chunk in np.flatnonzero(rounds != self.rounds).tolist():
@@ -101,7 +101,7 @@ class ViewBank:
         self.rounds = rounds
 
     def pick(self, rows: Tensor, slots: Tensor) -> Tensor:
-        """States of rows, each in the view of the given number."""
+        """TrunkFeatures of rows, each in the view of the given number."""
         assert self.bank is not None
         entries = (slots * len(self.states) + rows).to(self.bank.device)
         return self.bank.index_select(0, entries).to(self.states.device)

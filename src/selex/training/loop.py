@@ -26,7 +26,7 @@ from selex.progress import training_bar
 from selex.training.checkpoint import Checkpoints
 from selex.training.cuda import Graph, beside, compiled_blocks, same_bits, together
 from selex.training.distributed import Fabric
-from selex.training.feature_bank import CPU_CHUNK, States, ViewBank, filled, generator_of
+from selex.training.feature_bank import CPU_CHUNK, FeatureBank, TrunkFeatures, filled, generator_of
 from selex.training.methods.base import Batch, Method, here_only
 from selex.types import Level
 
@@ -163,7 +163,7 @@ class _Loop:
         seen: Entry = {}
         if self.bank:
             with beside(self.device):
-                self.bank.turn_to(epoch)
+                self.bank.refresh(epoch)
         if self.fabric.is_global_zero:
             rows: list[Tensor] = []
 
@@ -328,16 +328,16 @@ class _Loop:
         fall = (1 + math.cos(math.pi * epoch / self.settings.epochs)) / 2
         return self.settings.lr * (LAST_LR + (1 - LAST_LR) * fall)
 
-    def _states(self, images: AnyImages) -> States:
+    def _states(self, images: AnyImages) -> TrunkFeatures:
         a_step = 2 * self.settings.batch // self.fabric.world_size  # one shape for all
         chunk = a_step if self.device.type == "cuda" else CPU_CHUNK
-        return States(self.method.trunk.to(self.device), images, self.data.crop, self.device, chunk)
+        return TrunkFeatures(self.method.trunk.to(self.device), images, self.data.crop, self.device, chunk)
 
-    def _bank(self) -> ViewBank | None:
+    def _bank(self) -> FeatureBank | None:
         settings = self.settings
         if not settings.view_bank:
             return None
-        return ViewBank(self._states(self.data.images), settings.view_bank, settings.renew, self.looks, self.seed)
+        return FeatureBank(self._states(self.data.images), settings.view_bank, settings.renew, self.looks, self.seed)
 
     def _new_views(self, rows: Tensor, generator: torch.Generator, mine: slice) -> Tensor:
         places = [Place.draw(len(rows), self.looks, generator)[mine] for _ in range(2)]
