@@ -18,7 +18,7 @@ from selex.cluster import balance
 from selex.errors import InputError
 from selex.training import loop as loop_module
 from selex.training.checkpoint import Checkpoints
-from selex.training.cuda import Graph, same_bits
+from selex.training.cuda import Graph, deterministic
 from selex.training.distributed import start
 from selex.training.loop import Watch, check, draw
 from selex.training.methods import Task
@@ -246,20 +246,20 @@ def test_a_cluster_that_was_asked_in_a_way_that_does_not_work(monkeypatch):
         start("cpu")
 
 
-def test_same_bits_is_asked_for_inside_and_not_after():
-    with same_bits():
+def test_deterministic_is_asked_for_inside_and_not_after():
+    with deterministic():
         assert torch.are_deterministic_algorithms_enabled()
         assert not torch.is_deterministic_algorithms_warn_only_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
-    with same_bits():
+    with deterministic():
         pass
     assert torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(False)
     assert torch.utils.deterministic.fill_uninitialized_memory
 
 
-def test_what_same_bits_need_is_there_before_any_product_on_a_gpu():
+def test_what_deterministic_need_is_there_before_any_product_on_a_gpu():
     """Torch looks at it once, at the first product: that of features may come before training in one process."""
     code = "import os, selex; print(os.environ['CUBLAS_WORKSPACE_CONFIG'])"
     environment = {key: value for key, value in os.environ.items() if key != "CUBLAS_WORKSPACE_CONFIG"}

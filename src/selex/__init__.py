@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Matrix products that are the same in every bit each time, see `training.cuda.same_bits`: torch looks at this once, at
+# Matrix products that are the same in every bit each time, see `training.cuda.deterministic`: torch looks at this once, at
 # the first product on a GPU, which may come long before training.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 

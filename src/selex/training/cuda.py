@@ -59,10 +59,10 @@ class Graph:
 
 
 @contextmanager
-def beside(device: torch.device) -> Iterator[None]:
+def side_stream(device: torch.device) -> Iterator[None]:
     """Work that is given to a GPU in here is done beside what follows; on a CPU it is done at once.
 
-    Nothing may use what it makes before `together`.
+    Nothing may use what it makes before `join_stream`.
     """
     if device.type != "cuda":
         yield
@@ -73,8 +73,8 @@ def beside(device: torch.device) -> Iterator[None]:
         yield
 
 
-def together(device: torch.device) -> None:
-    """From here on, work waits for what was given `beside`."""
+def join_stream(device: torch.device) -> None:
+    """From here on, work waits for what was given to the `side_stream`."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).wait_stream(_side(device))
 
@@ -85,7 +85,7 @@ def _side(device: torch.device) -> Any:
 
 
 @contextmanager
-def same_bits() -> Iterator[None]:
+def deterministic() -> Iterator[None]:
     """While this lasts, kernels that would add up in whatever order threads arrive give way to ones that do not.
 
     An operation that has only the first kind raises an error. Memory is not filled before it is used: nothing of ours

@@ -24,7 +24,7 @@ from selex.errors import InputError
 from selex.metrics import matched
 from selex.progress import training_bar
 from selex.training.checkpoint import Checkpoints
-from selex.training.cuda import Graph, beside, compiled_blocks, same_bits, together
+from selex.training.cuda import Graph, compiled_blocks, deterministic, join_stream, side_stream
 from selex.training.distributed import Fabric
 from selex.training.feature_bank import CPU_CHUNK, FeatureBank, TrunkFeatures, filled, generator_of
 from selex.training.methods.base import Batch, Method, here_only
@@ -162,7 +162,7 @@ class _Loop:
         """Pseudo-labels, made once and shared by all processes, and what can be seen of them."""
         seen: Entry = {}
         if self.bank:
-            with beside(self.device):
+            with side_stream(self.device):
                 self.bank.refresh(epoch)
         if self.fabric.is_global_zero:
             rows: list[Tensor] = []
@@ -178,7 +178,7 @@ class _Loop:
             memory = {name: _host(value) for name, value in self.method.memory().items()}
             self.method.remember(_to(self.fabric.broadcast(memory), self.device))
         if self.bank:
-            together(self.device)
+            join_stream(self.device)
         if self.graph:
             self._put_where_it_was(self.graph)
         return seen
@@ -216,7 +216,7 @@ class _Loop:
 
     @torch.no_grad()
     def _embed(self, states: Tensor) -> dict[str, Tensor]:
-        with self.fabric.autocast(), same_bits():
+        with self.fabric.autocast(), deterministic():
             features = self.method.features(states)
         return {"features": normalize(features.float(), dim=1)}
 
@@ -264,7 +264,7 @@ class _Loop:
         """The losses of a batch, and the gradient of the first of them in place of the one before."""
         batch = Batch(*tensors)
         self.optimizer.zero_grad(set_to_none=True)
-        with same_bits():
+        with deterministic():
             if self.settings.micro_batch:
                 return self._in_pieces(batch)
             with self.fabric.autocast():
