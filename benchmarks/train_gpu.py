@@ -91,7 +91,7 @@ def resumed(name: str, images: DeviceImages, labels: np.ndarray, bank: int) -> d
         finally:
             if made.checkpoints:
                 made.checkpoints.wait()
-            made.let_go()
+            made.close()
             gc.collect()
             torch.cuda.empty_cache()
 
@@ -134,7 +134,7 @@ def measure(
         "epochs": len(counted),
     }
     print(result, flush=True)
-    made.let_go()
+    made.close()
     del made
     gc.collect()  # the next case is to find the memory as this one did
     torch.cuda.empty_cache()

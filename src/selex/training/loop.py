@@ -78,7 +78,7 @@ def train(
             "same), no view bank, or a smaller --batch"
         ) from None
     finally:
-        loop.let_go()
+        loop.close()
 
 
 def check(method: Method, data: Data, processes: int = 1) -> None:
@@ -153,7 +153,7 @@ class _Loop:
             self.checkpoints.wait()
         return self.history
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         """Hold on to nothing: the device's memory is free once nobody uses the method."""
         self.method.gather, self.graph, self.bank = here_only, None, None
         del self.embed, self.states, self.framings
@@ -173,17 +173,17 @@ class _Loop:
 
             rng = np.random.default_rng([self.seed, _CLUSTERS, epoch])
             level = self.method.prepare(epoch, features, self.labels, rng)
-            seen = self._see(level, rows[0]) if level is not None else {}
+            seen = self._cluster_metrics(level, rows[0]) if level is not None else {}
         if self.fabric.world_size > 1:
             memory = {name: _host(value) for name, value in self.method.memory().items()}
             self.method.remember(_to(self.fabric.broadcast(memory), self.device))
         if self.bank:
             join_stream(self.device)
         if self.graph:
-            self._put_where_it_was(self.graph)
+            self._update_graph_inputs(self.graph)
         return seen
 
-    def _put_where_it_was(self, graph: Graph) -> None:
+    def _update_graph_inputs(self, graph: Graph) -> None:
         """What the method remembers, put where it was at the last epoch: that is where a recorded step reads it."""
         old, kept = self.kept, self.method.memory()
         moved = old.keys() != kept.keys()
@@ -256,7 +256,7 @@ class _Loop:
         work = self.graph or self._forward_backward
         losses = work(batch.states, batch.rows, batch.labels)
         if self.fabric.world_size > 1:
-            self._add_up()
+            self._all_reduce_grads()
         self.optimizer.step()
         return losses
 
@@ -266,13 +266,13 @@ class _Loop:
         self.optimizer.zero_grad(set_to_none=True)
         with deterministic():
             if self.settings.micro_batch:
-                return self._in_pieces(batch)
+                return self._grad_cache_step(batch)
             with self.fabric.autocast():
                 losses = self.method(batch)
             losses["loss"].backward()
         return {name: value.detach() for name, value in losses.items()}
 
-    def _in_pieces(self, batch: Batch) -> dict[str, Tensor]:
+    def _grad_cache_step(self, batch: Batch) -> dict[str, Tensor]:
         """The same gradient with less memory: rows are encoded in pieces, first for the loss, then for its gradient."""
         method, pieces = self.method, torch.split(batch.states, 2 * (self.settings.micro_batch or 1))
         with self.fabric.autocast(), torch.no_grad():
@@ -361,7 +361,7 @@ class _Loop:
         parts[self.fabric.global_rank] = x[0]
         return torch.stack(parts)
 
-    def _add_up(self) -> None:
+    def _all_reduce_grads(self) -> None:
         whole = {id(parameter) for parameter in self.method.in_losses}
         for parameter in self.trained:
             if parameter.grad is not None:
@@ -369,7 +369,7 @@ class _Loop:
                 total: Any = self.fabric.all_reduce(parameter.grad, reduce_op=how)
                 parameter.grad = total
 
-    def _see(self, level: Level, features: Tensor) -> Entry:
+    def _cluster_metrics(self, level: Level, features: Tensor) -> Entry:
         """What can be seen of the clusters before an epoch."""
         clusters = torch.as_tensor(level.labels).cpu()
         sizes = np.bincount(clusters.numpy(), minlength=level.n_clusters)
