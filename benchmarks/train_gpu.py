@@ -25,7 +25,7 @@ from selex.models.backbones import Backbone
 from selex.models.registry import IMAGENET_MEAN, IMAGENET_STD
 from selex.training.checkpoint import Checkpoints
 from selex.training.distributed import start
-from selex.training.loop import Data, Watch, _Loop
+from selex.training.loop import Callbacks, Data, _Loop
 from selex.training.methods import METHODS, Batch, Task
 
 N, K, KNOWN = 5994, 200, 100
@@ -64,7 +64,7 @@ def loop(
 ) -> _Loop:
     fabric = start("cuda")
     method = METHODS["selex"](backbone(fabric.device), Task(K, KNOWN), settings)
-    return _Loop(method, Data(images, labels, [], 224), 0, fabric, checkpoints, Watch(), compile)
+    return _Loop(method, Data(images, labels, [], 224), 0, fabric, checkpoints, Callbacks(), compile)
 
 
 class Stop(Exception):

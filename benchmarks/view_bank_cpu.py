@@ -13,7 +13,7 @@ from common import save, seconds
 from selex.config import Training
 from selex.data.crops import DeviceImages
 from selex.training.distributed import start
-from selex.training.loop import Data, Watch, _Loop
+from selex.training.loop import Callbacks, Data, _Loop
 from selex.training.methods import METHODS, Task
 from train_gpu import Patterns, backbone
 
@@ -34,7 +34,7 @@ def loop(view_bank: int) -> _Loop:
     labels = np.where(np.arange(N) % 4 == 0, np.arange(N) % 8 // 4, -1)
     settings = Training(epochs=1, batch=BATCH, view_bank=view_bank)
     method = METHODS["selex"](backbone(torch.device("cpu")), Task(4, 2), settings)
-    made = _Loop(method, Data(DeviceImages(Few(), "cpu"), labels, [], 224), 0, start("cpu"), None, Watch(), False)
+    made = _Loop(method, Data(DeviceImages(Few(), "cpu"), labels, [], 224), 0, start("cpu"), None, Callbacks(), False)
     made.prepare(0)
     return made
 

@@ -20,7 +20,7 @@ from selex.training import loop as loop_module
 from selex.training.checkpoint import Checkpoints
 from selex.training.cuda import Graph, deterministic
 from selex.training.distributed import start
-from selex.training.loop import Watch, check, draw
+from selex.training.loop import Callbacks, check, draw
 from selex.training.methods import Task
 from training_for_tests import TRAINED, batch, digit_data, fit, loop, small, weights, without_times
 
@@ -135,7 +135,7 @@ def test_one_seed_one_training(data):
 
 def test_who_watches_is_told_of_every_epoch(data):
     entries, scored = [], []
-    watch = Watch(entries.append, lambda clusters: scored.append(clusters) or {"all": np.float64(0.5)})
+    watch = Callbacks(entries.append, lambda clusters: scored.append(clusters) or {"all": np.float64(0.5)})
     history = fit(small("selex"), data, watch=watch)
     assert entries == history
     assert [entry["epoch"] for entry in entries] == [0, 1]

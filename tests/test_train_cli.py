@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import selex as package
 from commands import contents, refused, selex
 from selex.config import PHOTOS, Training
-from selex.training.fit import Ways
+from selex.training.fit import TrainOptions
 from test_discover import FILES
 
 TINY = ("--backbone", "tiny-vit", "--categories", 5)
@@ -206,7 +206,9 @@ def test_an_image_that_is_deleted_during_training(place, tmp_path):
 def test_curves_for_tensorboard(place, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the package itself
-        run = package.discover(config(place), tmp_path / "run", store=tmp_path / "store", ways=Ways(tensorboard=True))
+        run = package.discover(
+            config(place), tmp_path / "run", store=tmp_path / "store", options=TrainOptions(tensorboard=True)
+        )
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
         curves = EventAccumulator(str(run.folder / "tensorboard")).Reload()
@@ -221,7 +223,9 @@ def test_without_tensorboard(place, tmp_path, monkeypatch):
     with pytest.raises(
         package.InputError, match="--tensorboard needs the tensorboard package: pip install tensorboard"
     ):
-        package.discover(config(place), tmp_path / "run", store=tmp_path / "store", ways=Ways(tensorboard=True))
+        package.discover(
+            config(place), tmp_path / "run", store=tmp_path / "store", options=TrainOptions(tensorboard=True)
+        )
     assert not (tmp_path / "run").exists()
 
 

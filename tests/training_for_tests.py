@@ -48,9 +48,9 @@ def fit(method, data, seed=0, **more):
 
 def loop(method, data, seed=0):
     """The parts of a training, before its first step."""
-    from selex.training.loop import Watch
+    from selex.training.loop import Callbacks
 
-    return _Loop(method, data, seed, start("cpu"), None, Watch(), False)
+    return _Loop(method, data, seed, start("cpu"), None, Callbacks(), False)
 
 
 def batch(data, method, size=16, seed=0):

@@ -23,7 +23,7 @@ from selex.predictor import NOTHING, load
 from selex.report.html import write_report
 from selex.report.plots import plot_examples
 from selex.run import Run
-from selex.training.fit import Ways
+from selex.training.fit import TrainOptions
 from selex.types import Scores
 
 N_KNOWN, N_CATEGORIES, N_NEW = 5, 10, 197
@@ -65,8 +65,8 @@ def run(out: Path, seed: int = 0, progress: bool = False) -> Results:
 
 
 def _discover(config: Config, folder: Path, out: Path, progress: bool) -> Run:
-    ways = Ways(progress=progress)
-    return discover(config, folder, store=out / f"store-{config.backbone}", ways=ways, tell=typer.echo)
+    options = TrainOptions(progress=progress)
+    return discover(config, folder, store=out / f"store-{config.backbone}", options=ways, tell=typer.echo)
 
 
 def _write_images(out: Path, seed: int) -> dict[str, int]:

@@ -31,7 +31,7 @@ from selex.predictor import Model, load_backbone_for, place_for
 from selex.progress import estimate_bar, progress_bar
 from selex.run import Run
 from selex.training.distributed import start
-from selex.training.fit import Ways, fit, follow, make_method, predict
+from selex.training.fit import TrainOptions, fit, make_method, predict, train_worker
 from selex.types import Hierarchy, KEstimate, Sizes
 
 Tell = Callable[[str], None]
@@ -47,7 +47,7 @@ def discover(
     store: str | Path | None = None,
     strict: bool = False,
     progress: bool = False,
-    ways: Ways | None = None,
+    options: TrainOptions | None = None,
     tell: Tell = lambda line: None,
 ) -> Run:
     """Sort images into known and novel categories and write a run folder.
@@ -61,7 +61,7 @@ def discover(
         store: where decoded images are kept; by default in the cache, shared by all runs of the same photos.
         strict: stop at the first image that cannot be read, rather than skipping it.
         progress: show bars on standard error.
-        ways: how training shall go, where the method trains: from the beginning, watched by whom.
+        options: how training shall go, where the method trains: from the beginning, watched by whom.
         tell: called with a line about each step that is done.
 
     Returns:
@@ -72,7 +72,7 @@ def discover(
     check_categories(config, table)
     fabric = start(device) if config.method != "frozen" else None
     if fabric and fabric.global_rank:
-        return follow(config, Path(out), table, fabric, Path(store) if store else None)
+        return train_worker(config, Path(out), table, fabric, Path(store) if store else None)
     with Run.create(Path(out), config, table.root) as run:
         backbone, config = load_backbone_for(config, device)
         size = config.size or 0
@@ -98,7 +98,9 @@ def discover(
             method = make_method(config, backbone, count, images.table.n_known)
             with _Step(run, tell, "train", "images") as step:
                 tell(f"training {method.n_trained / 1e6:.2f} M parameters")
-                epochs = fit(run, config, method, images, closer, shown, fabric, ways or Ways(progress=progress))
+                epochs = fit(
+                    run, config, method, images, closer, shown, fabric, options or TrainOptions(progress=progress)
+                )
                 step.done(epochs * len(images), epochs=epochs, parameters=method.n_trained)
             with _Step(run, tell, "embed", "images") as step:
                 features = embed(backbone, shown, run.features, device=device, views=config.views, progress=progress)

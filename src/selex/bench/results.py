@@ -19,7 +19,7 @@ FORMAT = 1
 """Files of another format are refused."""
 
 VERSIONS = ("v2", "v1")
-"""Ways to match clusters to categories; see `split_accuracy`."""
+"""TrainOptions to match clusters to categories; see `split_accuracy`."""
 
 
 @dataclass(frozen=True, kw_only=True)

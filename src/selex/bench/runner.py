@@ -29,7 +29,7 @@ from selex.io import column, read_csv
 from selex.metrics import split_accuracy
 from selex.predictor import load, place_for
 from selex.run import Run, versions
-from selex.training.fit import Ways
+from selex.training.fit import TrainOptions
 from selex.types import Scores
 
 MAIN = Row("")
@@ -139,7 +139,7 @@ def run(job: Job, seed: int, command: str = "", progress: bool = False, tell: Ca
             store=job.store,
             strict=True,
             progress=progress,
-            ways=Ways(score=_scorer(train), progress=progress),
+            options=TrainOptions(score=_scorer(train), progress=progress),
             tell=lambda line: None,
         )
         total = time.perf_counter() - begun

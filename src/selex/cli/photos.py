@@ -163,13 +163,13 @@ def _discover(
 ) -> None:
     """Do the job and say what was found."""
     from selex.discovery import discover as run_discover
-    from selex.training.fit import Ways
+    from selex.training.fit import TrainOptions
 
-    ways = Ways(restart=restart, tensorboard=tensorboard, progress=watched())
+    options = TrainOptions(restart=restart, tensorboard=tensorboard, progress=watched())
     done = "images and features" if config.method == "frozen" else "images, features and whole epochs"
     with resumable(f"{done} that are done are kept"):
         run = run_discover(
-            config, out, device=device, store=store, strict=strict, progress=watched(), ways=ways, tell=typer.echo
+            config, out, device=device, store=store, strict=strict, progress=watched(), options=ways, tell=typer.echo
         )
     if not _speaks():
         return

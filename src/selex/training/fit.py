@@ -22,7 +22,7 @@ from selex.models.backbones import Backbone
 from selex.predictor import load_backbone_for, place_for
 from selex.run import BOARD, Run
 from selex.training.checkpoint import Checkpoints, newest
-from selex.training.loop import Data, Entry, Score, Watch, train
+from selex.training.loop import Callbacks, Data, Entry, Score, train
 from selex.training.methods import METHODS, Method, Task
 from selex.types import Hierarchy, Sizes
 
@@ -31,7 +31,7 @@ WORTH_COMPILING = 4000
 
 
 @dataclass(frozen=True)
-class Ways:
+class TrainOptions:
     """How a person wants training to go, besides its settings.
 
     Attributes:
@@ -65,22 +65,22 @@ def fit(
     closer: ImageStore | None,
     shown: AnyImages,
     fabric: Any,
-    ways: Ways,
+    options: TrainOptions,
 ) -> int:
     """Train the method's backbone, from the newest checkpoint on; the number of epochs that it has seen."""
     checkpoints = Checkpoints(run.work, identity(config, method, images), config.to_json())
-    if ways.restart:
+    if options.restart:
         checkpoints.clear()
     # Who follows has waited for this: images are decoded now.
     fabric.broadcast((method.task.n_categories, closer.boxes if closer else None))
-    watch = Watch(_log(run, ways.tensorboard), ways.score, ways.progress)
+    watch = Callbacks(_log(run, options.tensorboard), options.score, options.progress)
     steps = method.settings.epochs * (len(images) // method.settings.batch)
     compile = fabric.device.type == "cuda" and steps >= WORTH_COMPILING
     data = _data(images, shown, config)
     return len(train(method, data, config.seed, fabric=fabric, checkpoints=checkpoints, watch=watch, compile=compile))
 
 
-def follow(config: Config, out: Path, table: ImageTable, fabric: Any, store: Path | None) -> Run:
+def train_worker(config: Config, out: Path, table: ImageTable, fabric: Any, store: Path | None) -> Run:
     """What all processes do but the first: they train with it, and write nothing."""
     backbone, config = load_backbone_for(config, fabric.device)
     n_categories, boxes = fabric.broadcast((0, None))

@@ -48,7 +48,7 @@ class Data:
 
 
 @dataclass
-class Watch:
+class Callbacks:
     """Who is told: of an epoch, of its end with the metrics; `score` gives accuracies where the truth is known."""
 
     log: Callable[[Entry], None] = lambda entry: None
@@ -63,12 +63,12 @@ def train(
     *,
     fabric: Fabric,
     checkpoints: Checkpoints | None = None,
-    watch: Watch | None = None,
+    watch: Callbacks | None = None,
     compile: bool = False,
 ) -> list[Entry]:
     """Train a method's network in place; the metrics of every epoch."""
     check(method, data, fabric.world_size)
-    loop = _Loop(method, data, seed, fabric, checkpoints, watch or Watch(), compile)
+    loop = _Loop(method, data, seed, fabric, checkpoints, watch or Callbacks(), compile)
     try:
         return loop.run()
     except torch.OutOfMemoryError:
@@ -105,7 +105,7 @@ class _Loop:
         seed: int,
         fabric: Fabric,
         checkpoints: Checkpoints | None,
-        watch: Watch,
+        watch: Callbacks,
         compile: bool,
     ) -> None:
         self.method, self.data, self.seed, self.fabric = method, data, seed, fabric
