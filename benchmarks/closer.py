@@ -18,7 +18,7 @@ from common import columns_of, labels_for, photo_arguments, save
 from selex import Config, bssk, split_accuracy
 from selex.bench.runner import own_dataset
 from selex.cluster.whiten import fit_whitener
-from selex.data.crops import near
+from selex.data.crops import to_device
 from selex.data.store import ImageStore
 from selex.features.attention_crop import look_closer
 from selex.features.embed import embed
@@ -35,7 +35,7 @@ def looks(root: Path, backbone: str, crop: int | None, device: str) -> dict[str,
     whole = ImageStore.build(table, folder, size=config.size or 0, strict=True)
     close = look_closer(network, whole, folder, device=device, progress=True)
     place = torch.device(device)
-    one, two = (embed(network, near(images, place), device=device, progress=True) for images in (whole, close))
+    one, two = (embed(network, to_device(images, place), device=device, progress=True) for images in (whole, close))
     both = normalize(torch.from_numpy(np.asarray(one) + np.asarray(two)), dim=1).numpy()
     return {"whole": np.asarray(one), "close": np.asarray(two), "both": both}
 

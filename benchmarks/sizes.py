@@ -21,7 +21,7 @@ from selex.bench.runner import own_dataset
 from selex.cluster.holdout import choose_sizes
 from selex.cluster.refine import soften
 from selex.cluster.whiten import fit_whitener
-from selex.data.crops import near
+from selex.data.crops import to_device
 from selex.data.store import ImageStore
 from selex.features.embed import embed
 from selex.predictor import load_backbone_for, store_folder
@@ -60,7 +60,7 @@ def features_of(root: Path, backbone: str, crop: int | None, device: str) -> np.
     table = own_dataset(root / "labels.csv").table
     folder = store_folder(table.root, config.size or 0)
     images = ImageStore.build(table, folder, size=config.size or 0, strict=True, progress=True)
-    return np.asarray(embed(network, near(images, torch.device(device)), device=device, progress=True))
+    return np.asarray(embed(network, to_device(images, torch.device(device)), device=device, progress=True))
 
 
 def chosen(names: np.ndarray, case: Case, seed: int) -> np.ndarray:

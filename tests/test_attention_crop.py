@@ -12,12 +12,12 @@ from torch import nn
 from torch.nn.functional import avg_pool2d, normalize
 
 from selex.config import Config
-from selex.data.crops import HostImages, Place, Twice
+from selex.data.crops import HostImages, Place, TwoScaleImages
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.errors import InputError
 from selex.features import attention_crop
-from selex.features.attention_crop import LEAST, MARGIN, OUTSIDE, Squashed, boxes_around, look_closer
+from selex.features.attention_crop import LEAST, MARGIN, OUTSIDE, ResizedImages, boxes_around, look_closer
 from selex.features.saliency import gaze
 from selex.models import load_backbone
 from selex.models.backbones import Backbone
@@ -183,7 +183,7 @@ def eye(monkeypatch):
 
 
 def test_whole_images_in_a_square(store):
-    shown = Squashed(store)
+    shown = ResizedImages(store)
     rows = np.array([3, 0, 3])
     found = shown.centre_crops(rows, 28)
     assert (found.shape, found.dtype, len(shown)) == ((3, 3, 28, 28), torch.uint8, 5)
@@ -245,7 +245,7 @@ def data(tmp_path_factory):
 
 def test_features_in_training_are_the_mean_over_both_framings(data):
     both = seen_twice(data)
-    alone = [loop(small("gcd"), replace(data, images=images)).features(0) for images in both.images.framings]
+    alone = [loop(small("gcd"), replace(data, images=images)).features(0) for images in both.images.scales]
     found = loop(small("gcd"), both).features(0)
     torch.testing.assert_close(found, normalize(sum(alone), dim=1), rtol=1e-4, atol=1e-5)
     assert not torch.allclose(alone[0], alone[1], atol=1e-2)
@@ -255,7 +255,7 @@ def test_features_in_training_are_the_mean_over_both_framings(data):
 def test_random_views_are_of_both_framings(data, bank):
     """A closer look in which nothing is seen: half the views show it."""
     black = HostImages(ImageStore.build(*black_photos(data), size=32))
-    parts = loop(small("gcd", view_bank=bank), replace(data, images=Twice(data.images, black)))
+    parts = loop(small("gcd", view_bank=bank), replace(data, images=TwoScaleImages(data.images, black)))
     blank = parts.method.trunk(torch.zeros(1, 3, CROP, CROP, dtype=torch.uint8))
     parts.prepare(0)
     states = torch.cat([part.states for part in parts.batches(0)])

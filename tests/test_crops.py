@@ -182,7 +182,7 @@ def closely(n, seed=0):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("close", [None, False, True], ids=["some close", "none", "all"])
 def test_each_view_is_of_the_framing_that_its_place_says(store, other, kind, close):
-    both = crops.Twice(KINDS[kind](store), KINDS[kind](other))
+    both = crops.TwoScaleImages(KINDS[kind](store), KINDS[kind](other))
     rows = torch.tensor([0, 1, 2, 3, 4, 4, 1, 2])
     place = closely(len(rows))
     assert 0 < place.close.sum() < len(rows)
@@ -193,25 +193,25 @@ def test_each_view_is_of_the_framing_that_its_place_says(store, other, kind, clo
         assert made.shape == (8, 3, 24, 24)
         for i, is_close in enumerate(place.close.tolist()):
             one = slice(i, i + 1)
-            assert torch.equal(made[one], both.framings[is_close].crops(rows[one], place[one], 24))
+            assert torch.equal(made[one], both.scales[is_close].crops(rows[one], place[one], 24))
 
 
 def test_twice_is_the_same_on_host_and_device(store, other):
-    host, device = (crops.Twice(kind(store), kind(other)) for kind in KINDS.values())
+    host, device = (crops.TwoScaleImages(kind(store), kind(other)) for kind in KINDS.values())
     rows = torch.tensor([4, 4, 0, 3, 1, 2])
     assert torch.equal(host.crops(rows, closely(6), 20), device.crops(rows, closely(6), 20))
     assert host.key == device.key
-    assert host.key not in (store.key, other.key, crops.Twice(*reversed(host.framings)).key)
+    assert host.key not in (store.key, other.key, crops.TwoScaleImages(*reversed(host.scales)).key)
 
 
 def test_images_are_whole_where_no_place_says_otherwise(store, other):
     whole, close = (crops.HostImages(each) for each in (store, other))
-    both, rows = crops.Twice(whole, close), torch.arange(5)
+    both, rows = crops.TwoScaleImages(whole, close), torch.arange(5)
     assert len(both) == 5
     assert torch.equal(both.crops(rows, drawn(5), 24), whole.crops(rows, drawn(5), 24))
     assert torch.equal(both.centre_crops(rows, 24), whole.centre_crops(rows, 24))
-    assert crops.framings(both) == (whole, close)
-    assert crops.framings(whole) == (whole,)
+    assert crops.scales(both) == (whole, close)
+    assert crops.scales(whole) == (whole,)
 
 
 def test_half_the_places_are_close_and_else_as_they_were():
@@ -242,9 +242,9 @@ def test_both_framings_are_in_one_memory(store, other, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
     assert crops.DeviceImages.fit([store], gpu)
     assert crops.DeviceImages.fit([other], gpu)
-    both = crops.near(store, gpu, other)
-    assert [type(images) for images in both.framings] == [crops.HostImages] * 2
-    assert [images.key for images in both.framings] == [store.key, other.key]
+    both = crops.to_device(store, gpu, other)
+    assert [type(images) for images in both.scales] == [crops.HostImages] * 2
+    assert [images.key for images in both.scales] == [store.key, other.key]
     free = 2 * sum(size.values()) + 2
     assert crops.DeviceImages.fit([store, other], gpu)
-    assert type(crops.near(store, torch.device("cpu"))) is crops.HostImages
+    assert type(crops.to_device(store, torch.device("cpu"))) is crops.HostImages

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 import layouts_for_tests as layouts
 import lite1_reference
 from embed_in_pieces import BATCH, ROWS, Noise
-from selex.data.crops import Twice, fixed_places
+from selex.data.crops import TwoScaleImages, fixed_places
 from selex.errors import InputError
 from selex.features import embed as embedding
 from selex.features.embed import embed
@@ -125,9 +125,9 @@ class Closer(Seen):
 
 @pytest.mark.parametrize("views", [1, 2])
 def test_a_feature_of_images_seen_twice_is_the_mean_over_both(views, backbone, tmp_path):
-    both, out, rows = Twice(Seen(), Closer()), tmp_path / "f.npy", np.arange(ROWS)
+    both, out, rows = TwoScaleImages(Seen(), Closer()), tmp_path / "f.npy", np.arange(ROWS)
     alone = []
-    for images in both.framings:
+    for images in both.scales:
         places = fixed_places(ROWS, views)
         shown = [images.crops(rows, place, 224) for place in places] if views > 1 else [images.centre_crops(rows, 224)]
         with torch.no_grad():
@@ -137,17 +137,17 @@ def test_a_feature_of_images_seen_twice_is_the_mean_over_both(views, backbone, t
     found = embed(backbone, both, out, device="cpu", batch_size=7, views=views)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     first = np.array(found)
-    again = Twice(Stops(0, AssertionError), Closer())  # what is done is not made again
+    again = TwoScaleImages(Stops(0, AssertionError), Closer())  # what is done is not made again
     np.testing.assert_array_equal(embed(backbone, again, out, device="cpu", views=views), first)
     whole = np.array(embed(backbone, Seen(), out, device="cpu", views=views))
     assert not np.allclose(whole, first, atol=1e-3)
-    assert not np.array_equal(embed(backbone, Twice(Seen(), Seen()), out, device="cpu", views=views), first)
+    assert not np.array_equal(embed(backbone, TwoScaleImages(Seen(), Seen()), out, device="cpu", views=views), first)
 
 
 def test_views_share_a_batch(backbone, monkeypatch):
     forward, sizes = backbone.forward, []
     monkeypatch.setattr(backbone, "forward", lambda images: sizes.append(len(images)) or forward(images))
-    embed(backbone, Twice(Seen(4), Closer(4)), device="cpu", views=10)
+    embed(backbone, TwoScaleImages(Seen(4), Closer(4)), device="cpu", views=10)
     assert sizes == [20] * 4  # of 32 that a CPU takes at once: an image's 20 crops, not one after the other
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from selex.data.crops import DeviceImages, Looks, Place, Twice
+from selex.data.crops import DeviceImages, Looks, Place, TwoScaleImages
 from selex.features.embed import embed
 from selex.models import load_backbone
 from selex.models.heads import ProjectionHead
@@ -75,7 +75,7 @@ def test_recorded_steps_have_the_losses_of_plain_ones(data, monkeypatch, name):
 def test_images_seen_twice(data):
     """Views are those of the host, whichever framing they are of, and a training on both goes as it does there."""
     both = seen_twice(data)
-    there = Twice(*(DeviceImages(images.store, "cuda") for images in both.images.framings))
+    there = TwoScaleImages(*(DeviceImages(images.store, "cuda") for images in both.images.scales))
     rows = torch.tensor([0, 7, 59, 7, 30, 31])
     place = Place.draw(6, Looks(closer=True), torch.Generator().manual_seed(0))
     assert 0 < place.close.sum() < 6

@@ -7,7 +7,7 @@ import torch
 
 from commands import digit_photos
 from selex.config import Training
-from selex.data.crops import HostImages, Twice
+from selex.data.crops import HostImages, TwoScaleImages
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.models import load_backbone
@@ -32,7 +32,7 @@ def seen_twice(data, box=(0.2, 0.1, 0.8, 0.7)):
     whole = data.images.store
     boxes = np.tile(box, (len(whole), 1))
     close = ImageStore.build(whole.table, whole.table.root + "-closer", size=whole.size, boxes=boxes)
-    return replace(data, images=Twice(data.images, HostImages(close)))
+    return replace(data, images=TwoScaleImages(data.images, HostImages(close)))
 
 
 def small(name, backbone=None, task=TASK, **settings):

@@ -19,7 +19,7 @@ from selex.cluster.holdout import choose_sizes, held_out_temperature
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.config import Config
 from selex.data.clusters import Columns, category_names, cluster_columns
-from selex.data.crops import near
+from selex.data.crops import to_device
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable, read_table
 from selex.errors import InputError
@@ -86,7 +86,7 @@ def discover(
             with _Step(run, tell, "look", "images") as step:
                 closer = look_closer(backbone, images, folder, device=device, progress=progress)
                 step.done(len(images))
-        shown, labels, found, method = near(images, torch.device(device), closer), images.table.labels, None, None
+        shown, labels, found, method = to_device(images, torch.device(device), closer), images.table.labels, None, None
         if config.categories is None or fabric is None:
             with _Step(run, tell, "embed", "images") as step:
                 features = embed(backbone, shown, run.features, device=device, views=config.views, progress=progress)

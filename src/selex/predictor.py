@@ -20,7 +20,7 @@ from selex.cluster.assign import Assigner, Assignment
 from selex.cluster.whiten import Whitener
 from selex.config import Config
 from selex.data.clusters import Columns
-from selex.data.crops import near
+from selex.data.crops import to_device
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.errors import InputError, Note
@@ -118,7 +118,7 @@ class Model:
         if self.closer:  # where the network looked before it was trained
             fresh = load_backbone(self.backbone, device, self.weights, self.crop) if self.trained else backbone
             closer = look_closer(fresh, images, folder, device=device, progress=progress)
-        shown = near(images, torch.device(device), closer)
+        shown = to_device(images, torch.device(device), closer)
         return self.whitened(embed(backbone, shown, device=device, views=self.views, progress=progress))
 
     def whitened(self, features: Any) -> Any:

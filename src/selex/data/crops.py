@@ -29,7 +29,7 @@ class Looks:
         warp: they are turned, stretched and sheared by up to so much.
         zoom: they are enlarged, so that up to this share of their width and height is lost.
         jitter: brightness, contrast and saturation change by up to this share.
-        closer: half of them are of the closer look at an image, see `Twice`.
+        closer: half of them are of the closer look at an image, see `TwoScaleImages`.
     """
 
     flip: bool = True
@@ -212,23 +212,23 @@ class HostImages:
         return torch.from_numpy(crops).permute(0, 3, 1, 2)
 
 
-class Twice:
+class TwoScaleImages:
     """Images that are looked at twice, whole and closer: the same images, in the same order, cut in two ways."""
 
     def __init__(self, whole: DeviceImages | HostImages, close: DeviceImages | HostImages) -> None:
-        self.framings = whole, close
+        self.scales = whole, close
         self.key = f"{whole.key} {close.key}"
 
     def __len__(self) -> int:
-        return len(self.framings[0])
+        return len(self.scales[0])
 
     def centre_crops(self, rows: Sequence[int] | np.ndarray[Any, Any], crop: int = 224) -> Tensor:
         """The middle of some images as a whole: uint8 `(n, 3, crop, crop)`."""
-        return self.framings[0].centre_crops(rows, crop)
+        return self.scales[0].centre_crops(rows, crop)
 
     def crops(self, rows: Tensor | np.ndarray[Any, Any], place: Place, crop: int) -> Tensor:
         """Views of some images, one each, of the framing that the place says: uint8 `(n, 3, crop, crop)`."""
-        whole, close = self.framings
+        whole, close = self.scales
         if place.close is None:
             return whole.crops(rows, place, crop)
         rows, order = torch.as_tensor(rows), torch.argsort(place.close.int(), stable=True)
@@ -238,20 +238,20 @@ class Twice:
         return views[torch.argsort(order).to(views.device)]
 
 
-AnyImages = DeviceImages | HostImages | Twice
+AnyImages = DeviceImages | HostImages | TwoScaleImages
 
 
-def framings(images: Any) -> tuple[Any, ...]:
+def scales(images: Any) -> tuple[Any, ...]:
     """The ways in which images are cut: whole and closer, or the one there is."""
-    return images.framings if isinstance(images, Twice) else (images,)
+    return images.scales if isinstance(images, TwoScaleImages) else (images,)
 
 
-def near(store: ImageStore, device: torch.device, closer: ImageStore | None = None) -> AnyImages:
+def to_device(store: ImageStore, device: torch.device, closer: ImageStore | None = None) -> AnyImages:
     """Images where training reads them fastest: on the GPU if they fit there, else in the host's memory."""
     stores = [store] if closer is None else [store, closer]
     fit = DeviceImages.fit(stores, device)  # all of them or none: views of both go into one batch
     images = [DeviceImages(store, device) if fit else HostImages(store) for store in stores]
-    return images[0] if closer is None else Twice(*images)
+    return images[0] if closer is None else TwoScaleImages(*images)
 
 
 def _blocks(lengths: np.ndarray[Any, Any]) -> list[tuple[int, int]]:

@@ -44,7 +44,7 @@ def look_closer(
 
     Where it looks is kept there too: who looks again with the same backbone need not wait.
     """
-    eye, shown = gaze(backbone), Squashed(images)
+    eye, shown = gaze(backbone), ResizedImages(images)
     name = hashlib.sha256(f"{eye.fingerprint()} {shown.key}".encode()).hexdigest()[:16]
     file = folder / f"gaze-{name}.npy"
     try:
@@ -63,11 +63,11 @@ def cut_to(images: ImageStore, folder: Path, boxes: Array, *, progress: bool = F
     return ImageStore.build(images.table, folder, size=images.size, boxes=boxes, strict=True, progress=progress)
 
 
-class Squashed:
+class ResizedImages:
     """Stored images as a whole, squeezed into a square: nothing at their sides is missed."""
 
     def __init__(self, store: ImageStore) -> None:
-        self.store, self.key = store, f"{store.key} squashed"
+        self.store, self.key = store, f"{store.key} resized"
 
     def __len__(self) -> int:
         return len(self.store)

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch.nn.functional import normalize
 
 from selex.config import check_views
-from selex.data.crops import Place, fixed_places, framings
+from selex.data.crops import Place, fixed_places, scales
 from selex.errors import InputError
 from selex.features.cache import FeatureFile, Features, Standing
 from selex.models.backbones import Backbone
@@ -66,7 +66,7 @@ def embed(
     then the rows done are in `out` + ".part", and a call with the same backbone and images goes on from there.
     `compile` speeds up a GPU after a minute of compiling. With `views` of 2 or 10 a feature is the mean over so many
     fixed views of an image, see `fixed_places`: images must have `crops` as `HostImages` do, and it takes so many times
-    as long. Of images that are looked at `Twice` it is the mean over those of both framings. The bar says what it is
+    as long. Of images that are looked at `TwoScaleImages` it is the mean over those of both scales. The bar says what it is
     `doing`.
     """
     if batch_size is not None and batch_size < 1:
@@ -79,7 +79,7 @@ def embed(
     device = torch.device(device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device is {device}, but no GPU can be used here")
-    size = batch_size or max(1, default_batch(device) // (views * len(framings(images))))
+    size = batch_size or max(1, default_batch(device) // (views * len(scales(images))))
     work = _Work(backbone, images, device, size, compile, views, doing)
     if out is not None:
         return _embed_to(Path(out), work, batch_size, progress)
@@ -111,16 +111,16 @@ class _Work:
     @property
     def looks(self) -> int:
         """Crops of an image: views of each framing."""
-        return self.views * len(framings(self.images))
+        return self.views * len(scales(self.images))
 
     def crops(self, rows: np.ndarray[Any, Any]) -> torch.Tensor:
-        """All views of some rows, (framings × views × rows, 3, crop, crop), one of all of them after the other."""
+        """All views of some rows, (scales × views × rows, 3, crop, crop), one of all of them after the other."""
         crop = self.backbone.crop
         if self.views == 1:
-            made = [images.centre_crops(rows, crop) for images in framings(self.images)]
+            made = [images.centre_crops(rows, crop) for images in scales(self.images)]
         else:
             place = Place.join(*fixed_places(len(rows), self.views))
-            made = [images.crops(np.tile(rows, self.views), place, crop) for images in framings(self.images)]
+            made = [images.crops(np.tile(rows, self.views), place, crop) for images in scales(self.images)]
         return made[0] if len(made) == 1 else torch.cat(made)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from selex.config import Config
-from selex.data.crops import AnyImages, near
+from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable
 from selex.errors import InputError
@@ -88,7 +88,7 @@ def train_worker(config: Config, out: Path, table: ImageTable, fabric: Any, stor
     images = ImageStore.build(table, folder, size=config.size or 0)
     method = make_method(config, backbone, n_categories, images.table.n_known)
     closer = None if boxes is None else cut_to(images, folder, boxes)
-    train(method, _data(images, near(images, fabric.device, closer), config), config.seed, fabric=fabric)
+    train(method, _data(images, to_device(images, fabric.device, closer), config), config.seed, fabric=fabric)
     return Run(out)
 
 

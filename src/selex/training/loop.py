@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from selex.data.crops import AnyImages, Looks, Place, Twice, framings
+from selex.data.crops import AnyImages, Looks, Place, TwoScaleImages, scales
 from selex.errors import InputError
 from selex.metrics import matched
 from selex.progress import training_bar
@@ -112,13 +112,13 @@ class _Loop:
         self.checkpoints, self.watch = checkpoints, watch
         self.settings, self.device = method.settings, fabric.device
         how = self.settings
-        self.looks = Looks(how.flip, how.warp, how.zoom, how.jitter, isinstance(data.images, Twice))
+        self.looks = Looks(how.flip, how.warp, how.zoom, how.jitter, isinstance(data.images, TwoScaleImages))
         method.to(self.device)
         method.gather = self._gather
         self.labels = torch.as_tensor(data.labels, dtype=torch.long).to(self.device)
         self.states = self._states(data.images)
-        parts = framings(data.images)
-        self.framings = [self._states(part) for part in parts] if len(parts) > 1 else [self.states]
+        parts = scales(data.images)
+        self.scales = [self._states(part) for part in parts] if len(parts) > 1 else [self.states]
         self.bank = self._bank()
         self.compile = compile
         self.graph = Graph(self._forward_backward) if self._can_graph() else None
@@ -156,7 +156,7 @@ class _Loop:
     def close(self) -> None:
         """Hold on to nothing: the device's memory is free once nobody uses the method."""
         self.method.gather, self.graph, self.bank = here_only, None, None
-        del self.embed, self.states, self.framings
+        del self.embed, self.states, self.scales
 
     def prepare(self, epoch: int) -> Entry:
         """Pseudo-labels, made once and shared by all processes, and what can be seen of them."""
@@ -204,7 +204,7 @@ class _Loop:
             generator = generator_of(self.seed, _AUGMENTED, epoch)
             features = self._embedded(self.states.augmented(generator, self.looks))
         else:
-            made = [self._embedded(states.centres()) for states in self.framings]
+            made = [self._embedded(states.centres()) for states in self.scales]
             features = made[0] if len(made) == 1 else normalize(torch.stack(made).mean(0), dim=1)
         if not features.isfinite().all():
             raise InputError(f"features are not finite before epoch {epoch}; {self._last_good()}; try a smaller --lr")
