@@ -1,4 +1,4 @@
-"""A second, closer look: where a network looks, boxes around that, images cut to them, and training on both."""
+"""A second, closer look: where a network augment, boxes around that, images cut to them, and training on both."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import avg_pool2d, normalize
 
 from selex.config import Config
-from selex.data.crops import HostImages, Place, TwoScaleImages
+from selex.data.crops import CropParams, HostImages, TwoScaleImages
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.errors import InputError
@@ -163,7 +163,7 @@ def store(tmp_path):
 
 
 class Bright(nn.Module):
-    """Looks at what is bright, and counts what it is shown."""
+    """AugmentConfig at what is bright, and counts what it is shown."""
 
     def __init__(self):
         super().__init__()
@@ -286,7 +286,7 @@ def test_augmented_features_are_of_the_framings_drawn(data):
     both, method = seen_twice(data), small("selex", published=True)
     parts = loop(method, both)
     assert method.augmented
-    place = Place.draw(60, parts.looks, generator_of(0, 5, 3))
+    place = CropParams.draw(60, parts.augment, generator_of(0, 5, 3))
     states = method.trunk(both.images.crops(torch.arange(60), place, CROP))
     torch.testing.assert_close(parts.features(3), parts.embed(states)["features"], rtol=1e-4, atol=1e-5)
 

@@ -48,7 +48,7 @@ def test_a_cpu_needs_no_copy(store):
 
 
 def drawn(n, flip=True, seed=0):
-    return crops.Place.draw(n, crops.Looks(flip), torch.Generator().manual_seed(seed))
+    return crops.CropParams.draw(n, crops.AugmentConfig(flip), torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("crop", [32, 24, 1])
@@ -63,7 +63,9 @@ def test_random_crops_are_the_same_on_host_and_device(store, crop):
 
 
 def test_a_view_is_what_its_place_says(store):
-    place = crops.Place(torch.tensor([[0.0, 0.0], [0.5, 0.25], [0.9999, 0.9999]]), torch.tensor([False, True, False]))
+    place = crops.CropParams(
+        torch.tensor([[0.0, 0.0], [0.5, 0.25], [0.9999, 0.9999]]), torch.tensor([False, True, False])
+    )
     rows = torch.tensor([4, 1, 2])
     found = crops.HostImages(store).crops(rows, place, 20).permute(0, 2, 3, 1).numpy()
     for number, (row, (top, left)) in enumerate(zip(rows.tolist(), place.corners.tolist(), strict=True)):
@@ -80,7 +82,7 @@ def test_corners_are_always_inside(store):
     shapes = torch.tensor([[32, 32], [32, 4000], [1_000_003, 33]])
     largest = torch.full((3, 2), 1 - 2**-24)
     for corners in (torch.zeros(3, 2), largest, torch.rand(3, 2, generator=torch.Generator().manual_seed(0))):
-        corner = crops.Place(corners, torch.zeros(3, dtype=torch.bool)).corner(shapes, 32)
+        corner = crops.CropParams(corners, torch.zeros(3, dtype=torch.bool)).corner(shapes, 32)
         assert (corner >= 0).all()
         assert (corner + 32 <= shapes).all()
 
@@ -108,7 +110,9 @@ def test_a_part_of_the_places():
 def test_a_mirrored_view_mirrored_is_the_view(store):
     rows, corners = torch.arange(5), drawn(5).corners
     images = crops.DeviceImages(store, "cpu")
-    plain, mirrored = (images.crops(rows, crops.Place(corners, torch.full((5,), is_so)), 24) for is_so in (False, True))
+    plain, mirrored = (
+        images.crops(rows, crops.CropParams(corners, torch.full((5,), is_so)), 24) for is_so in (False, True)
+    )
     assert torch.equal(mirrored.flip(3), plain)
     assert not torch.equal(mirrored, plain)
 
@@ -117,7 +121,7 @@ def test_warped_views_turn_and_stretch_about_the_middle():
     images = torch.zeros(3, 3, 9, 9)
     images[:, :, 2, 4] = 1.0  # a dot above the middle
     maps = torch.stack([torch.eye(2, 3), torch.tensor([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0]]), 2 * torch.eye(2, 3)])
-    same, turned, shrunk = crops.warped(images, maps)
+    same, turned, shrunk = crops.affine(images, maps)
     assert torch.allclose(same, images[0], atol=1e-5)
     assert turned[0].argmax() in (4 * 9 + 2, 4 * 9 + 6)  # a quarter turn: beside the middle
     assert shrunk[0].argmax() == 3 * 9 + 4  # half as far from it
@@ -126,7 +130,7 @@ def test_warped_views_turn_and_stretch_about_the_middle():
 def test_tones_by_hand():
     image = torch.tensor([[[40.0, 80.0]], [[100.0, 20.0]], [[10.0, 110.0]]])  # three colours of 1 × 2 pixels
     tones = torch.tensor([[1.0, 1.0, 1.0], [2.0, 1.0, 1.0], [1.0, 0.5, 1.0], [1.0, 1.0, 0.0], [9.0, 1.0, 1.0]])
-    same, bright, dull, grey, white = crops.toned(image.expand(5, 3, 1, 2), tones)
+    same, bright, dull, grey, white = crops.color_jitter(image.expand(5, 3, 1, 2), tones)
     assert torch.allclose(same, image)
     assert torch.allclose(bright, 2 * image)
     assert torch.allclose(dull, (image + image.mean()) / 2)
@@ -136,8 +140,8 @@ def test_tones_by_hand():
 
 def test_zoomed_views_show_a_part_of_the_view_and_nothing_else():
     ramp = torch.arange(32.0).expand(200, 3, 32, 32)  # a pixel says where it is
-    looks = crops.Looks(zoom=0.5)
-    place = crops.Place.draw(200, looks, torch.Generator().manual_seed(0))
+    augment = crops.AugmentConfig(zoom=0.5)
+    place = crops.CropParams.draw(200, augment, torch.Generator().manual_seed(0))
     shown = place.alter(ramp)
     width = shown[..., -1] - shown[..., 0]
     assert shown.min() >= 0
@@ -148,26 +152,26 @@ def test_zoomed_views_show_a_part_of_the_view_and_nothing_else():
 
 
 def test_how_much_looks_change():
-    looks = crops.Looks(jitter=0.3)
-    place = crops.Place.draw(400, looks, torch.Generator().manual_seed(0))
+    augment = crops.AugmentConfig(jitter=0.3)
+    place = crops.CropParams.draw(400, augment, torch.Generator().manual_seed(0))
     assert place.tones.shape == (400, 3)
     assert 0.7 <= place.tones.min() < 0.71
     assert 1.29 < place.tones.max() <= 1.3
     image = torch.full((400, 3, 12, 12), 100, dtype=torch.uint8)
     assert place.alter(image).shape == image.shape
     assert not torch.equal(place.alter(image), image)
-    plain = crops.Place.draw(400, crops.Looks(), torch.Generator().manual_seed(0))
+    plain = crops.CropParams.draw(400, crops.AugmentConfig(), torch.Generator().manual_seed(0))
     assert plain.alter(image) is image
 
 
 def test_places_with_maps_are_cut_and_joined_in_order():
-    place = crops.Place.draw(6, crops.Looks(warp=0.2, jitter=0.3), torch.Generator().manual_seed(0))
+    place = crops.CropParams.draw(6, crops.AugmentConfig(warp=0.2, jitter=0.3), torch.Generator().manual_seed(0))
     assert place.maps.shape == (6, 2, 3)
     assert (place.maps - torch.eye(2, 3)).abs().max() <= 0.2
-    again = crops.Place.join(place[:2], place[2:])
+    again = crops.CropParams.join(place[:2], place[2:])
     for part in ("corners", "mirrored", "maps", "tones"):
         assert torch.equal(getattr(again, part), getattr(place, part))
-    plain = crops.Place.draw(6, crops.Looks(), torch.Generator().manual_seed(0))
+    plain = crops.CropParams.draw(6, crops.AugmentConfig(), torch.Generator().manual_seed(0))
     assert plain.maps is None
     assert torch.equal(plain.corners, place.corners)  # the rest is the same with and without
 
@@ -176,7 +180,7 @@ KINDS = {"host": crops.HostImages, "device": lambda store: crops.DeviceImages(st
 
 
 def closely(n, seed=0):
-    return crops.Place.draw(n, crops.Looks(closer=True), torch.Generator().manual_seed(seed))
+    return crops.CropParams.draw(n, crops.AugmentConfig(closer=True), torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -215,10 +219,10 @@ def test_images_are_whole_where_no_place_says_otherwise(store, other):
 
 
 def test_half_the_places_are_close_and_else_as_they_were():
-    looks = crops.Looks(warp=0.2, jitter=0.3)
+    augment = crops.AugmentConfig(warp=0.2, jitter=0.3)
     plain, place = (
-        crops.Place.draw(10_000, each, torch.Generator().manual_seed(0))
-        for each in (looks, replace(looks, closer=True))
+        crops.CropParams.draw(10_000, each, torch.Generator().manual_seed(0))
+        for each in (augment, replace(augment, closer=True))
     )
     assert plain.close is None
     assert place.close.float().mean().item() == pytest.approx(0.5, abs=0.02)
@@ -229,7 +233,7 @@ def test_half_the_places_are_close_and_else_as_they_were():
 
 def test_close_places_are_cut_and_joined_in_order():
     place = closely(9)
-    assert torch.equal(crops.Place.join(place[:4], place[4:]).close, place.close)
+    assert torch.equal(crops.CropParams.join(place[:4], place[4:]).close, place.close)
     order = torch.tensor([8, 0, 3])
     assert torch.equal(place[order].close, place.close[order])
     assert torch.equal(place[order].corners, place.corners[order])

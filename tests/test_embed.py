@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 import layouts_for_tests as layouts
 import lite1_reference
 from embed_in_pieces import BATCH, ROWS, Noise
-from selex.data.crops import TwoScaleImages, fixed_places
+from selex.data.crops import TwoScaleImages, fixed_crops
 from selex.errors import InputError
 from selex.features import embed as embedding
 from selex.features.embed import embed
@@ -91,7 +91,7 @@ class Seen(Noise):
 
 @pytest.mark.parametrize(("views", "corners"), [(2, 1), (10, 5)])
 def test_a_feature_is_the_mean_over_views(views, corners, backbone, tmp_path):
-    places = fixed_places(ROWS, views)
+    places = fixed_crops(ROWS, views)
     kinds = {(tuple(place.corners[0].tolist()), bool(place.mirrored[0])) for place in places}
     assert len(kinds) == len(places) == views
     assert len({corner for corner, _ in kinds}) == corners
@@ -128,7 +128,7 @@ def test_a_feature_of_images_seen_twice_is_the_mean_over_both(views, backbone, t
     both, out, rows = TwoScaleImages(Seen(), Closer()), tmp_path / "f.npy", np.arange(ROWS)
     alone = []
     for images in both.scales:
-        places = fixed_places(ROWS, views)
+        places = fixed_crops(ROWS, views)
         shown = [images.crops(rows, place, 224) for place in places] if views > 1 else [images.centre_crops(rows, 224)]
         with torch.no_grad():
             alone += [normalize(backbone(crops), dim=1) for crops in shown]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from selex.data.crops import Looks, Place
+from selex.data.crops import AugmentConfig, CropParams
 from selex.errors import InputError
 from selex.models import load_backbone
 from selex.models.trunk import halve
@@ -27,7 +27,7 @@ def made(data):
 
 
 def bank(made, views=3, renew=0.2, seed=7):
-    return FeatureBank(made, views, renew, Looks(), seed)
+    return FeatureBank(made, views, renew, AugmentConfig(), seed)
 
 
 def test_centres_are_those_of_the_trunk_and_kept(made, data, monkeypatch):
@@ -48,7 +48,9 @@ def test_centres_that_were_not_read_to_the_end_are_not_kept(made, data):
 
 
 def test_augmented_features_are_other_views_each_epoch(made):
-    one, same, other = (torch.cat(list(made.augmented(generator_of(0, 5, epoch), Looks()))) for epoch in (1, 1, 2))
+    one, same, other = (
+        torch.cat(list(made.augmented(generator_of(0, 5, epoch), AugmentConfig()))) for epoch in (1, 1, 2)
+    )
     assert torch.equal(one, same)
     assert not torch.allclose(one, other)
     assert len(one) == 60
@@ -89,7 +91,7 @@ def test_each_entry_is_a_view_of_its_image(made, data):
     for slot, row in ((0, 0), (0, 59), (1, 3), (2, 40), (2, 59)):
         chunk, position = divmod(slot * 60 + row, 16)
         last = min(16, 180 - chunk * 16)
-        place = Place.draw(last, Looks(), generator_of(7, 2, chunk, 0))[position : position + 1]
+        place = CropParams.draw(last, AugmentConfig(), generator_of(7, 2, chunk, 0))[position : position + 1]
         expected = made.trunk(data.images.crops(torch.tensor([row]), place, CROP))
         assert torch.allclose(held.pick(torch.tensor([row]), torch.tensor([slot])), expected, atol=1e-5)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from selex.data.crops import DeviceImages, Looks, Place, TwoScaleImages
+from selex.data.crops import AugmentConfig, CropParams, DeviceImages, TwoScaleImages
 from selex.features.embed import embed
 from selex.models import load_backbone
 from selex.models.heads import ProjectionHead
@@ -77,7 +77,7 @@ def test_images_seen_twice(data):
     both = seen_twice(data)
     there = TwoScaleImages(*(DeviceImages(images.store, "cuda") for images in both.images.scales))
     rows = torch.tensor([0, 7, 59, 7, 30, 31])
-    place = Place.draw(6, Looks(closer=True), torch.Generator().manual_seed(0))
+    place = CropParams.draw(6, AugmentConfig(closer=True), torch.Generator().manual_seed(0))
     assert 0 < place.close.sum() < 6
     assert torch.equal(there.crops(rows, place, 24).cpu(), both.images.crops(rows, place, 24))
     backbone = load_backbone("tiny-vit", "cuda")

@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 from conftest import blobs, half_labelled
 from selex.cluster.hierarchy import hssk
 from selex.cluster.variant import Variant, published
-from selex.data.crops import Looks
+from selex.data.crops import AugmentConfig
 from selex.errors import InputError
 from selex.losses import TargetVariant, cluster_radii, info_nce, radius_targets, supervised_contrastive, use_targets
 from selex.training.methods import METHODS, Batch, Task
@@ -273,7 +273,7 @@ def test_published_row_4_features_of_random_views(data):
         parts = loop(small("selex", published=way), data)
         parts.states.augmented = lambda generator, *how, parts=parts: asked.append(how) or parts.states.centres()
         parts.features(0)
-    assert asked == [(Looks(),)]  # as in training
+    assert asked == [(AugmentConfig(),)]  # as in training
 
 
 def test_published_rows_5_and_6_balancing_and_seeding(many):

@@ -21,7 +21,7 @@ _BLOCK = 256 << 20  # bytes copied to the device at a time
 
 
 @dataclass(frozen=True)
-class Looks:
+class AugmentConfig:
     """In what random views differ besides where they are cut.
 
     Attributes:
@@ -40,57 +40,57 @@ class Looks:
 
 
 @dataclass(frozen=True)
-class Place:
+class CropParams:
     """Where views are cut and how they are altered, n of them; None alters nothing.
 
     Attributes:
         corners: `(n, 2)`, top and left as shares of the room there is.
         mirrored: `(n,)`, whether to mirror.
         maps: `(n, 2, 3)`, from places in what is made to places in what is cut, both from -1 to 1, across before down.
-        tones: `(n, 3)`, factors of brightness, contrast and saturation.
+        color: `(n, 3)`, factors of brightness, contrast and saturation.
         close: `(n,)`, whether of the closer look at an image.
     """
 
     corners: Tensor
     mirrored: Tensor
     maps: Tensor | None = None
-    tones: Tensor | None = None
+    color: Tensor | None = None
     close: Tensor | None = None
 
     @classmethod
-    def draw(cls, n: int, looks: Looks, generator: torch.Generator) -> Place:
+    def draw(cls, n: int, augment: AugmentConfig, generator: torch.Generator) -> CropParams:
         """Random places; the generator is the host's, so that views do not depend on the device."""
 
         def within_one(*shape: int) -> Tensor:
             return 2 * torch.rand(n, *shape, generator=generator) - 1
 
         corners = torch.rand(n, 2, generator=generator)
-        mirrored = (torch.rand(n, generator=generator) < 0.5) & looks.flip
+        mirrored = (torch.rand(n, generator=generator) < 0.5) & augment.flip
         maps = torch.eye(2, 3).repeat(n, 1, 1)
-        if looks.warp:
-            maps[:, :, :2] += looks.warp * within_one(2, 2)
-        if looks.zoom:
-            lost = looks.zoom * torch.rand(n, 1, generator=generator)
+        if augment.warp:
+            maps[:, :, :2] += augment.warp * within_one(2, 2)
+        if augment.zoom:
+            lost = augment.zoom * torch.rand(n, 1, generator=generator)
             maps[:, :, :2] *= 1 - lost[:, :, None]
             maps[:, :, 2] = lost * within_one(2)  # without warp, nothing from outside
-        tones = 1 + looks.jitter * within_one(3) if looks.jitter else None
-        close = torch.rand(n, generator=generator) < 0.5 if looks.closer else None
-        return cls(corners, mirrored, maps if looks.warp or looks.zoom else None, tones, close)
+        color = 1 + augment.jitter * within_one(3) if augment.jitter else None
+        close = torch.rand(n, generator=generator) < 0.5 if augment.closer else None
+        return cls(corners, mirrored, maps if augment.warp or augment.zoom else None, color, close)
 
-    def __getitem__(self, index: slice | Tensor) -> Place:
-        return Place(*(None if part is None else part[index] for part in self._parts()))  # type: ignore[arg-type]
+    def __getitem__(self, index: slice | Tensor) -> CropParams:
+        return CropParams(*(None if part is None else part[index] for part in self._parts()))  # type: ignore[arg-type]
 
     @classmethod
-    def join(cls, *places: Place) -> Place:
+    def join(cls, *places: CropParams) -> CropParams:
         """One place after the other."""
-        parts = zip(*(place._parts() for place in places), strict=True)
+        parts = zip(*(one._parts() for one in places), strict=True)
         return cls(*(None if part[0] is None else torch.cat(part) for part in parts))  # type: ignore[arg-type]
 
     def alter(self, views: Tensor) -> Tensor:
         """Views `(n, 3, crop, crop)`, values from 0 to 255, as this place has them."""
         if self.maps is not None:
-            views = warped(views, self.maps)
-        return views if self.tones is None else toned(views, self.tones)
+            views = affine(views, self.maps)
+        return views if self.color is None else color_jitter(views, self.color)
 
     def _parts(self) -> tuple[Tensor | None, ...]:
         return tuple(getattr(self, entry.name) for entry in fields(self))
@@ -101,25 +101,25 @@ class Place:
         return torch.minimum((self.corners.to(shapes.device).double() * room).long(), room - 1)
 
 
-def fixed_places(n: int, views: int) -> list[Place]:
+def fixed_crops(n: int, views: int) -> list[CropParams]:
     """The places of n images in each of several views, the same every time.
 
     One view is the middle, two add its mirror image, ten are the middle and the four corners, each in both ways.
     """
     corners = [(0.5, 0.5)] if views < 10 else [(0.5, 0.5), (0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)]
     ways = [(corner, mirrored) for corner in corners for mirrored in (False, True)][:views]
-    return [Place(torch.tensor([corner]).expand(n, 2), torch.full((n,), mirrored)) for corner, mirrored in ways]
+    return [CropParams(torch.tensor([corner]).expand(n, 2), torch.full((n,), mirrored)) for corner, mirrored in ways]
 
 
-def warped(views: Tensor, maps: Tensor) -> Tensor:
+def affine(views: Tensor, maps: Tensor) -> Tensor:
     """Views `(n, 3, crop, crop)`, turned, stretched and shifted; what comes in from outside repeats the edge."""
     grid = affine_grid(maps.to(views.device), list(views.shape), align_corners=False)
     return grid_sample(views.float(), grid, padding_mode="border", align_corners=False)
 
 
-def toned(views: Tensor, tones: Tensor) -> Tensor:
+def color_jitter(views: Tensor, color: Tensor) -> Tensor:
     """Views with brightness, then contrast, then saturation multiplied by their three factors."""
-    brightness, contrast, saturation = tones.to(views.device).T[..., None, None, None]
+    brightness, contrast, saturation = color.to(views.device).T[..., None, None, None]
     bright = views.float() * brightness
     grey = bright.mean((1, 2, 3), keepdim=True)
     sharp = grey + (bright - grey) * contrast
@@ -171,11 +171,11 @@ class DeviceImages:
         corner = (self.shapes[index] - crop).double().div(2).round().long()  # as the store does
         return cut(self.pixels, self.offsets[index], self.shapes[index, 1], corner[:, 0], corner[:, 1], crop)
 
-    def crops(self, rows: Tensor | np.ndarray[Any, Any], place: Place, crop: int) -> Tensor:
+    def crops(self, rows: Tensor | np.ndarray[Any, Any], params: CropParams, crop: int) -> Tensor:
         """Views of some images, one each: uint8 `(n, 3, crop, crop)` on the device."""
         index = torch.as_tensor(rows).to(self.pixels.device)
-        corner = place.corner(self.shapes[index], crop)
-        mirrored = place.mirrored.to(self.pixels.device)
+        corner = params.corner(self.shapes[index], crop)
+        mirrored = params.mirrored.to(self.pixels.device)
         offsets, widths = self.offsets[index], self.shapes[index, 1]
         return cut(self.pixels, offsets, widths, corner[:, 0], corner[:, 1], crop, mirrored)
 
@@ -201,12 +201,12 @@ class HostImages:
         """The middle of some images: uint8 `(n, 3, crop, crop)`."""
         return self.store.centre_crops(rows, crop)
 
-    def crops(self, rows: Tensor | np.ndarray[Any, Any], place: Place, crop: int) -> Tensor:
+    def crops(self, rows: Tensor | np.ndarray[Any, Any], params: CropParams, crop: int) -> Tensor:
         """Views of some images, one each: uint8 `(n, 3, crop, crop)`, channels last in memory."""
         index = np.asarray(rows)
-        corner = place.corner(torch.from_numpy(self.store.shapes[index].astype(np.int64)), crop).tolist()
+        corner = params.corner(torch.from_numpy(self.store.shapes[index].astype(np.int64)), crop).tolist()
         crops = np.empty((len(index), crop, crop, 3), dtype=np.uint8)
-        for out, i, (top, left), mirrored in zip(crops, index, corner, place.mirrored.tolist(), strict=True):
+        for out, i, (top, left), mirrored in zip(crops, index, corner, params.mirrored.tolist(), strict=True):
             view = self.store[i][top : top + crop, left : left + crop]
             out[:] = view[:, ::-1] if mirrored else view
         return torch.from_numpy(crops).permute(0, 3, 1, 2)
@@ -226,15 +226,15 @@ class TwoScaleImages:
         """The middle of some images as a whole: uint8 `(n, 3, crop, crop)`."""
         return self.scales[0].centre_crops(rows, crop)
 
-    def crops(self, rows: Tensor | np.ndarray[Any, Any], place: Place, crop: int) -> Tensor:
+    def crops(self, rows: Tensor | np.ndarray[Any, Any], params: CropParams, crop: int) -> Tensor:
         """Views of some images, one each, of the framing that the place says: uint8 `(n, 3, crop, crop)`."""
         whole, close = self.scales
-        if place.close is None:
-            return whole.crops(rows, place, crop)
-        rows, order = torch.as_tensor(rows), torch.argsort(place.close.int(), stable=True)
-        n = int((~place.close).sum())
+        if params.close is None:
+            return whole.crops(rows, params, crop)
+        rows, order = torch.as_tensor(rows), torch.argsort(params.close.int(), stable=True)
+        n = int((~params.close).sum())
         parts = [(whole, order[:n]), (close, order[n:])]
-        views = torch.cat([images.crops(rows[part], place[part], crop) for images, part in parts])
+        views = torch.cat([images.crops(rows[part], params[part], crop) for images, part in parts])
         return views[torch.argsort(order).to(views.device)]
 
 

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch.nn.functional import normalize
 
 from selex.config import check_views
-from selex.data.crops import Place, fixed_places, scales
+from selex.data.crops import CropParams, fixed_crops, scales
 from selex.errors import InputError
 from selex.features.cache import FeatureFile, Features, Standing
 from selex.models.backbones import Backbone
@@ -65,7 +65,7 @@ def embed(
     With `out`, a `.npy` file that the result is mapped from: it is there once all rows are done, and only then. Until
     then the rows done are in `out` + ".part", and a call with the same backbone and images goes on from there.
     `compile` speeds up a GPU after a minute of compiling. With `views` of 2 or 10 a feature is the mean over so many
-    fixed views of an image, see `fixed_places`: images must have `crops` as `HostImages` do, and it takes so many times
+    fixed views of an image, see `fixed_crops`: images must have `crops` as `HostImages` do, and it takes so many times
     as long. Of images that are looked at `TwoScaleImages` it is the mean over those of both scales. The bar says what it is
     `doing`.
     """
@@ -119,8 +119,8 @@ class _Work:
         if self.views == 1:
             made = [images.centre_crops(rows, crop) for images in scales(self.images)]
         else:
-            place = Place.join(*fixed_places(len(rows), self.views))
-            made = [images.crops(np.tile(rows, self.views), place, crop) for images in scales(self.images)]
+            params = CropParams.join(*fixed_crops(len(rows), self.views))
+            made = [images.crops(np.tile(rows, self.views), params, crop) for images in scales(self.images)]
         return made[0] if len(made) == 1 else torch.cat(made)
 
 

@@ -27,7 +27,7 @@ _TURNS = 200  # rounds of pushing images apart that lie on each other
 
 
 @dataclass(frozen=True)
-class Place:
+class CropParams:
     """Where a category is on the map, and its images as the path of an SVG: points are lines without length."""
 
     number: int
@@ -40,7 +40,7 @@ class Place:
 class Map:
     """Every category's place, how many images are drawn, and how many there are."""
 
-    places: list[Place]
+    places: list[CropParams]
     drawn: int
     total: int
 
@@ -62,7 +62,7 @@ def draw_map(facts: Facts) -> Map | None:
     dots = _dots(facts, rows, places, _radius(places[filled]))
     owners = facts.clusters[rows]
     found = [
-        Place(number, round(x, 1), round(y, 1), _path(dots[owners == number]))
+        CropParams(number, round(x, 1), round(y, 1), _path(dots[owners == number]))
         for number, (x, y) in zip(filled.tolist(), places[filled].tolist(), strict=True)
     ]
     return Map(found, len(rows), len(facts.files))

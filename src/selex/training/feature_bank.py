@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selex.data.crops import AnyImages, Looks, Place
+from selex.data.crops import AnyImages, AugmentConfig, CropParams
 from selex.errors import InputError
 from selex.training.cuda import Graph
 
@@ -34,9 +34,9 @@ class TrunkFeatures:
     def __len__(self) -> int:
         return len(self.images)
 
-    def of(self, rows: Tensor, place: Place) -> Tensor:
+    def of(self, rows: Tensor, params: CropParams) -> Tensor:
         """TrunkFeatures of views of some rows, one each."""
-        return self._through(place.alter(self._here(self.images.crops(rows, place, self.crop))))
+        return self._through(params.alter(self._here(self.images.crops(rows, params, self.crop))))
 
     def centres(self) -> Iterator[Tensor]:
         """TrunkFeatures of the centre crops of all images, in row order, in chunks."""
@@ -54,12 +54,12 @@ class TrunkFeatures:
             yield states
         self._kept = kept if keep else None
 
-    def augmented(self, generator: torch.Generator, looks: Looks) -> Iterator[Tensor]:
+    def augmented(self, generator: torch.Generator, augment: AugmentConfig) -> Iterator[Tensor]:
         """TrunkFeatures of a random view of each image, in row order, in chunks."""
-        place = Place.draw(len(self), looks, generator)
+        params = CropParams.draw(len(self), augment, generator)
         for first in range(0, len(self), self.chunk):
             rows = torch.arange(first, min(first + self.chunk, len(self)))
-            yield self.of(rows, place[first : first + self.chunk])
+            yield self.of(rows, params[first : first + self.chunk])
 
     def _here(self, crops: Tensor) -> Tensor:
         same = crops.device.type == self.device.type
@@ -82,8 +82,8 @@ class FeatureBank:
     the seed, the chunk and how often it was renewed, so that a bank built in the middle of training is the same one.
     """
 
-    def __init__(self, states: TrunkFeatures, views: int, renew: float, looks: Looks, seed: int) -> None:
-        self.states, self.views, self.looks, self.seed = states, views, looks, seed
+    def __init__(self, states: TrunkFeatures, views: int, renew: float, augment: AugmentConfig, seed: int) -> None:
+        self.states, self.views, self.augment, self.seed = states, views, augment, seed
         self.n_chunks = -(-views * len(states) // states.chunk)
         self.per_epoch = math.ceil(renew * self.n_chunks)
         self.rounds = np.full(self.n_chunks, -1)
@@ -114,7 +114,7 @@ class FeatureBank:
         n, size = len(self.states), self.states.chunk
         entries = torch.arange(chunk * size, min((chunk + 1) * size, self.views * n))
         generator = generator_of(self.seed, 2, chunk, round)
-        return self.states.of(entries % n, Place.draw(len(entries), self.looks, generator))
+        return self.states.of(entries % n, CropParams.draw(len(entries), self.augment, generator))
 
     def _empty(self, like: Tensor) -> Tensor:
         shape = (self.views * len(self.states), *like.shape[1:])

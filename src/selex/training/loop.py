@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from selex.data.crops import AnyImages, Looks, Place, TwoScaleImages, scales
+from selex.data.crops import AnyImages, AugmentConfig, CropParams, TwoScaleImages, scales
 from selex.errors import InputError
 from selex.metrics import matched
 from selex.progress import training_bar
@@ -112,7 +112,7 @@ class _Loop:
         self.checkpoints, self.watch = checkpoints, watch
         self.settings, self.device = method.settings, fabric.device
         how = self.settings
-        self.looks = Looks(how.flip, how.warp, how.zoom, how.jitter, isinstance(data.images, TwoScaleImages))
+        self.augment = AugmentConfig(how.flip, how.warp, how.zoom, how.jitter, isinstance(data.images, TwoScaleImages))
         method.to(self.device)
         method.gather = self._gather
         self.labels = torch.as_tensor(data.labels, dtype=torch.long).to(self.device)
@@ -202,7 +202,7 @@ class _Loop:
         """L2-normalised features of all images as the network is now."""
         if self.method.augmented:
             generator = generator_of(self.seed, _AUGMENTED, epoch)
-            features = self._embedded(self.states.augmented(generator, self.looks))
+            features = self._embedded(self.states.augmented(generator, self.augment))
         else:
             made = [self._embedded(states.centres()) for states in self.scales]
             features = made[0] if len(made) == 1 else normalize(torch.stack(made).mean(0), dim=1)
@@ -337,11 +337,11 @@ class _Loop:
         settings = self.settings
         if not settings.view_bank:
             return None
-        return FeatureBank(self._states(self.data.images), settings.view_bank, settings.renew, self.looks, self.seed)
+        return FeatureBank(self._states(self.data.images), settings.view_bank, settings.renew, self.augment, self.seed)
 
     def _new_views(self, rows: Tensor, generator: torch.Generator, mine: slice) -> Tensor:
-        places = [Place.draw(len(rows), self.looks, generator)[mine] for _ in range(2)]
-        return self.states.of(rows[mine].repeat(2), Place.join(*places))
+        places = [CropParams.draw(len(rows), self.augment, generator)[mine] for _ in range(2)]
+        return self.states.of(rows[mine].repeat(2), CropParams.join(*places))
 
     def _bank_views(self, rows: Tensor, generator: torch.Generator, mine: slice) -> Tensor:
         assert self.bank
