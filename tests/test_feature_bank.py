@@ -9,7 +9,7 @@ import torch
 from selex.data.crops import AugmentConfig, CropParams
 from selex.errors import InputError
 from selex.models import load_backbone
-from selex.models.trunk import halve
+from selex.models.trunk import split_backbone
 from selex.training import feature_bank
 from selex.training.feature_bank import FeatureBank, TrunkFeatures, filled, generator_of, room
 from training_for_tests import CROP, digit_data, loop, small
@@ -22,7 +22,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def made(data):
-    trunk, _ = halve(load_backbone("tiny-vit"), 1)
+    trunk, _ = split_backbone(load_backbone("tiny-vit"), 1)
     return TrunkFeatures(trunk, data.images, CROP, torch.device("cpu"), chunk=16)
 
 

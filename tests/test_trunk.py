@@ -13,7 +13,7 @@ from layouts_for_tests import shake
 from selex.config import Training
 from selex.errors import InputError
 from selex.models.backbones import Backbone
-from selex.models.trunk import class_token, halve, put_trained, trained_weights
+from selex.models.trunk import class_token, load_trained, split_backbone, trained_weights
 from selex.training.methods import METHODS, Task
 from training_for_tests import TRAINED, batch, digit_data, fit, small, weights
 
@@ -77,7 +77,7 @@ def test_the_halves_are_the_backbone(name, trained):
     with torch.no_grad():
         expected = whole(x)
     count = len(whole.blocks) if trained == "all" else trained
-    trunk, tail = halve(whole, count)
+    trunk, tail = split_backbone(whole, count)
     states = trunk(x)
     assert not states.requires_grad
     found = tail(states)
@@ -91,7 +91,7 @@ def test_the_halves_are_the_backbone(name, trained):
 @pytest.mark.parametrize("name", ["plain", "registers", "efficientnet", "resnet", "swin"])
 def test_only_the_last_blocks_are_trained(name):
     whole = backbone(name)
-    halve(whole, 1)
+    split_backbone(whole, 1)
     last = {id(tensor) for tensor in whole.blocks[-1].parameters()}
     for tensor in whole.parameters():
         assert tensor.requires_grad == (id(tensor) in last)
@@ -101,15 +101,15 @@ def test_states_of_a_taken_apart_network_are_not_images():
     for name, halved in (("plain", True), ("efficientnet", True), ("distilled", False), ("resnet", False)):
         whole = backbone(name)
         x = images(whole.crop)
-        assert (halve(whole, 1)[0](x).shape != x.shape) == halved, name
+        assert (split_backbone(whole, 1)[0](x).shape != x.shape) == halved, name
 
 
 def test_what_cannot_be_trained():
     with pytest.raises(InputError, match="trained_blocks must be from 1 to the 3 of plain"):
-        halve(backbone("plain"), 4)
+        split_backbone(backbone("plain"), 4)
     pixels = Backbone("pixels", nn.Flatten(), dim=2352, crop=28, mean=(0,) * 3, std=(1,) * 3, weights=None)
     with pytest.raises(InputError, match="backbone pixels has nothing that can be trained"):
-        halve(pixels, None)
+        split_backbone(pixels, None)
 
 
 @pytest.mark.parametrize("name", ["plain", "layer scale", "query and key norms", "gated", "no biases", "registers"])
@@ -128,11 +128,11 @@ def test_the_class_token_alone(name):
 
 def test_trained_weights_go_into_a_backbone_as_it_came():
     trained, fresh = backbone("plain"), backbone("plain")
-    halve(trained, 2)
+    split_backbone(trained, 2)
     for block in trained.blocks[-2:]:
         shake(block)
     assert trained.fingerprint() != fresh.fingerprint()
-    put_trained(fresh, trained_weights(trained))
+    load_trained(fresh, trained_weights(trained))
     assert trained.fingerprint() == fresh.fingerprint()
 
 

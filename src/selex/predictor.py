@@ -29,7 +29,7 @@ from selex.features.embed import embed
 from selex.features.saliency import gaze
 from selex.io import check_outside, first_line
 from selex.models.backbones import Backbone, load_backbone
-from selex.models.trunk import put_trained
+from selex.models.trunk import load_trained
 from selex.models.weights import cache_folder
 from selex.run import Run
 
@@ -128,7 +128,7 @@ class Model:
     def load_backbone(self, device: str | torch.device = "cpu") -> Backbone:
         """The network, with the very weights that the categories were found with."""
         backbone = load_backbone(self.backbone, device, self.weights, self.crop)
-        put_trained(backbone, self.trained)
+        load_trained(backbone, self.trained)
         if backbone.fingerprint() != self.fingerprint:
             raise InputError(
                 f"backbone {self.backbone} has other weights here than when the run was made; put back the file it had"

@@ -62,7 +62,7 @@ class Tail(nn.Module):
         return features
 
 
-def halve(backbone: Backbone, trained_blocks: int | None) -> tuple[Trunk, Tail]:
+def split_backbone(backbone: Backbone, trained_blocks: int | None) -> tuple[Trunk, Tail]:
     """Trunk and tail of a backbone of which the last `trained_blocks` blocks are trained, or all of it if None.
 
     Only parameters of those blocks keep their gradient; embeddings, the last norm and what lies behind the blocks are
@@ -89,7 +89,7 @@ def trained_weights(backbone: Backbone) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in backbone.network.named_parameters() if tensor.requires_grad}
 
 
-def put_trained(backbone: Backbone, trained: dict[str, Tensor]) -> None:
+def load_trained(backbone: Backbone, trained: dict[str, Tensor]) -> None:
     """Put weights that `trained_weights` gave into a backbone."""
     parameters = dict(backbone.network.named_parameters())
     with torch.no_grad():

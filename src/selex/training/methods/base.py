@@ -18,7 +18,7 @@ from selex.config import Training
 from selex.losses.similarity import Kind
 from selex.models.backbones import Backbone
 from selex.models.heads import BOTTLENECK, HIDDEN, ProjectionHead
-from selex.models.trunk import halve
+from selex.models.trunk import split_backbone
 from selex.types import Hierarchy, Level, Sizes
 
 TINY = 256  # dims of a feature
@@ -74,7 +74,7 @@ class Method(nn.Module):
         super().__init__()
         self.task, self.settings = task, settings
         self.tail: nn.Module
-        trunk, self.tail = halve(backbone, settings.trained_blocks)
+        trunk, self.tail = split_backbone(backbone, settings.trained_blocks)
         self._aside = (trunk,)  # in a tuple: its weights are not this module's to move, train or save
         self.head: nn.Module = self.make_head(backbone.dim)
         self.gather: Gather = here_only
