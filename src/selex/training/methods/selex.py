@@ -42,7 +42,7 @@ class SelEx(Method):
 
     def __init__(self, backbone: Backbone, task: Task, settings: Training) -> None:
         super().__init__(backbone, task, settings)
-        self.variant = reading(settings.differences)
+        self.variant = variant_for(settings.differences)
         self.target_variant = PUBLISHED_TARGETS if "targets" in settings.differences else TargetVariant()
         self.augmented = self.variant.crops == "augmented"
         self.by_radii = settings.targets == "radii" or "targets" in settings.differences
@@ -137,7 +137,7 @@ class SelEx(Method):
             setattr(self, name, memory[name])
 
 
-def reading(differences: frozenset[str]) -> Variant:
+def variant_for(differences: frozenset[str]) -> Variant:
     """How the hierarchy is made where the published code is followed in some of its differences."""
     code, text = published(), Variant()
     of = {
