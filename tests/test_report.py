@@ -169,7 +169,7 @@ def test_sureness_is_confidence_with_the_centre_worked_out_without_the_image(end
         centers[own] = features[others].mean(0)
         odds = odds_of(facts, features[row], centers, less)
         weights = np.exp(odds - odds.max())
-        assert facts.sureness[row] == pytest.approx(weights[own] / weights.sum(), abs=2e-3)
+        assert facts.loo_confidence[row] == pytest.approx(weights[own] / weights.sum(), abs=2e-3)
 
 
 @pytest.mark.parametrize("softer", [1, 30])
@@ -183,14 +183,14 @@ def test_sureness_counts_what_categories_count_for(ended, tmp_path, sizes, softe
         odds = odds_of(facts, features[row], centers, less)
         others = np.delete(np.arange(len(odds)), own)
         assert facts.runner_up[row] == others[odds[others].argmax()]
-        assert facts.ahead[row] == pytest.approx(odds[own] - odds[others].max(), abs=1e-3)
+        assert facts.log_odds_margin[row] == pytest.approx(odds[own] - odds[others].max(), abs=1e-3)
         odds[own] -= (
             ((features[row] - centers[own]) ** 2).sum()
             * ((size / (size - 1)) ** 2 - 1)
             / (facts.model.assigner.temperature)
         )
         weights = np.exp(odds - odds.max())
-        assert facts.sureness[row] == pytest.approx(weights[own] / weights.sum(), abs=2e-3)
+        assert facts.loo_confidence[row] == pytest.approx(weights[own] / weights.sum(), abs=2e-3)
 
 
 @pytest.mark.parametrize("sizes", ["paper", "any", "unequal", "equal"])
@@ -218,7 +218,7 @@ def test_a_run_of_before_says_nothing_of_it(home):
 
 def test_new_categories_are_ranked_by_mean_sureness(run, page):
     facts = read_facts(run)
-    means = {facts.names[number]: facts.sureness[facts.members[number]].mean() for number in (3, 4)}
+    means = {facts.names[number]: facts.loo_confidence[facts.members[number]].mean() for number in (3, 4)}
     cards = page.one(id="new").all("article")
     assert [card.one("h3").text for card in cards] == sorted(means, key=means.get, reverse=True)
     assert [card.one("span", "meter-value").text for card in cards] == [
@@ -230,10 +230,10 @@ def test_an_image_alone_in_its_category_is_the_least_sure(tmp_path):
     made, _ = make(tmp_path, categories=30)
     facts = read_facts(made)
     order = ranked(find_categories(facts, []))
-    alone = [category.sureness for category in order if category.size == 1]
+    alone = [category.loo_confidence for category in order if category.size == 1]
     assert len(alone) > 3
     assert set(alone) == {0.0}
-    assert [category.sureness for category in order][-len(alone) :] == alone
+    assert [category.loo_confidence for category in order][-len(alone) :] == alone
     assert page_of(made).one("p", "lead").text.startswith("60 images were sorted into 30 categories.")
 
 

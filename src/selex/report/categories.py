@@ -27,7 +27,7 @@ class Category:
         size: how many images it has.
         labelled: how many of them came with their label.
         confidence: mean confidence of its images.
-        sureness: the same, each image judged as if it had not helped to make the centre.
+        loo_confidence: the same, each image judged as if it had not helped to make the centre.
         doubtful: how many images are as likely to be something else.
         outside: how many are farther from the centre than is usual for it.
         like: the category that most of its images would go to next, None where there is none.
@@ -42,7 +42,7 @@ class Category:
     size: int
     labelled: int
     confidence: float
-    sureness: float
+    loo_confidence: float
     doubtful: int
     outside: int
     like: int | None
@@ -78,7 +78,7 @@ def find_categories(facts: Facts, errors: list[LabelError]) -> list[Category]:
 def ranked(categories: list[Category]) -> list[Category]:
     """New categories, the one that we are surest of first."""
     new = [category for category in categories if not category.known]
-    return sorted(new, key=lambda category: (-category.sureness, -category.size, category.number))
+    return sorted(new, key=lambda category: (-category.loo_confidence, -category.size, category.number))
 
 
 def find_label_errors(facts: Facts) -> list[LabelError]:
@@ -87,9 +87,9 @@ def find_label_errors(facts: Facts) -> list[LabelError]:
     A wrong label draws its category's centre towards the image, so each image is judged as if it had not helped to
     make that centre. An image alone in its category says all that is known about it and is never listed.
     """
-    judged = facts.labelled & (facts.runner_up >= 0) & np.isfinite(facts.handicap)
-    rows = np.flatnonzero(judged & (facts.handicap > facts.ahead))
-    behind = facts.handicap[rows] - facts.ahead[rows]
+    judged = facts.labelled & (facts.runner_up >= 0) & np.isfinite(facts.loo_penalty)
+    rows = np.flatnonzero(judged & (facts.loo_penalty > facts.log_odds_margin))
+    behind = facts.loo_penalty[rows] - facts.log_odds_margin[rows]
     order = np.argsort(-behind, kind="stable")
     return [
         LabelError(row, int(facts.clusters[row]), int(facts.runner_up[row]), float(odds))
@@ -109,7 +109,7 @@ def _category(facts: Facts, number: int, errors: int) -> Category:
         size=len(rows),
         labelled=int(facts.labelled[rows].sum()),
         confidence=float(confidence.mean()),
-        sureness=float(facts.sureness[rows].mean()),
+        loo_confidence=float(facts.loo_confidence[rows].mean()),
         doubtful=int((confidence < DOUBTFUL).sum()),
         outside=int((distances > facts.model.assigner.reach[number]).sum()),
         like=following.most_common(1)[0][0] if following else None,

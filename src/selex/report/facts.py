@@ -86,7 +86,7 @@ class Facts:
         return np.split(order, np.cumsum(self.sizes)[:-1])
 
     @cached_property
-    def handicap(self) -> Floats:
+    def loo_penalty(self) -> Floats:
         """What each row's category loses, as a logarithm of odds, if the row had not helped to make its centre.
 
         Without one of its n rows a centre is n / (n - 1) times as far from that row (where rows take part in several
@@ -98,26 +98,26 @@ class Facts:
         return np.where(sizes == 1, np.inf, lost)
 
     @cached_property
-    def ahead(self) -> Floats:
+    def log_odds_margin(self) -> Floats:
         """By how much each row's category is likelier than the next best one, as a logarithm of odds."""
-        ahead: Floats = np.full(len(self.files), np.inf)  # where there is no other category
+        margin: Floats = np.full(len(self.files), np.inf)  # where there is no other category
         rows = np.flatnonzero(self.runner_up >= 0)
         farther = _squared_to(self, rows, self.runner_up[rows]) - self.distances[rows] ** 2
         offsets = self.model.assigner.offsets
         if offsets is not None:
             farther += offsets[self.clusters[rows]] - offsets[self.runner_up[rows]]
-        ahead[rows] = farther / self.model.assigner.temperature
-        return ahead
+        margin[rows] = farther / self.model.assigner.temperature
+        return margin
 
     @cached_property
-    def sureness(self) -> Floats:
+    def loo_confidence(self) -> Floats:
         """Confidence of each row as if it had not helped to make its centre.
 
         The odds are those of the confidence. Where it was rounded to 1 they are not more than against the next best.
         """
-        odds = np.minimum(logit(self.confidence), self.ahead)
-        alone = np.isinf(self.handicap)
-        sure: Floats = np.where(alone, 0, expit(odds - np.where(alone, 0, self.handicap)))
+        odds = np.minimum(logit(self.confidence), self.log_odds_margin)
+        alone = np.isinf(self.loo_penalty)
+        sure: Floats = np.where(alone, 0, expit(odds - np.where(alone, 0, self.loo_penalty)))
         return sure
 
 
