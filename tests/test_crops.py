@@ -129,8 +129,8 @@ def test_warped_views_turn_and_stretch_about_the_middle():
 
 def test_tones_by_hand():
     image = torch.tensor([[[40.0, 80.0]], [[100.0, 20.0]], [[10.0, 110.0]]])  # three colours of 1 × 2 pixels
-    tones = torch.tensor([[1.0, 1.0, 1.0], [2.0, 1.0, 1.0], [1.0, 0.5, 1.0], [1.0, 1.0, 0.0], [9.0, 1.0, 1.0]])
-    same, bright, dull, grey, white = crops.color_jitter(image.expand(5, 3, 1, 2), tones)
+    color = torch.tensor([[1.0, 1.0, 1.0], [2.0, 1.0, 1.0], [1.0, 0.5, 1.0], [1.0, 1.0, 0.0], [9.0, 1.0, 1.0]])
+    same, bright, dull, grey, white = crops.color_jitter(image.expand(5, 3, 1, 2), color)
     assert torch.allclose(same, image)
     assert torch.allclose(bright, 2 * image)
     assert torch.allclose(dull, (image + image.mean()) / 2)
@@ -154,9 +154,9 @@ def test_zoomed_views_show_a_part_of_the_view_and_nothing_else():
 def test_how_much_looks_change():
     augment = crops.AugmentConfig(jitter=0.3)
     place = crops.CropParams.draw(400, augment, torch.Generator().manual_seed(0))
-    assert place.tones.shape == (400, 3)
-    assert 0.7 <= place.tones.min() < 0.71
-    assert 1.29 < place.tones.max() <= 1.3
+    assert place.color.shape == (400, 3)
+    assert 0.7 <= place.color.min() < 0.71
+    assert 1.29 < place.color.max() <= 1.3
     image = torch.full((400, 3, 12, 12), 100, dtype=torch.uint8)
     assert place.alter(image).shape == image.shape
     assert not torch.equal(place.alter(image), image)
@@ -169,7 +169,7 @@ def test_places_with_maps_are_cut_and_joined_in_order():
     assert place.maps.shape == (6, 2, 3)
     assert (place.maps - torch.eye(2, 3)).abs().max() <= 0.2
     again = crops.CropParams.join(place[:2], place[2:])
-    for part in ("corners", "mirrored", "maps", "tones"):
+    for part in ("corners", "mirrored", "maps", "color"):
         assert torch.equal(getattr(again, part), getattr(place, part))
     plain = crops.CropParams.draw(6, crops.AugmentConfig(), torch.Generator().manual_seed(0))
     assert plain.maps is None
@@ -227,7 +227,7 @@ def test_half_the_places_are_close_and_else_as_they_were():
     assert plain.close is None
     assert place.close.float().mean().item() == pytest.approx(0.5, abs=0.02)
     assert (place.close == place.mirrored).float().mean().item() == pytest.approx(0.5, abs=0.02)  # for itself
-    for part in ("corners", "mirrored", "maps", "tones"):
+    for part in ("corners", "mirrored", "maps", "color"):
         assert torch.equal(getattr(place, part), getattr(plain, part))
 
 

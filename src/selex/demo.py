@@ -66,7 +66,7 @@ def run(out: Path, seed: int = 0, progress: bool = False) -> Results:
 
 def _discover(config: Config, folder: Path, out: Path, progress: bool) -> Run:
     options = TrainOptions(progress=progress)
-    return discover(config, folder, store=out / f"store-{config.backbone}", options=ways, tell=typer.echo)
+    return discover(config, folder, store=out / f"store-{config.backbone}", options=options, tell=typer.echo)
 
 
 def _write_images(out: Path, seed: int) -> dict[str, int]:

@@ -80,7 +80,7 @@ def cluster(
                 values, known, count, whiten=whiten, balanced=not unbalanced, rng=seed, progress=advance
             )
         typer.echo(f"sizes: {sizes} (chosen by --sizes auto)")
-    values = _evened(values, known, whiten)
+    values = _whitened(values, known, whiten)
     with progress_bar("clustering, level") as advance:
         hierarchy = hssk(
             values,
@@ -219,7 +219,7 @@ def _read(features: Path, labels: Path | None, normalize: bool) -> tuple[Any, li
     return table, given
 
 
-def _evened(values: Any, known: Any, amount: float) -> Any:
+def _whitened(values: Any, known: Any, amount: float) -> Any:
     """Features as they are clustered."""
     from selex.cluster.whiten import fit_whitener
 

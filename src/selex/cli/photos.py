@@ -169,7 +169,7 @@ def _discover(
     done = "images and features" if config.method == "frozen" else "images, features and whole epochs"
     with resumable(f"{done} that are done are kept"):
         run = run_discover(
-            config, out, device=device, store=store, strict=strict, progress=watched(), options=ways, tell=typer.echo
+            config, out, device=device, store=store, strict=strict, progress=watched(), options=options, tell=typer.echo
         )
     if not _speaks():
         return

@@ -82,12 +82,12 @@ class CropParams:
 
     @classmethod
     def join(cls, *places: CropParams) -> CropParams:
-        """One place after the other."""
+        """Parameters of several batches of crops, one after the other."""
         parts = zip(*(one._parts() for one in places), strict=True)
         return cls(*(None if part[0] is None else torch.cat(part) for part in parts))  # type: ignore[arg-type]
 
     def alter(self, views: Tensor) -> Tensor:
-        """Views `(n, 3, crop, crop)`, values from 0 to 255, as this place has them."""
+        """Views `(n, 3, crop, crop)`, values from 0 to 255, as these parameters have them."""
         if self.maps is not None:
             views = affine(views, self.maps)
         return views if self.color is None else color_jitter(views, self.color)
@@ -227,7 +227,7 @@ class TwoScaleImages:
         return self.scales[0].centre_crops(rows, crop)
 
     def crops(self, rows: Tensor | np.ndarray[Any, Any], params: CropParams, crop: int) -> Tensor:
-        """Views of some images, one each, of the framing that the place says: uint8 `(n, 3, crop, crop)`."""
+        """Views of some images, one each, of the scale that the parameters say: uint8 `(n, 3, crop, crop)`."""
         whole, close = self.scales
         if params.close is None:
             return whole.crops(rows, params, crop)

@@ -66,8 +66,7 @@ def embed(
     then the rows done are in `out` + ".part", and a call with the same backbone and images goes on from there.
     `compile` speeds up a GPU after a minute of compiling. With `views` of 2 or 10 a feature is the mean over so many
     fixed views of an image, see `fixed_crops`: images must have `crops` as `HostImages` do, and it takes so many times
-    as long. Of images that are looked at `TwoScaleImages` it is the mean over those of both scales. The bar says what it is
-    `doing`.
+    as long. Of `TwoScaleImages` it is the mean over both scales. The bar says what it is `doing`.
     """
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch_size is {batch_size}, must be at least 1")
