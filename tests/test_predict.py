@@ -62,13 +62,13 @@ def test_the_photos_of_the_run_go_where_they_are(home):
     assert done.stdout.splitlines() == [line, "wrote same.csv"]
 
 
-def test_features_that_are_whitened_out_and_seen_in_ten_views(home):
+def test_features_that_are_whitened_and_seen_in_ten_views(home):
     base = ("discover", "photos", "--backbone", "tiny-vit", "--categories", 5, "--store", "store2", "--out", "whitener")
     done = selex(*base, "--whiten", 0.5, "--views", 10, cwd=home)
     assert done.returncode == 0, done.stderr
     model = load(home / "whitener")
     assert model.views == 10
-    assert model.even.matrix.shape == (model.assigner.centers.shape[1],) * 2
+    assert model.whitener.matrix.shape == (model.assigner.centers.shape[1],) * 2
     done = selex("predict", "even", "photos", "--out", "even.csv", "--store", "store2", cwd=home)
     assert done.returncode == 0, done.stderr
     found, table = read(home / "even.csv"), read(home / "even" / "clusters.csv")
