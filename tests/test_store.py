@@ -22,7 +22,7 @@ from selex.data.index import DATA, INDEX, find, load_index
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.errors import InputError, Note
-from selex.io import MARK
+from selex.folders import MARK
 
 
 @pytest.fixture

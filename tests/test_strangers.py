@@ -11,7 +11,8 @@ from selex.data.index import KIND
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.errors import InputError
-from selex.io import MARK, is_vacant, own_folder, take_folder, whole, whole_folder
+from selex.folders import MARK, is_vacant, own_folder, take_folder
+from selex.io import whole, whole_folder
 
 TEMPORARY = ".selex-0123456789abcdef.tmp"
 NAMES = (

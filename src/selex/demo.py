@@ -17,7 +17,8 @@ from selex.data.clusters import write_columns
 from selex.data.table import read_table
 from selex.discovery import discover
 from selex.errors import InputError
-from selex.io import own_folder, take_folder, write_csv
+from selex.folders import own_folder, take_folder
+from selex.io import write_csv
 from selex.metrics import split_accuracy
 from selex.predictor import NOTHING, load
 from selex.report.html import write_report

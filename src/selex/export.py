@@ -19,12 +19,13 @@ from xml.etree import ElementTree
 import pyarrow as pa
 
 from selex.data.clusters import Columns, write_columns
+from selex.data.decode import is_image
 from selex.data.names import Names, safe_name
 from selex.data.parquet import read_header, write_parquet
 from selex.data.spelling import cell_of_label, spell
-from selex.data.table import real_path
 from selex.errors import InputError
-from selex.io import check_outside, check_target, check_target_folder, whole, whole_folder
+from selex.folders import check_outside
+from selex.io import check_target, check_target_folder, whole, whole_folder
 from selex.run import Run
 
 Progress = Callable[[int, int], None]
@@ -113,9 +114,9 @@ def export(
     table = table or run.clusters.to_pydict()
     classes = list(dict.fromkeys([*names, *table["category"]]))
     root = str(run.root)
-    job = _Job(table, classes, root, [real_path(root, file) for file in table["file"]], out, copy, progress)
+    job = _Job(table, classes, root, run.image_paths(table["file"]), out, copy, progress)
     if form.folder:
-        _check_images(job.paths)
+        _check_images(run, job)
         with whole_folder(out) as stage:
             advice = form.write(job, stage)
     else:
@@ -215,11 +216,20 @@ def _check_place(run: Run, form: Format, out: Path) -> None:
         check_target(out, [run.folder / f"clusters.{kind}" for kind in ("csv", "parquet")], _is_exported_table)
 
 
-def _check_images(paths: Sequence[str]) -> None:
-    gone = [path for path in paths if not os.path.isfile(path)]
+def _check_images(run: Run, job: _Job) -> None:
+    """Refuse to hand out what is not there, not an image, or not the run's to name."""
+    if "" in job.paths:
+        file = job.table["file"][job.paths.index("")]
+        raise InputError(
+            f"{run.folder}: names {file}, which is not below {job.root}, and was not made here: do `selex discover` "
+            "here, then export"
+        )
+    gone = [path for path in job.paths if not os.path.isfile(path)]
     if gone:
         more = f" (nor {len(gone) - 1} more)" if gone[1:] else ""
         raise InputError(f"{gone[0]} is not there any more{more}; put the photos back, or run `selex discover` again")
+    if other := next((path for path in job.paths if not is_image(path)), None):
+        raise InputError(f"{other}: is not an image (any more): nothing is exported")
 
 
 def _is_exported_table(path: Path) -> bool:

@@ -1,7 +1,7 @@
-"""Files that are whole or not there, folders that are ours, CSV with line numbers: nobody else's files are touched.
+"""Files that are whole or not there, CSV with line numbers, and never writing over what is not ours.
 
-A folder of ours is one that was new or empty when we took it; from then on a mark in it says so. What a killed command
-leaves are temporary files with a name that nothing else has; the next command that writes beside them removes them.
+What a killed command leaves are temporary files with a name that nothing else has; the next command that writes beside
+them removes them.
 """
 
 from __future__ import annotations
@@ -20,21 +20,18 @@ from typing import IO, Any
 
 from selex.errors import InputError
 
-MARK = ".selex"
-"""The file that says that a folder is ours, and what it holds."""
-
-_TEMPORARY = re.compile(r"\.selex-[0-9a-f]{16}\.tmp(\.\w{1,16})?")
+TEMPORARY = re.compile(r"\.selex-[0-9a-f]{16}\.tmp(\.\w{1,16})?")
 _SUFFIX = re.compile(r"\.\w{1,16}")  # of a temporary file: some writers go by the ending
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def whole(path: Path, mode: int = 0o666) -> Iterator[Path]:
     """A path to write to, beside the target and put in its place at the end: a reader never sees a part of a file."""
     suffix = path.suffix if _SUFFIX.fullmatch(path.suffix) else ""
     try:
         with _temporary(path.parent, suffix, _make_file) as partial:
             yield partial
-            os.chmod(partial, 0o666 & ~_umask())
+            os.chmod(partial, mode & ~_umask())
             to_disk(partial)
             os.replace(partial, path)
             to_disk(path.parent)
@@ -82,61 +79,16 @@ def locked(path: Path, wait: bool = False) -> Iterator[bool]:
         os.close(handle)
 
 
-def take_folder(path: Path, kind: str, is_ours: Callable[[Path], bool] = lambda path: False) -> None:
-    """Make a folder ours, or refuse: it must be new, empty, or marked as one of this kind (or be ours by `is_ours`)."""
-    check_folder(path, kind, is_ours)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be made ({error.strerror})") from None
-    if not is_marked(path, kind):
-        with whole(path / MARK) as partial:
-            partial.write_text(f"selex {kind}\nThis folder is written by selex: keep nothing of your own in it.\n")
-
-
-def check_folder(path: Path, kind: str, is_ours: Callable[[Path], bool] = lambda path: False) -> None:
-    """Refuse a folder that `take_folder` would refuse, and change nothing."""
-    if os.path.lexists(path) and not path.is_dir():
-        raise InputError(f"{path}: is a file; give a folder")
-    if not (is_vacant(path) or is_marked(path, kind) or is_ours(path)):
-        raise InputError(f"{path}: is not empty and not a selex {kind}; give a new folder (what is there stays)")
-
-
-def check_outside(path: Path, photos: Any, option: str) -> None:
-    """Refuse a place that is the folder of photos, or in it: photos are only read."""
-    folder = isinstance(photos, (str, os.PathLike)) and os.fspath(photos) and os.path.isdir(photos)
-    if folder and path.resolve().is_relative_to(Path(photos).resolve()):
-        raise InputError(f"{path}: lies among the photos, which are only read; choose {option} outside {photos}")
-
-
-def is_vacant(path: Path) -> bool:
-    """Whether a folder is not there yet or has nothing in it, but for temporary files of ours."""
-    try:
-        return not path.is_dir() or all(_TEMPORARY.fullmatch(name) for name in os.listdir(path))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-
-
-def is_marked(path: Path, kind: str) -> bool:
-    """Whether a folder has our mark for this kind of content."""
-    if not is_plain_file(path / MARK):
-        return False
-    with (path / MARK).open("rb") as file:
-        return file.readline(100) == f"selex {kind}\n".encode()
-
-
-def own_folder(path: Path) -> None:
-    """Make a folder of ours inside another, unless it is there; a link in its place is refused, not followed."""
-    try:
-        os.mkdir(path)
-    except FileExistsError:
-        if not is_plain_folder(path):
-            raise InputError(f"{path}: selex keeps a folder there; what is there is none, remove it") from None
-
-
 def is_plain_file(path: Path) -> bool:
     """Whether there is a file itself, not a link to one."""
     return _kind(path) == stat.S_IFREG
+
+
+def last_bytes(path: Path, count: int) -> bytes:
+    """The end of a file."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - count))
+        return file.read(count)
 
 
 def is_plain_folder(path: Path) -> bool:
@@ -144,26 +96,10 @@ def is_plain_folder(path: Path) -> bool:
     return _kind(path) == stat.S_IFDIR
 
 
-def remove(folder: Path, names: Iterable[str]) -> None:
-    """Remove files of ours by their exact names, and what killed commands left."""
-    remove_leftovers(folder)
-    for name in names:
-        with suppress(FileNotFoundError, IsADirectoryError):
-            os.unlink(folder / name)
-
-
-def remove_folder(folder: Path, names: Iterable[str]) -> None:
-    """Remove a folder of ours with the files of these names; it stays if there is anything else in it."""
-    if is_plain_folder(folder):
-        remove(folder, names)
-        with suppress(OSError):
-            os.rmdir(folder)
-
-
 def remove_leftovers(folder: Path) -> None:
     """Remove temporary files and folders that a killed command left; one that still works holds its own locked."""
     with suppress(OSError):
-        for name in filter(_TEMPORARY.fullmatch, os.listdir(folder)):
+        for name in filter(TEMPORARY.fullmatch, os.listdir(folder)):
             if is_plain_file(folder / name) or is_plain_folder(folder / name):
                 with suppress(OSError):
                     _remove_unless_locked(folder / name)

@@ -27,10 +27,10 @@ from selex.errors import InputError, Note
 from selex.features.attention_crop import look_closer
 from selex.features.embed import embed
 from selex.features.saliency import gaze
-from selex.io import check_outside, first_line
+from selex.folders import cache_folder, check_outside
+from selex.io import first_line
 from selex.models.backbones import Backbone, load_backbone
 from selex.models.trunk import load_trained
-from selex.models.weights import cache_folder
 from selex.run import Run
 
 _TRAINED = "trained.safetensors"

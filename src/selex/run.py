@@ -13,7 +13,7 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,23 +27,13 @@ import pyarrow as pa
 from selex import __version__
 from selex.config import Config
 from selex.data.clusters import Columns, write_columns
+from selex.data.index import is_store
 from selex.data.parquet import read_parquet, write_parquet
+from selex.data.table import real_path
 from selex.errors import InputError
-from selex.io import (
-    check_outside,
-    first_line,
-    is_plain_file,
-    is_plain_folder,
-    is_vacant,
-    locked,
-    own_folder,
-    remove,
-    remove_folder,
-    remove_leftovers,
-    to_disk,
-    whole,
-    write_csv,
-)
+from selex.folders import check_outside, check_own_folder, is_vacant, own_folder, remove, remove_folder
+from selex.io import first_line, is_plain_file, is_plain_folder, locked, remove_leftovers, to_disk, whole, write_csv
+from selex.seal import is_sealed, seal
 
 FORMAT = 1
 """Changes when a run folder's files do, so that an older program does not misread a newer one."""
@@ -126,10 +116,21 @@ class Run:
         """The folder that the file names of the clusters table start from."""
         return Path(self._read_json(_CONFIG)["root"])
 
+    def image_paths(self, files: Sequence[str]) -> list[str]:
+        """Where images of the clusters table are; "" for one that only a run made here may name: outside its root."""
+        root = str(self.root)
+        paths = [real_path(root, file) for file in files]
+        if is_sealed(self._read_json(_CONFIG).get("seal"), root, self.clusters["file"].to_pylist()):
+            return paths
+        inside = os.path.join(os.path.realpath(root), "")
+        if f"{os.path.expanduser('~')}/".startswith(inside):  # no folder of photos: all that a user has is below it
+            return [""] * len(paths)
+        return [path if os.path.realpath(path).startswith(inside) else "" for path in paths]
+
     @property
     def complete(self) -> bool:
         """Whether there are results."""
-        return (self.folder / "clusters.parquet").exists()
+        return is_plain_file(self.folder / "clusters.parquet")
 
     @property
     def busy(self) -> bool:
@@ -173,16 +174,17 @@ class Run:
         """What was logged, one entry a step; a line that a crash cut short is left out."""
         path = self.folder / _METRICS
         entries = []
-        for line in path.read_text().splitlines() if path.exists() else []:
+        for line in path.read_text(errors="replace").splitlines() if is_plain_file(path) else []:
             with suppress(ValueError):
                 entries.append(json.loads(line))
-        return entries
+        return [entry for entry in entries if isinstance(entry, dict)]
 
     @property
     def store(self) -> Path | None:
-        """Where decoded images were kept when the run was last done; None for the cache, or if it is gone."""
+        """Where decoded images were kept when the run was last done; None for the cache, or if that is no store now."""
         places = [entry.get("store") for entry in self.metrics if entry.get("step") == "decode"]
-        return Path(places[-1]) if places and places[-1] and Path(places[-1]).is_dir() else None
+        place = places[-1] if places else None
+        return Path(place) if isinstance(place, str) and is_store(Path(place)) else None
 
     def log(self, **values: Any) -> None:
         """Add a line to `metrics.jsonl`."""
@@ -213,7 +215,8 @@ class Run:
             write_parquet(stage / "clusters.parquet", pa.table(columns))
             write_csv(stage / "skipped.csv", ["file", "reason"], skipped)
             (stage / "hierarchy.json").write_text(json.dumps(hierarchy, indent=1))
-            (stage / _CONFIG).write_text(json.dumps(_record(config, root), indent=1))
+            record = {**_record(config, root), "seal": seal(root, columns["file"])}
+            (stage / _CONFIG).write_text(json.dumps(record, indent=1))
             save_model(stage / _MODEL)
             for name in _FEATURE_FILES:
                 os.replace(self.features.with_name(name), stage / name)
@@ -250,6 +253,8 @@ class Run:
         if not (self.folder / _CONFIG).exists():
             with whole(self.folder / _CONFIG) as partial:
                 partial.write_text(json.dumps(_record(config, root), indent=1))
+        for name in (_STAGE, _MODEL, BOARD):
+            check_own_folder(self.folder / name)
         try:
             own_folder(self.work)
             remove_leftovers(self.folder)
@@ -326,14 +331,14 @@ class Run:
         remove_folder(self.work, [*_FEATURE_FILES, f"{EMBEDDINGS}.part", *checkpoints])
 
     def _require(self, name: str) -> None:
-        if not (self.folder / name).exists():
+        if not is_plain_file(self.folder / name):
             raise InputError(f"{self.folder}: has no results yet; run the same `selex discover` again to finish it")
 
     def _read_json(self, name: str) -> dict[str, Any]:
+        if not is_plain_file(self.folder / name):
+            raise InputError(f"{self.folder}: is not a run folder: it has no {name}")
         try:
             values: dict[str, Any] = json.loads((self.folder / name).read_text())
-        except FileNotFoundError:
-            raise InputError(f"{self.folder}: is not a run folder: it has no {name}") from None
         except (OSError, ValueError) as error:
             raise InputError(f"{self.folder / name}: cannot be read ({first_line(error)})") from None
         if not isinstance(values, dict):

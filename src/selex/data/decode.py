@@ -63,6 +63,15 @@ def decode(source: str | Image.Image, size: int, box: Box | None = None) -> Pixe
         raise explain(error) from error
 
 
+def is_image(path: str) -> bool:
+    """Whether a file is an image of a format that we read; only its beginning is looked at."""
+    try:
+        with Image.open(path, formats=FORMATS):
+            return True
+    except Exception:  # as above
+        return False
+
+
 def explain(error: Exception) -> Unreadable:
     """What a failure inside Pillow means for a person."""
     if isinstance(error, UnidentifiedImageError):

@@ -18,7 +18,7 @@ from selex.data.decode import Unreadable, decode
 from selex.data.index import DATA, INDEX, KIND, Index, is_store
 from selex.data.table import ImageTable
 from selex.errors import InputError, Note
-from selex.io import take_folder
+from selex.folders import MARK, take_folder
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -31,12 +31,12 @@ SAVE_EVERY = 5.0
 def locked(folder: Path) -> Iterator[None]:
     """Be the only one who writes to a store, after whoever does now; the folder is taken, or refused, as one."""
     take_folder(folder, KIND, is_store)
-    with io.locked(folder / io.MARK) as free:
+    with io.locked(folder / MARK) as free:
         if free:
             yield
             return
     warnings.warn(f"{folder}: waiting for another selex command that decodes into it", Note, stacklevel=2)
-    with io.locked(folder / io.MARK, wait=True):
+    with io.locked(folder / MARK, wait=True):
         yield
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from selex.io import is_marked, whole
+from selex.folders import is_marked
+from selex.io import whole
 
 Array = np.ndarray[Any, Any]
 

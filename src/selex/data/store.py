@@ -18,7 +18,7 @@ from selex.data.fill import Filler, locked
 from selex.data.index import DATA, KIND, Index, find, is_store, load_index
 from selex.data.table import ImageTable, Source
 from selex.errors import InputError
-from selex.io import check_folder
+from selex.folders import check_folder
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-import sys
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from selex.errors import InputError
+from selex.folders import cache_folder
 from selex.models.registry import BACKBONES
 from selex.models.sources import Source, Unavailable, check_digest, first_line
 
@@ -43,17 +43,6 @@ class WeightRow(NamedTuple):
     path: Path | None
     status: str
     """'here' or 'missing'; after checking: 'ok', 'unpinned', 'missing', or what is wrong."""
-
-
-def cache_folder() -> Path:
-    """Our folder in the platform's cache folder; `SELEX_CACHE` overrides it."""
-    if given := os.environ.get("SELEX_CACHE"):
-        return Path(given).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "selex"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "selex" / "Cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selex"
 
 
 def weight_folders() -> list[Path]:

@@ -125,10 +125,10 @@ def read_facts(run: Run) -> Facts:
     """Read a finished run; refuses one that is not finished, or whose files do not belong together."""
     table, model = _columns(run), load(run.folder)
     root, number = str(run.root), {name: cluster for cluster, name in enumerate(model.names)}
-    paths = [real_path(root, file) for file in table["file"]]
+    paths = run.image_paths(table["file"])
     return Facts(
         title=Path(run.config.photos).name.removesuffix(".csv").removesuffix(".parquet") or "images",
-        files=_shown(table["file"], paths),
+        files=_shown(table["file"], [real_path(root, file) for file in table["file"]]),
         paths=paths,
         clusters=_within(run, table["cluster"], len(model.names)),
         labelled=np.array(table["labelled"], dtype=bool),

@@ -45,13 +45,14 @@ def write_report(run: Run, out: Path, truth: Path | None = None, progress: Progr
     pictures = make_pictures(summary.facts, shown, summary.errors, progress)
     page = render(summary, pictures)
     if pictures.missing:
-        warnings.warn(f"{pictures.missing} of {len(pictures.large)} images {_GONE}", Note, stacklevel=2)
+        warnings.warn(f"{pictures.missing} of {len(pictures.large)} images {_why_grey(summary)}", Note, stacklevel=2)
     with whole(out) as partial:
         partial.write_text(page, encoding="utf-8", errors="replace")
     return out
 
 
 _GONE = "that the report shows could not be read and are grey: they have moved, or changed, since the run"
+_OUTSIDE = "that the report shows are grey: they are not below the run's folder of photos, and it was not made here"
 
 
 def render(summary: Summary, pictures: Pictures) -> str:
@@ -77,8 +78,12 @@ def render(summary: Summary, pictures: Pictures) -> str:
         limits={"cards": MOST_CARDS, "errors": MOST_ERRORS, "lines": _LINES, "leaves": _OPEN_LEAVES},
         icons_on_map=len(summary.categories) <= plane.ICONS,
         frame={"curves": curves, "plane": plane},
-        gone=_GONE,
+        gone=_why_grey(summary),
     )
+
+
+def _why_grey(summary: Summary) -> str:
+    return _OUTSIDE if "" in summary.facts.paths else _GONE
 
 
 def is_report(path: Path) -> bool:

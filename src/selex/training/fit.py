@@ -17,7 +17,7 @@ from selex.data.store import ImageStore
 from selex.data.table import ImageTable
 from selex.errors import InputError
 from selex.features.attention_crop import cut_to
-from selex.io import own_folder
+from selex.folders import own_folder
 from selex.models.backbones import Backbone
 from selex.predictor import load_backbone_for, place_for
 from selex.run import BOARD, Run

@@ -6,6 +6,7 @@ again, earlier decisions can still be understood.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from selex.errors import InputError
-from selex.io import first_line
+from selex.io import first_line, is_plain_file, last_bytes
 from selex.review.core.decisions import Decision
 from selex.review.core.results import Results
 from selex.review.core.timeline import Event, Timeline
@@ -21,6 +22,7 @@ from selex.review.core.timeline import Event, Timeline
 FILE = "review.sqlite"
 FORMAT = 1
 _OURS = 0x5E1EC5  # tells our files from other programs' SQLite files
+_NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")  # the end of such a journal, from SQLite's file format
 _WAIT = 5.0  # seconds to wait for another process to end its transaction
 _RECOVER = "; copy it, then try `sqlite3 review.sqlite .recover`, or move it elsewhere to begin anew"
 _ADVICE = {
@@ -42,16 +44,18 @@ class Ledger:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
+        self._check_files()
         with self._told():
             # several threads share the connection, one at a time: `Review` has the lock
             self._db = sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA synchronous = EXTRA")  # a decision is on the disk when its transaction ends
+            self._db.execute("PRAGMA trusted_schema = OFF")
             self._check()
 
     @classmethod
     def of(cls, folder: Path) -> Ledger | None:
         """The ledger of a run, if there is one."""
-        return cls(folder) if (folder / FILE).exists() else None
+        return cls(folder) if os.path.lexists(folder / FILE) else None
 
     def close(self) -> None:
         """Let go of the file."""
@@ -135,6 +139,19 @@ class Ledger:
         except BaseException:
             self._db.close()
             raise
+
+    def _check_files(self) -> None:
+        """Refuse what SQLite would follow out of the folder: links, and a journal that names another file.
+
+        SQLite deletes the file that a journal of several databases names. Ours is one database, and names none.
+        """
+        for suffix in ("", "-journal", "-wal", "-shm"):
+            path = self.path.with_name(FILE + suffix)
+            if os.path.lexists(path) and not is_plain_file(path):
+                raise InputError(f"{path}: is not a file of `selex review`, but a link or a folder; remove it")
+        journal = self.path.with_name(f"{FILE}-journal")
+        if is_plain_file(journal) and last_bytes(journal, 8) == _NAMES_ANOTHER:
+            raise InputError(f"{journal}: names another file, as no journal of `selex review` does; remove it")
 
     def _signature(self) -> tuple[int, int, int]:
         """Whose file it is, of which version, and how much is in it."""

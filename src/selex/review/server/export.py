@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from selex.data.spelling import spell
 from selex.errors import InputError
 from selex.export import FORMATS, export
+from selex.folders import own_folder
 from selex.review.core.decisions import Refused
 from selex.review.core.outcome import corrected
 from selex.review.core.session import Review
@@ -21,7 +23,7 @@ def write_export(review: Review, to: str) -> Written:
     """Write the state in one of the formats of `selex export`, beside earlier exports."""
     folder = review.run.folder / FOLDER
     try:
-        folder.mkdir(exist_ok=True)
+        own_folder(folder)
     except OSError as error:
         raise InputError(f"{folder}: cannot be made ({error.strerror})") from None
     with review.steady():
@@ -37,7 +39,7 @@ def _new(folder: Path, stem: str, ending: str) -> Path:
     """A name that nothing has yet."""
     assert stem.rpartition("-")[0] in FORMATS
     path, number = folder / f"{stem}{ending}", 1
-    while path.exists():
+    while os.path.lexists(path):
         number += 1
         path = folder / f"{stem}-{number}{ending}"
     return path

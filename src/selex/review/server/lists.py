@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from selex.data.table import real_path
 from selex.review.core.decisions import Refused
+from selex.run import Run
 
 Array = np.ndarray[Any, Any]
 
@@ -18,12 +18,14 @@ class Gone(Refused):
     """There is no such category or image."""
 
 
-def gone_photos(root: str, files: list[str]) -> str | None:
-    """What to say if photos are not where they were; a sample is looked for."""
-    sample = files[:: max(1, len(files) // 200)]
-    gone = sum(not os.path.exists(real_path(root, file)) for file in sample)
+def gone_photos(run: Run, files: list[str]) -> str | None:
+    """What to say if photos are not where they were, or are not shown; a sample is looked for."""
+    sample, root = run.image_paths(files[:: max(1, len(files) // 200)]), run.root
+    gone = sum(not os.path.exists(path) for path in sample)
     if not gone:
         return None
+    if "" in sample:
+        return f"The run was not made here: grey squares stand for images that are not below {root}."
     part = "The photos are" if gone == len(sample) else "Some photos are"
     return f"{part} not where they were when the run was made ({root}): grey squares stand for them."
 

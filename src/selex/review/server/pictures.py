@@ -10,7 +10,6 @@ from collections.abc import Callable
 from fastapi import FastAPI
 from starlette.responses import Response
 
-from selex.data.table import real_path
 from selex.data.thumbnails import picture, thumbnail
 from selex.review.core.session import Review
 
@@ -24,7 +23,7 @@ class Pictures:
 
     def __init__(self, review: Review) -> None:
         self._review = review
-        self._known: tuple[int, str, list[str]] = (0, "", [])  # round, root and files, changed as one
+        self._known: tuple[int, list[str]] = (0, [])  # round and paths, changed as one
         self._small: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -51,10 +50,11 @@ class Pictures:
         """Where an image is; None if there is none, or if it is asked for by a page of another round."""
         if self._review.round != self._known[0]:
             with self._review.steady():
-                self._known = self._review.round, str(self._review.run.root), self._review.results.files
-        number, root, files = self._known
-        there = 0 <= row < len(files) and of_round in (None, number)
-        return real_path(root, files[row]) if there else None
+                review = self._review
+                self._known = review.round, review.run.image_paths(review.results.files)
+        number, paths = self._known
+        there = 0 <= row < len(paths) and of_round in (None, number)
+        return paths[row] if there else None
 
     def _thumbnail(self, path: str) -> bytes:
         try:

@@ -197,7 +197,7 @@ class Views:
         self._by_confidence = np.argsort(-review.results.confidence, kind="stable")
         self._lower = [file.casefold() for file in review.results.files]
         self._space, self._tree = Space(review), Tree(review.run.hierarchy)
-        self.note = gone_photos(str(review.run.root), review.results.files)
+        self.note = gone_photos(review.run, review.results.files)
 
     @property
     def _names(self) -> list[str]:

@@ -1,0 +1,99 @@
+"""Folders that are ours: taken when new or empty, marked, and cleared by exact names; nobody else's is touched."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from selex.errors import InputError
+from selex.io import TEMPORARY, is_plain_file, is_plain_folder, remove_leftovers, whole
+
+MARK = ".selex"
+"""The file that says that a folder is ours, and what it holds."""
+
+
+def cache_folder() -> Path:
+    """Our folder in the platform's cache folder; `SELEX_CACHE` overrides it."""
+    if given := os.environ.get("SELEX_CACHE"):
+        return Path(given).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "selex"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "selex" / "Cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selex"
+
+
+def take_folder(path: Path, kind: str, is_ours: Callable[[Path], bool] = lambda path: False) -> None:
+    """Make a folder ours, or refuse: it must be new, empty, or marked as one of this kind (or be ours by `is_ours`)."""
+    check_folder(path, kind, is_ours)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be made ({error.strerror})") from None
+    if not is_marked(path, kind):
+        with whole(path / MARK) as partial:
+            partial.write_text(f"selex {kind}\nThis folder is written by selex: keep nothing of your own in it.\n")
+
+
+def check_folder(path: Path, kind: str, is_ours: Callable[[Path], bool] = lambda path: False) -> None:
+    """Refuse a folder that `take_folder` would refuse, and change nothing."""
+    if os.path.lexists(path) and not path.is_dir():
+        raise InputError(f"{path}: is a file; give a folder")
+    if not (is_vacant(path) or is_marked(path, kind) or is_ours(path)):
+        raise InputError(f"{path}: is not empty and not a selex {kind}; give a new folder (what is there stays)")
+
+
+def check_outside(path: Path, photos: Any, option: str) -> None:
+    """Refuse a place that is the folder of photos, or in it: photos are only read."""
+    folder = isinstance(photos, (str, os.PathLike)) and os.fspath(photos) and os.path.isdir(photos)
+    if folder and path.resolve().is_relative_to(Path(photos).resolve()):
+        raise InputError(f"{path}: lies among the photos, which are only read; choose {option} outside {photos}")
+
+
+def is_vacant(path: Path) -> bool:
+    """Whether a folder is not there yet or has nothing in it, but for temporary files of ours."""
+    try:
+        return not path.is_dir() or all(TEMPORARY.fullmatch(name) for name in os.listdir(path))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def is_marked(path: Path, kind: str) -> bool:
+    """Whether a folder has our mark for this kind of content."""
+    if not is_plain_file(path / MARK):
+        return False
+    with (path / MARK).open("rb") as file:
+        return file.readline(100) == f"selex {kind}\n".encode()
+
+
+def own_folder(path: Path) -> None:
+    """Make a folder of ours inside another, unless it is there; a link in its place is refused, not followed."""
+    check_own_folder(path)
+    with suppress(FileExistsError):
+        os.mkdir(path)
+
+
+def check_own_folder(path: Path) -> None:
+    """Refuse what is in the place of a folder of ours and is none."""
+    if os.path.lexists(path) and not is_plain_folder(path):
+        raise InputError(f"{path}: selex keeps a folder there; what is there is none, remove it")
+
+
+def remove(folder: Path, names: Iterable[str]) -> None:
+    """Remove files of ours by their exact names, and what killed commands left."""
+    remove_leftovers(folder)
+    for name in names:
+        with suppress(FileNotFoundError, IsADirectoryError):
+            os.unlink(folder / name)
+
+
+def remove_folder(folder: Path, names: Iterable[str]) -> None:
+    """Remove a folder of ours with the files of these names; it stays if there is anything else in it."""
+    if is_plain_folder(folder):
+        remove(folder, names)
+        with suppress(OSError):
+            os.rmdir(folder)
