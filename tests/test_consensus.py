@@ -35,7 +35,7 @@ def test_pairs_that_runs_agree_on_are_right_more_often_than_those_of_one_run():
 
 
 def test_shares_are_what_counting_gives_and_labelled_rows_are_exact():
-    x, truth, labels = overlapping()
+    x, _truth, labels = overlapping()
     runs = agreement_runs(x, labels, 16, 5, rng=0)
     share = agreement(torch.from_numpy(runs)[:, :30]).numpy()
     for i in range(30):
@@ -48,7 +48,8 @@ def test_shares_are_what_counting_gives_and_labelled_rows_are_exact():
 def test_runs_are_labels_of_every_row_and_the_seed_decides_them():
     x, _, labels = overlapping()
     runs = agreement_runs(x, labels, 16, 3, rng=7)
-    assert runs.shape == (3, len(x)) and runs.dtype == np.int32
+    assert runs.shape == (3, len(x))
+    assert runs.dtype == np.int32
     assert all(len(np.unique(one)) == 16 for one in runs)
     assert (runs[:, labels != -1] == labels[labels != -1]).all()
     np.testing.assert_array_equal(runs, agreement_runs(x, labels, 16, 3, rng=7))
@@ -58,7 +59,8 @@ def test_runs_are_labels_of_every_row_and_the_seed_decides_them():
 def test_a_tensor_gives_a_tensor_with_the_same_runs():
     x, _, labels = overlapping()
     found = agreement_runs(torch.from_numpy(x), torch.from_numpy(labels), 16, 2, rng=7)
-    assert isinstance(found, torch.Tensor) and found.dtype == torch.int32
+    assert isinstance(found, torch.Tensor)
+    assert found.dtype == torch.int32
     np.testing.assert_array_equal(found.numpy(), agreement_runs(x, labels, 16, 2, rng=7))
 
 
