@@ -144,20 +144,24 @@ class Problem:
 
     def solve(self, rng: np.random.Generator) -> tuple[Level, float]:
         """One run from new seeds: the level, and the score by which restarts are compared (lower is better)."""
-        centers = self.seed(rng)
-        if not len(self.free_index):
-            labels, n_iter, before = self.free_index, 0, None
-        else:
+        centers, refined, before = self.seed(rng), 0, None
+        if len(self.free_index):
             centers, refined, before = self.refine(centers)
-            centers, labels, n_iter = self.finish(centers)
-            n_iter += refined
+        level = self.ended(centers, refined)
+        score = level.inertia if before is None or self.settings.variant.scoring == "final" else before
+        return level, score
+
+    def ended(self, centers: Tensor, n_iter: int = 0) -> Level:
+        """The level that stage 3 reaches from these centres, after so many iterations before it."""
+        labels = self.free_index
+        if len(labels):
+            centers, labels, finished = self.finish(centers)
+            n_iter += finished
         everywhere = self.known.clone()
         everywhere[self.free_index] = labels
         # worked out from differences: the distances above lose digits where clusters are tight
         own = [self.free.distances_to_own(centers, labels), self.held.distances_to_own(centers, self.held_labels)]
-        inertia = float(torch.cat(own).sum(dtype=torch.float64))
-        score = inertia if before is None or self.settings.variant.scoring == "final" else before
-        return Level(everywhere, centers, self.n_known, inertia, n_iter), score
+        return Level(everywhere, centers, self.n_known, float(torch.cat(own).sum(dtype=torch.float64)), n_iter)
 
     def seed(self, rng: np.random.Generator) -> Tensor:
         """Stage 1: means of labelled rows for known clusters, drawn rows for novel ones."""

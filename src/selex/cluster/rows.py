@@ -133,16 +133,20 @@ class Rows:
             out[part] = (x - centers[labels[part]]).square_().sum(1)
         return out
 
-    def sums(self, labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Sum of the rows of each cluster, `(k, d)`, and their number, `(k,)`. Always adds in the same order."""
+    def sums(self, labels: Tensor, k: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Sum of the rows of each cluster, `(k, d)`, and their number, `(k,)`. Always adds in the same order.
+
+        With `weights`, `(n,)`, each row counts in the sum by its own.
+        """
         total = torch.zeros(k, self.d, dtype=self.dtype, device=self.device)
         on_cpu = self.device.type == "cpu"
         for part, x in self.blocks(0 if on_cpu else k):
             if on_cpu:
-                total.index_add_(0, labels[part], x)
+                total.index_add_(0, labels[part], x if weights is None else x * weights[part, None])
             else:  # on a GPU index_add_ adds in whatever order threads arrive; a product with one-hot rows does not
                 one_hot = torch.zeros(k, len(x), dtype=self.dtype, device=self.device)
-                total.addmm_(one_hot.scatter_(0, labels[None, part], 1), x)
+                times = one_hot.new_ones(1, 1).expand(1, len(x)) if weights is None else weights[None, part]
+                total.addmm_(one_hot.scatter_(0, labels[None, part], times), x)
         return total, count(labels, k)
 
     def _mean(self) -> Tensor:

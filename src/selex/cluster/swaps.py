@@ -1,0 +1,190 @@
+"""Better minima: novel centres that hardly matter are dropped, clusters that hold two are split.
+
+k-means moves a centre a little at a time: one centre too many here and one too few there is a minimum it never leaves.
+A swap drops a novel centre where the second-nearest serves its rows nearly as well, and puts it where a cluster falls
+into two. Shapes: n free rows, d dimensions, k clusters; centres in centred coordinates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from selex.cluster.kmeans import Problem
+from selex.cluster.rows import Rows, count
+from selex.types import Level
+
+SIGNIFICANT = 1.1
+"""What a split must gain for each 1 that the drop costs: nearly equal trades merge and split categories at random."""
+_ROUNDS = 20  # of swaps, at most
+_POWER = 4  # iterations towards the direction in which a cluster is widest
+_HALVES = 4  # iterations of 2-means in every cluster
+
+
+@dataclass(frozen=True)
+class Swaps:
+    """Novel clusters to drop, and clusters to split in their place, the best pair first.
+
+    Attributes:
+        dropped: the cluster whose centre moves, `(m,)`.
+        centers: where it goes, `(m, d)`.
+        split: the cluster it takes rows from, `(m,)`.
+        others: where the centre of that one goes, `(m, d)`.
+        gains: by how much the inertia falls before anything is refined, `(m,)`.
+    """
+
+    dropped: Tensor
+    centers: Tensor
+    split: Tensor
+    others: Tensor
+    gains: Tensor
+
+    def first(self, m: int) -> Swaps:
+        """The m best pairs."""
+        return Swaps(*(values[:m] for values in (self.dropped, self.centers, self.split, self.others, self.gains)))
+
+
+def swapped(problem: Problem, level: Level, significant: float = SIGNIFICANT) -> Level:
+    """The level after all swaps that lower its inertia significantly; never one of a higher inertia.
+
+    Many at a time, half as many after each time that they fall short of what they promised.
+
+    Args:
+        problem: what was clustered.
+        level: where to start, as `problem.solve` gives it: in centred coordinates.
+        significant: what a split must gain for each 1 that the drop costs.
+    """
+    most = problem.k
+    for _ in range(_ROUNDS if len(problem.free_index) else 0):
+        swaps = find_swaps(problem, level, significant)
+        swaps = swaps.first(min(most, len(swaps.gains)))
+        most = len(swaps.gains)
+        if not most:
+            break
+        tried = _after(problem, level, swaps)
+        if level.inertia - tried.inertia > max(0.0, float(swaps.gains.sum()) / 2):
+            level = tried
+        else:
+            most //= 2
+    return level
+
+
+def find_swaps(problem: Problem, level: Level, significant: float) -> Swaps:
+    """Pairs of a novel cluster to drop and a cluster to split that lower the inertia significantly."""
+    centers = torch.as_tensor(level.centers)
+    labels = torch.as_tensor(level.labels)[problem.free_index]
+    costs, heirs = _costs(problem, centers, labels)
+    gains, mine, new = _splits(problem, labels)
+    dropped, split = _pairs(costs, heirs, gains, significant)
+    return Swaps(dropped, new[split], split, mine[split], gains[split] - costs[dropped])
+
+
+def _after(problem: Problem, level: Level, swaps: Swaps) -> Level:
+    """The level from the centres that these swaps leave, refined."""
+    centers = torch.as_tensor(level.centers).clone()
+    centers[swaps.split] = swaps.others
+    centers[swaps.dropped] = swaps.centers
+    found = problem.ended(centers)
+    return replace(found, n_iter=found.n_iter + level.n_iter)
+
+
+def _costs(problem: Problem, centers: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """What the inertia rises by without each cluster, `(k,)`, at most, infinite for known ones; and their heirs.
+
+    Either every row goes to its second-nearest centre, or all go to the cluster's heir, whose centre moves (Ward).
+    """
+    k = problem.k
+    second, more = _runners_up(problem.free, centers, labels)
+    costs = torch.bincount(labels, more.double(), minlength=k)
+    moves, often = torch.unique(labels * k + second, return_counts=True)
+    moves = moves[torch.argsort(often, stable=True)]  # the last of a cluster is where most of it goes
+    heir_of = dict(zip((moves // k).tolist(), (moves % k).tolist(), strict=True))
+    heirs = torch.tensor([heir_of.get(cluster, cluster) for cluster in range(k)], device=labels.device)
+    sizes = (problem.counts + count(labels, k)).double()
+    merged = _between(sizes, sizes[heirs], centers, centers[heirs])
+    costs = torch.minimum(costs, merged)
+    costs[: problem.n_known] = torch.inf
+    return costs, heirs
+
+
+def _between(sizes: Tensor, others: Tensor, centers: Tensor, other_centers: Tensor) -> Tensor:
+    """What the inertia differs by between two clusters and both in one."""
+    return sizes * others / (sizes + others).clamp(min=1) * (centers - other_centers).double().square().sum(1)
+
+
+def _runners_up(rows: Rows, centers: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The nearest other cluster of every row, and by how much its squared distance is longer."""
+    second, more = [], []
+    squares = (centers * centers).sum(1)
+    for part, x in rows.blocks(2 * len(centers)):
+        to_all, own = torch.addmm(squares, x, centers.T, alpha=-2), labels[part, None]
+        mine = to_all.gather(1, own)[:, 0]
+        longer, other = to_all.scatter_(1, own, torch.inf).min(1)
+        second.append(other)
+        more.append((longer - mine).clamp_(min=0))
+    return torch.cat(second), torch.cat(more)
+
+
+def _splits(problem: Problem, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """2-means in every cluster at once: what each gains, `(k,)`, its centre after it and the new one's, `(k, d)`.
+
+    Labelled rows stay with the first. The start is either side of the direction in which a cluster is widest.
+    """
+    rows, k = problem.free, problem.k
+    new_side = _widest(problem, labels) > 0
+    for _ in range(_HALVES):
+        sums, counts = rows.sums(labels + k * new_side, 2 * k)
+        sums[:k] += problem.mass
+        counts[:k] += problem.counts
+        mine, new = (sums / counts.clamp(min=1)[:, None]).split(k)
+        new_side = _nearer(rows, labels, mine, new)
+    return _between(*counts.double().split(k), mine, new), mine, new
+
+
+def _widest(problem: Problem, labels: Tensor) -> Tensor:
+    """Where each row lies along the direction in which its cluster is widest, 0 at the mean; labelled rows below."""
+    rows, k = problem.free, problem.k
+    sums, counts = rows.sums(labels, k)
+    means = sums / counts.clamp(min=1)[:, None]
+    along = rows.distances_to_own(means, labels)  # to start with: the far rows less the near ones
+    along = along - (torch.bincount(labels, along, minlength=k) / counts.clamp(min=1))[labels].to(along)
+    for _ in range(_POWER):
+        direction = normalize(rows.sums(labels, k, along)[0], dim=1)
+        along = _dot(rows, labels, direction) - (means * direction).sum(1)[labels]
+    towards_labelled = ((problem.mass - problem.counts[:, None] * means) * direction).sum(1) > 0
+    return torch.where(towards_labelled[labels], -along, along)
+
+
+def _nearer(rows: Rows, labels: Tensor, mine: Tensor, new: Tensor) -> Tensor:
+    """Whether each row is nearer to the new centre of its cluster than to the first."""
+    middle = ((new * new).sum(1) - (mine * mine).sum(1)) / 2
+    return _dot(rows, labels, new - mine) > middle[labels]
+
+
+def _dot(rows: Rows, labels: Tensor, directions: Tensor) -> Tensor:
+    """Product of each row with the direction of its cluster."""
+    return torch.cat([(x * directions[labels[part]]).sum(1) for part, x in rows.blocks(rows.d)])
+
+
+def _pairs(costs: Tensor, heirs: Tensor, gains: Tensor, significant: float) -> tuple[Tensor, Tensor]:
+    """The cheapest to drop with the best to split, the next with the next, as long as it pays.
+
+    A cluster that is to get the rows of a dropped one is not dropped itself, nor is one that is split.
+    """
+    cost, gain, heir = costs.tolist(), gains.tolist(), heirs.tolist()
+    splits = iter(gains.argsort(descending=True, stable=True).tolist())
+    pairs: dict[int, int] = {}
+    kept: set[int] = set()
+    for dropped in costs.argsort(stable=True).tolist():
+        if dropped in kept:
+            continue
+        split = next((one for one in splits if one not in pairs and one != dropped), None)
+        if split is None or not gain[split] > significant * cost[dropped]:
+            break
+        pairs[dropped] = split
+        kept |= {split, heir[dropped]}
+    found = torch.tensor([*pairs.items()], dtype=torch.long, device=costs.device).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
