@@ -412,13 +412,13 @@ WRONG = {
 def test_the_schema_says_which_errors_there_are(client, folder, route):
     method, path = route
     described = schema_of()["paths"][path][method]["responses"]
-    for given, status in WRONG[route]:
+    for values, status in WRONG[route]:
         if method == "get":
-            answer = client.get(path.format_map({key: str(value) for key, value in given.items()}), params=given)
+            answer = client.get(path.format_map({key: str(value) for key, value in values.items()}), params=values)
         else:
-            kept = {"content-type": "application/json"} | given.get("headers", {})
-            answer = client.post(path, **given | {"headers": kept})
-        assert answer.status_code == status, (given, answer.text)
+            kept = {"content-type": "application/json"} | values.get("headers", {})
+            answer = client.post(path, **values | {"headers": kept})
+        assert answer.status_code == status, (values, answer.text)
         (kind,) = described[str(status)]["content"]
         assert answer.headers["content-type"].startswith(kind)
     (folder / "clusters.parquet").unlink()

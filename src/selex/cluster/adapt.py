@@ -1,0 +1,126 @@
+"""A linear map under which rows that many clusterings agree on come together: training, on features as they are.
+
+A third of the pairs that share a cluster do not belong together; of the pairs that most of many quick clusterings put
+together, one in ten. With these as positives a linear map is trained by the supervised contrastive loss, starting from
+the identity; the agreement is then taken again, and the map trained anew. n rows, d dims, b rows of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from selex.cluster.consensus import agreement, agreement_runs
+from selex.cluster.rows import DEFAULT_MEMORY
+from selex.cluster.whiten import Whitener
+from selex.errors import InputError
+
+ROUNDS = 2
+"""How often the agreement is taken, and the map trained by it."""
+RUNS = 20
+"""Clusterings that vote."""
+AGREED = 0.7
+"""Share of the votes from which on two rows are a positive pair."""
+EPOCHS, BATCH, LR, TEMPERATURE, DROPOUT = 30, 1024, 1e-3, 0.1, 0.2
+FEWEST_STEPS, MOST_STEPS = 150, 3000
+"""Steps of a round for few rows, and for many: the map has `d × d` numbers either way."""
+
+
+def adapt(
+    features: Any,
+    labels: Any,
+    n_clusters: int,
+    whitener: Whitener | None = None,
+    *,
+    balanced: bool = True,
+    rng: np.random.Generator | int | None = None,
+    memory: int = DEFAULT_MEMORY,
+    progress: Callable[[int, int], None] | None = None,
+) -> Whitener:
+    """What whitens features and then maps them so that rows of one category come together, as one linear map.
+
+    Args:
+        features: `n × d` features: numpy (memory-mapped too) or torch on any device.
+        labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
+        n_clusters: K, known and novel together.
+        whitener: what whitens them; None takes them as they are, L2-normalised.
+        balanced: limit the sizes of the clusters that vote.
+        rng: generator or seed.
+        memory: bytes that temporaries may take.
+        progress: called before each epoch with the epochs done and the epochs in all.
+
+    Returns:
+        The map, of the same kind as the whitener: rows in, L2-normalised rows out.
+    """
+    generator = np.random.default_rng(rng)
+    whitened = whitener(features) if whitener else features
+    rows = normalize(torch.as_tensor(whitened).float(), dim=1)
+    known = None if labels is None else torch.as_tensor(labels).to(rows.device)
+    matrix = torch.eye(rows.shape[1], device=rows.device)
+    for turn in range(ROUNDS):
+        mapped = normalize(rows @ matrix, dim=1)
+        runs = agreement_runs(mapped, known, n_clusters, RUNS, balanced=balanced, rng=generator, memory=memory)
+        matrix = _train(rows, runs, generator, _after(progress, turn * EPOCHS))
+    if whitener is None:
+        return Whitener(torch.zeros_like(matrix[0]), matrix)
+    return Whitener(whitener.mean, whitener.matrix.to(matrix) @ matrix)  # rows are normalised once, after both
+
+
+def _train(rows: Tensor, runs: Tensor, rng: np.random.Generator, progress: Callable[[int], None]) -> Tensor:
+    """The map `(d, d)` of one round, from the identity on."""
+    n, d = rows.shape
+    batch = min(BATCH, n)
+    per_epoch = min(max(n // batch, FEWEST_STEPS // EPOCHS), MOST_STEPS // EPOCHS)
+    draws = torch.Generator().manual_seed(int(rng.integers(1 << 62)))  # on the CPU: the same for every device
+    matrix = torch.eye(d, device=rows.device, requires_grad=True)
+    optimizer = torch.optim.Adam([matrix], lr=LR)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
+    for epoch in range(EPOCHS):
+        progress(epoch)
+        for _ in range(per_epoch):
+            drawn = torch.randperm(n, generator=draws)[:batch].to(rows.device)
+            kept = (torch.rand(2 * batch, d, generator=draws) >= DROPOUT).to(rows.device)
+            views = normalize((rows[drawn].repeat(2, 1) * kept) @ matrix, dim=1)
+            loss = weighted_contrastive(views, positives(runs[:, drawn]).repeat(2, 2), TEMPERATURE)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        schedule.step()
+    return matrix.detach()
+
+
+def _after(progress: Callable[[int, int], None] | None, done: int) -> Callable[[int], None]:
+    """Progress of one round, as that of all."""
+    return lambda epoch: progress(done + epoch, ROUNDS * EPOCHS) if progress else None
+
+
+def weighted_contrastive(embeddings: Tensor, weights: Tensor, temperature: float) -> Tensor:
+    """Rows attract each other by the weight of their pair: the supervised contrastive loss with soft positives.
+
+    Args:
+        embeddings: `b × d` rows, L2-normalised.
+        weights: `b × b`, 0 for a negative pair; entries of rows with themselves are not read.
+        temperature: cosines are divided by it.
+
+    Returns:
+        The mean over rows of `-Σ_j w_ij log p_ij / Σ_j w_ij`, `p` the softmax over all other rows. A row without a
+        positive adds 0.
+    """
+    if weights.shape != (len(embeddings), len(embeddings)):
+        raise InputError(f"weights must be {len(embeddings)} × {len(embeddings)}, not of shape {tuple(weights.shape)}")
+    own = torch.eye(len(embeddings), dtype=torch.bool, device=embeddings.device)
+    cosines = embeddings @ embeddings.T / temperature
+    log_shares = cosines.masked_fill(own, torch.finfo(cosines.dtype).min).log_softmax(1)
+    wanted = weights.masked_fill(own, 0)
+    return -((wanted * log_shares).sum(1) / wanted.sum(1).clamp(min=1e-12)).mean()
+
+
+def positives(runs: Tensor) -> Tensor:
+    """How far each two rows, `(r, b)` clusters in r runs, are a positive pair: their agreement where it is enough."""
+    share = agreement(runs)
+    return share.where(share >= AGREED, 0)
