@@ -139,9 +139,10 @@ def _splits(problem: Problem, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         sums, counts = rows.sums(labels + k * new_side, 2 * k)
         sums[:k] += problem.mass
         counts[:k] += problem.counts
-        mine, new = (sums / counts.clamp(min=1)[:, None]).split(k)
+        mine, new = torch.split(sums / counts.clamp(min=1)[:, None], k)
         new_side = _nearer(rows, labels, mine, new)
-    return _between(*counts.double().split(k), mine, new), mine, new
+    first, second = torch.split(counts.double(), k)
+    return _between(first, second, mine, new), mine, new
 
 
 def _widest(problem: Problem, labels: Tensor) -> Tensor:

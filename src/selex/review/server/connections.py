@@ -36,11 +36,14 @@ class Connection(H11Protocol):
     def resume_writing(self) -> None:
         """It is taken again."""
         super().resume_writing()
-        self._going = _cancelled(self._going)
+        _cancel(self._going)
+        self._going = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
-        self._coming, self._going = _cancelled(self._coming), _cancelled(self._going)
+        for timer in (self._coming, self._going):
+            _cancel(timer)
+        self._coming = self._going = None
         super().connection_lost(exc)
 
     @property
@@ -50,7 +53,8 @@ class Connection(H11Protocol):
 
     def _watch(self) -> None:
         if self.answering or self.transport.is_closing():
-            self._coming = _cancelled(self._coming)
+            _cancel(self._coming)
+            self._coming = None
         elif self._coming is None:
             self._coming = self.loop.call_later(SECONDS, self.transport.abort)
 
@@ -61,6 +65,6 @@ class Connection(H11Protocol):
             min((other for other in others if not other.answering), key=lambda other: other.since).transport.abort()
 
 
-def _cancelled(timer: asyncio.TimerHandle | None) -> None:
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
     if timer is not None:
         timer.cancel()
