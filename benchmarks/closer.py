@@ -29,10 +29,10 @@ SEEDS = 6
 
 def looks(root: Path, backbone: str, crop: int | None, device: str) -> dict[str, np.ndarray]:
     """Features of all images in three ways."""
-    network, config = load_backbone_for(Config(photos=str(root), backbone=backbone, crop=crop), device)
+    network, config = load_backbone_for(Config.of(str(root), backbone=backbone, crop=crop), device)
     table = own_dataset(root / "labels.csv").table
-    folder = store_folder(table.root, config.size or 0)
-    whole = ImageStore.build(table, folder, size=config.size or 0, strict=True)
+    folder = store_folder(table.root, config.data.size or 0)
+    whole = ImageStore.build(table, folder, size=config.data.size or 0, strict=True)
     close = look_closer(network, whole, folder, device=device, progress=True)
     place = torch.device(device)
     one, two = (embed(network, to_device(images, place), device=device, progress=True) for images in (whole, close))

@@ -30,7 +30,7 @@ def main(root: Path, backbone: str, crop: int | None, device: str, out: Path | N
     k, labels = len(data.classes), np.asarray(data.table.labels)
     free, novel = labels < 0, ~data.known
     with tempfile.TemporaryDirectory() as folder:
-        config = Config(str(root), categories=k, backbone=backbone, crop=crop, levels=1, restarts=1, sizes="paper")
+        config = Config.of(str(root), categories=k, backbone=backbone, crop=crop, levels=1, restarts=1, refine="none")
         run = discover(config, Path(folder) / "run", photos=data.table, device=device, progress=True)
         features = np.array(run.embeddings)
     results: list[dict[str, object]] = []

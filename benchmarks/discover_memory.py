@@ -30,7 +30,7 @@ def write_images(folder: Path, n: int) -> None:
 def peak(folder: str) -> None:
     """Run in a process of its own: prints the most memory it had, in GB, and the seconds it took."""
     start = time.perf_counter()
-    config = Config(f"{folder}/photos", categories=100, backbone="pixels", restarts=1)
+    config = Config.of(f"{folder}/photos", categories=100, backbone="pixels", restarts=1)
     discover(config, f"{folder}/run", store=f"{folder}/store")
     high = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
     print(round(high / 2**20, 2), round(time.perf_counter() - start, 1))

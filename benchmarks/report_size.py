@@ -18,6 +18,8 @@ from PIL import Image
 
 from common import embeddings, half_labelled, save
 from selex import Config, Hierarchy, Level, Run
+from selex.cluster.maps import FeatureMaps
+from selex.cluster.pipeline import FittedClusters, calibrated
 from selex.discovery import publish
 from selex.report.html import write_report
 from selex.report.pictures import choose_format
@@ -63,7 +65,7 @@ def make_run(folder: Path, n: int, k: int, photos: int = N_PHOTOS, dims: int = 3
     files = make_photos(folder / "photos", photos)
     features, truth = embeddings(n, dims, k, "cpu")
     labels = half_labelled(truth, k // 2).numpy()
-    config = Config(str(folder / "photos"), categories=k, backbone="pixels")
+    config = Config.of(str(folder / "photos"), categories=k, backbone="pixels")
     table = SimpleNamespace(
         files=[files[row % photos] for row in range(n)],
         labels=labels,
@@ -72,11 +74,12 @@ def make_run(folder: Path, n: int, k: int, photos: int = N_PHOTOS, dims: int = 3
         root=str(folder / "photos"),
     )
     images = SimpleNamespace(table=table, size=256, skipped=[])
-    backbone = SimpleNamespace(fingerprint=lambda: "made up", crop=224)
+    backbone = SimpleNamespace(fingerprint=lambda: "made up", crop=224, name="pixels")
+    found = FittedClusters(make_levels(features, truth, k), FeatureMaps(), "none")
     with Run.create(folder / "run", config, table.root) as run:
         np.save(run.features, features.numpy())
         run.features.with_name("embeddings.npy.json").write_text("{}")
-        publish(run, config, images, features, make_levels(features, truth, k), backbone, None)  # type: ignore[arg-type]
+        publish(run, config, images, calibrated(found, features, labels), backbone)  # type: ignore[arg-type]
     return run
 
 

@@ -51,7 +51,7 @@ def make_run(folder: Path, n: int, k: int, d: int) -> None:
         "distance": rng.random(n).tolist(),
         **{f"level_{i}": values.tolist() for i, values in enumerate(at_levels, 1)},
     }
-    config = Config(str(folder / "photos"), categories=k)
+    config = Config.of(str(folder / "photos"), categories=k)
     with Run.create(folder / "run", config, str(folder / "photos")) as run:
         np.save(run.features, features.numpy())
         run.features.with_name(run.features.name + ".json").write_text("{}")

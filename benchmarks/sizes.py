@@ -18,14 +18,14 @@ import torch
 from common import columns_of, labels_for, photo_arguments, save
 from selex import Config, bssk, split_accuracy
 from selex.bench.runner import own_dataset
-from selex.cluster.holdout import choose_sizes
+from selex.cluster.holdout import select_refinement
 from selex.cluster.refine import soften
 from selex.cluster.whiten import fit_whitener
 from selex.data.crops import to_device
 from selex.data.store import ImageStore
 from selex.features.embed import embed
 from selex.predictor import load_backbone_for, store_folder
-from selex.types import SIZES
+from selex.types import REFINEMENTS
 
 SEEDS = 4
 TAIL = 10.0
@@ -56,10 +56,10 @@ CASES = (
 
 
 def features_of(root: Path, backbone: str, crop: int | None, device: str) -> np.ndarray:
-    network, config = load_backbone_for(Config(photos=str(root), backbone=backbone, crop=crop), device)
+    network, config = load_backbone_for(Config.of(str(root), backbone=backbone, crop=crop), device)
     table = own_dataset(root / "labels.csv").table
-    folder = store_folder(table.root, config.size or 0)
-    images = ImageStore.build(table, folder, size=config.size or 0, strict=True, progress=True)
+    folder = store_folder(table.root, config.data.size or 0)
+    images = ImageStore.build(table, folder, size=config.data.size or 0, strict=True, progress=True)
     return np.asarray(embed(network, to_device(images, torch.device(device)), device=device, progress=True))
 
 
@@ -82,9 +82,9 @@ def scores(features: np.ndarray, truth: np.ndarray, n_known: int, case: Case, se
     whitener, free, k = fit_whitener(features, labels, 0.5), labels < 0, int(truth.max()) + 1
     rows = whitener(features) if whitener else features
     level = bssk(rows, labels, k, n_init=3, rng=seed)
-    found = {ending: np.asarray(soften(rows, labels, level, ending).labels) for ending in SIZES}
+    found = {ending: np.asarray(soften(rows, labels, level, ending).labels) for ending in REFINEMENTS}
     result = {ending: split_accuracy(truth[free], own[free], truth[free] < n_known) for ending, own in found.items()}
-    return {**result, "auto": result[choose_sizes(features, labels, k, whiten=0.5, rng=seed)]}
+    return {**result, "auto": result[select_refinement(features, labels, k, whiten=0.5, rng=seed)]}
 
 
 def main(root: Path, backbone: str, crop: int | None, by: list[str], device: str, out: Path | None) -> None:
@@ -104,7 +104,7 @@ def main(root: Path, backbone: str, crop: int | None, by: list[str], device: str
         row: dict[str, object] = {"by": case.by, "categories": len(order), "tail": "yes" if case.tail else "no"}
         row["labelled"] = case.labelled if case.labelled < 1 else f"{case.labelled:.0f} each"
         row["seeds"] = SEEDS
-        for ending in (*SIZES, "auto"):
+        for ending in (*REFINEMENTS, "auto"):
             values = 100 * np.array([score[ending] for score in made])
             row[f"{ending}: All"] = f"{values[:, 0].mean():.1f} ± {values[:, 0].std(ddof=1):.1f}"
             row[f"{ending}: Novel"] = f"{values[:, 2].mean():.1f}"

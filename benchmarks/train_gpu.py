@@ -19,7 +19,7 @@ import timm
 import torch
 
 from common import save, seconds
-from selex.config import Training
+from selex.config import PAPER, TrainConfig
 from selex.data.crops import DeviceImages
 from selex.models.backbones import Backbone
 from selex.models.registry import IMAGENET_MEAN, IMAGENET_STD
@@ -60,7 +60,11 @@ def backbone(device: torch.device) -> Backbone:
 
 
 def loop(
-    images: DeviceImages, labels: np.ndarray, settings: Training, compile: bool, checkpoints: Checkpoints | None = None
+    images: DeviceImages,
+    labels: np.ndarray,
+    settings: TrainConfig,
+    compile: bool,
+    checkpoints: Checkpoints | None = None,
 ) -> _Loop:
     fabric = start("cuda")
     method = METHODS["selex"](backbone(fabric.device), Task(K, KNOWN), settings)
@@ -73,7 +77,7 @@ class Stop(Exception):
 
 def resumed(name: str, images: DeviceImages, labels: np.ndarray, bank: int) -> dict[str, object]:
     """Three epochs, and three that are stopped in the third and gone on with."""
-    settings = Training(epochs=3, view_bank=bank)
+    settings = PAPER.change(epochs=3, view_bank=bank).train
 
     def weights(*, stop: int | None, folder: str | None) -> dict[str, torch.Tensor]:
         made = loop(images, labels, settings, False, Checkpoints(Path(folder), {}, {}) if folder else None)
@@ -111,7 +115,7 @@ def resumed(name: str, images: DeviceImages, labels: np.ndarray, bank: int) -> d
 
 
 def measure(
-    name: str, images: DeviceImages, labels: np.ndarray, settings: Training, compile: bool
+    name: str, images: DeviceImages, labels: np.ndarray, settings: TrainConfig, compile: bool
 ) -> dict[str, object]:
     torch.cuda.reset_peak_memory_stats()
     made = loop(images, labels, settings, compile)
@@ -168,7 +172,7 @@ def main(out: Path | None, epochs: int, cases: list[str]) -> None:
             results.append(resumed(name, images, labels, STOPS[name]))
             continue
         bank, compile = WAYS[name]
-        results.append(measure(name, images, labels, Training(epochs=epochs, view_bank=bank), compile))
+        results.append(measure(name, images, labels, PAPER.change(epochs=epochs, view_bank=bank).train, compile))
     save("train_gpu", results, out)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from common import save, seconds
-from selex.config import Training
+from selex.config import PAPER
 from selex.data.crops import DeviceImages
 from selex.training.distributed import start
 from selex.training.loop import Callbacks, Data, _Loop
@@ -32,7 +32,7 @@ class Few(Patterns):
 
 def loop(view_bank: int) -> _Loop:
     labels = np.where(np.arange(N) % 4 == 0, np.arange(N) % 8 // 4, -1)
-    settings = Training(epochs=1, batch=BATCH, view_bank=view_bank)
+    settings = PAPER.change(epochs=1, batch=BATCH, view_bank=view_bank).train
     method = METHODS["selex"](backbone(torch.device("cpu")), Task(4, 2), settings)
     made = _Loop(method, Data(DeviceImages(Few(), "cpu"), labels, [], 224), 0, start("cpu"), None, Callbacks(), False)
     made.prepare(0)

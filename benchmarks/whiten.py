@@ -27,7 +27,7 @@ SEEDS = (0, 1, 2)
 def cub(root: Path, backbone: str, crop: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Features of all images, their classes, and which classes are known."""
     data = own_dataset(root / "labels.csv")
-    config = Config(photos=str(root), categories=len(data.classes), backbone=backbone, crop=crop, levels=1, restarts=1)
+    config = Config.of(str(root), categories=len(data.classes), backbone=backbone, crop=crop, levels=1, restarts=1)
     with tempfile.TemporaryDirectory() as folder:
         run = discover(config, Path(folder) / "run", photos=data.table, progress=True)
         features = np.array(run.embeddings)

@@ -18,7 +18,9 @@ from selex.bench.results import Result, read_results
 from selex.bench.suites import SUITES, Suite
 from selex.bench.tables import make_tables
 from selex.cli import app
+from selex.config import GROUPS, PRESETS, Config, find, settings_of
 from selex.review.server.app import schema_of
+from selex.settings import as_toml, metavar
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
@@ -111,6 +113,29 @@ python docs/generate.py
 ```"""
 
 
+SETTINGS_TEXT = """# Settings
+
+What `--set group.name=value`, `--config FILE` and `Config.of(name=value)` change; the later of `--preset`, `--config`
+and `--set` (or an option of the command) counts. `selex config PRESET` prints all settings of a preset as a TOML file;
+such a file may hold fewer. The folder of a run keeps its settings in `config.json`.
+
+```bash
+selex config best
+selex discover photos --preset best --set cluster.restarts=5 --out birds
+```
+
+```toml
+[cluster]
+categories = 40
+restarts = 5
+```"""
+
+PRESETS_TEXT = """## Presets
+
+`photos` is the default. `paper` follows the paper's text and is what `selex bench run` starts from. `best` is what did
+best on CUB with a ViT-S ([Results](../results.md)), but for pixels and sizes: it trains four blocks and wants a GPU.
+`fast` is for a first look."""
+
 API_TEXT = """# Review API
 
 What the pages of [`selex review`](../review.md) show, as JSON; the server has it as OpenAPI in `/openapi.json`."""
@@ -121,6 +146,40 @@ def cli_page() -> str:
     root: Any = typer.main.get_command(app)
     sections = [_command(f"selex {name}", command) for name, command in all_commands(root).items()]
     return "\n\n".join([STAMP, CLI_TEXT, *sections, _command("selex", root)]) + "\n"
+
+
+def settings_page() -> str:
+    """Every setting by group, and what each preset changes."""
+    groups = [f"## {group}\n\n{_about(group)}\n\n{_table(_rows(group))}" for group in GROUPS]
+    top = "## Everything random\n\n" + _table(_rows(""))
+    return "\n\n".join([STAMP, SETTINGS_TEXT, PRESETS_TEXT, _table(_presets()), *groups, top]) + "\n"
+
+
+def _about(group: str) -> str:
+    return str(GROUPS[group].__doc__)
+
+
+def _rows(group: str) -> list[dict[str, str]]:
+    home: Any = GROUPS[group] if group else Config
+    return [
+        {
+            "setting": f"`{path}`",
+            "value": " or ".join(f"`{value}`" for value in metavar(home, about).split("|")),
+            "default": f"`{as_toml(about, about.default).rpartition(' = ')[2]}`",
+            "meaning": f"{about.metadata['summary']} {about.metadata['more']}".strip(),
+        }
+        for path, about in settings_of(group)
+    ]
+
+
+def _presets() -> list[dict[str, str]]:
+    changed = dict.fromkeys(name for preset in PRESETS.values() for name in preset)
+    rows = []
+    for name in changed:
+        group, _ = find(name)
+        values = {preset: getattr(getattr(Config.of(preset=preset), group), name) for preset in PRESETS}
+        rows.append({"setting": f"`{group}.{name}`", **{preset: f"`{value}`" for preset, value in values.items()}})
+    return rows
 
 
 def all_commands(group: Any, prefix: str = "") -> dict[str, Any]:
@@ -269,6 +328,7 @@ def _cell(value: Any) -> str:
 
 PAGES = {
     DOCS / "reference" / "cli.md": cli_page,
+    DOCS / "reference" / "settings.md": settings_page,
     DOCS / "benchmarks.md": benchmarks_page,
     DOCS / "results.md": results_page,
     DOCS / "reference" / "api.md": api_page,

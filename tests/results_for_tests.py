@@ -16,7 +16,7 @@ def result(scores=(0.7, 0.8, 0.65), **more):
         "seed": 0,
         "epochs": 20,
         "n_categories": 200,
-        "config": {"root": "somewhere", "training": {"alpha": 0.5, "lr": 0.1}},
+        "config": {"root": "somewhere", "train": {"alpha": 0.5, "lr": 0.1}},
         "versions": {"selex": "0.1.0", "torch": "2.10.0"},
         "device": "NVIDIA H200",
         "seconds": {"total": 300.0, "epoch": 14.0, "embed": 3.0, "cluster": 1.0},

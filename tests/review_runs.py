@@ -34,7 +34,7 @@ def made_up_run(folder, photos, files, category, n_known, names, seed=0, dims=8)
         {"n_known": 1, "sizes": [sum(sizes[:n_known]), sum(sizes[n_known:])], "parents": None},
     ]
     tree = {"names": list(names), "levels": levels, "estimate": None, "curve": None}
-    config = Config(str(photos), categories=count, backbone="pixels")
+    config = Config.of(str(photos), categories=count, backbone="pixels")
     with Run.create(folder, config, str(photos)) as run:
         np.save(run.features, features)
         run.features.with_name(run.features.name + ".json").write_text(json.dumps({}))

@@ -101,10 +101,10 @@ def test_nearest_with_offsets_gives_true_distances(counted, memory):
     np.testing.assert_allclose(distances, squared[np.arange(len(x)), found], atol=1e-7)
 
 
-@pytest.mark.parametrize("sizes", ["any", "unequal", "equal"])
-def test_unlabelled_rows_are_where_the_soft_clustering_put_them(counted, sizes):
+@pytest.mark.parametrize("refine", ["uniform", "proportional", "balanced"])
+def test_unlabelled_rows_are_where_the_soft_clustering_put_them(counted, refine):
     x, labels, level, _ = counted
-    level = soften(x, labels, level, sizes)
+    level = soften(x, labels, level, refine)
     free = labels < 0
     assert (fit_assigner(x, level, labels)(x[free]).labels == level.labels[free]).all()
 

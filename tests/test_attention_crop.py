@@ -292,6 +292,6 @@ def test_augmented_features_are_of_the_framings_drawn(data):
 
 
 def test_a_training_with_a_closer_look_is_another(data):
-    config = Config("photos", None, 5, "tiny-vit")
+    config = Config.of("photos", categories=5, backbone="tiny-vit")
     plain, close = (identity(replace(config, closer=each), small("gcd"), data.images.store) for each in (False, True))
     assert {key for key in plain if plain[key] != close[key]} == {"closer"}

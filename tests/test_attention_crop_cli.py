@@ -16,9 +16,9 @@ from selex.bench.results import read_results
 
 COLOURS = ["red", "blue", "lime", "yellow"]
 KNOWN = 2
-BASE = ("--backbone", "file:eye.pth", "--categories", len(COLOURS), "--closer", "--store", "store")
+BASE = ("--backbone", "file:eye.pth", "--categories", len(COLOURS), "--attention-crop", "--store", "store")
 DISCOVER = ("discover", "photos", *BASE)
-TRAIN = (*DISCOVER, "--method", "gcd", "--epochs", 2, "--batch", 8, "--lr", 0.05)
+TRAIN = (*DISCOVER, "--method", "gcd", "--epochs", 2, "--set", "train.batch=8", "--set", "train.lr=0.05")
 
 
 def eye():
@@ -107,7 +107,7 @@ def test_a_closer_look_and_a_model_that_takes_it_too(home):
     before = contents(home / "store")
     same_categories(home, "run")
     assert contents(home / "store") == before  # nothing was looked at or decoded again
-    done(*(part for part in DISCOVER if part != "--closer"), "--out", "plain", cwd=home)
+    done(*(part for part in DISCOVER if part != "--attention-crop"), "--out", "plain", cwd=home)
     plain, close = (Run.open(home / name).embeddings for name in ("plain", "run"))
     assert ((plain * close).sum(1) < 0.999).mean() > 0.8
     assert not load(home / "plain").closer
@@ -129,9 +129,9 @@ def test_new_photos_of_a_trained_model_are_cut_where_the_network_looked_first(ho
 def test_stopped_and_gone_on_with(home, trained):
     stopped = selex(*TRAIN, "--out", "stopped", cwd=home, kill=("selex.training.loop:_Loop.step", 6))  # four an epoch
     assert stopped.returncode == -9
-    others = selex(*(part for part in TRAIN if part != "--closer"), "--out", "stopped", cwd=home)
+    others = selex(*(part for part in TRAIN if part != "--attention-crop"), "--out", "stopped", cwd=home)
     assert others.returncode == 2
-    assert "settings (closer True there, False here)" in others.stderr
+    assert "settings (attention_crop True there, False here)" in others.stderr
     done("discover", "photos", "--resume", "--store", "store", "--out", "stopped", cwd=home)
     for name, data in contents(trained).items():
         assert name == "metrics.jsonl" or contents(home / "stopped")[name] == data, name
@@ -150,11 +150,11 @@ def test_two_processes_are_one(home, trained):
 
 def test_the_bench_looks_closer_with_one_seed(home):
     command = ("bench", "run", "--dataset", "labels.csv", "--method", "frozen", "--backbone", "file:eye.pth")
-    more = ("--device", "cpu", "--closer", "--variant", "closer", "--store", "store")
+    more = ("--device", "cpu", "--attention-crop", "--variant", "closer", "--store", "store")
     done(*command, *more, "--seed", 1, cwd=home)
     (result,) = read_results(home / "results")
-    assert (result.seed, result.variant, result.config["closer"]) == (1, "closer", True)
-    assert " --closer " in result.command
+    assert (result.seed, result.variant, result.config["features"]["attention_crop"]) == (1, "closer", True)
+    assert " --attention-crop " in result.command
     again = done(*command, *more, "--seed", 1, "--seed", 3, cwd=home)
     assert again.stdout.count("is there already") == 1
     assert sorted(result.seed for result in read_results(home / "results")) == [1, 3]
@@ -162,8 +162,8 @@ def test_the_bench_looks_closer_with_one_seed(home):
 
 @pytest.mark.parametrize("backbone", ["pixels", "tiny-vit"])
 def test_a_backbone_that_does_not_show_where_it_looks(home, tmp_path, backbone):
-    message = f"backbone {backbone} does not show where it looks; leave --closer out"
+    message = f"backbone {backbone} does not show where it looks; leave --attention-crop out"
     refused(message, *DISCOVER, "--backbone", backbone, "--out", "refused", "--store", "no store", cwd=home)
-    command = ("bench", "run", "--dataset", "labels.csv", "--backbone", backbone, "--device", "cpu", "--closer")
+    command = ("bench", "run", "--dataset", "labels.csv", "--backbone", backbone, "--device", "cpu", "--attention-crop")
     refused(message, *command, "--out", "no results", cwd=home)
     assert not (tmp_path / "cache").exists()  # no image was decoded

@@ -12,9 +12,22 @@ from selex import InputError, Run, bssk, load, split_accuracy
 from selex.bench.results import read_results
 from selex.bench.runner import Job, own_dataset, planned, run
 from selex.bench.suites import SUITES
-from selex.config import Training
+from selex.config import PAPER
 
-SMALL = ("--backbone", "tiny-vit", "--epochs", 1, "--batch", 16, "--lr", 0.01, "--without", "flip", "--device", "cpu")
+SMALL = (
+    "--backbone",
+    "tiny-vit",
+    "--epochs",
+    1,
+    "--set",
+    "train.batch=16",
+    "--set",
+    "train.lr=0.01",
+    "--set",
+    "train.flip=false",
+    "--device",
+    "cpu",
+)
 
 
 @pytest.fixture
@@ -79,7 +92,7 @@ def test_rows_of_a_suite_change_what_they_say(digits):
     job = Job(str(digits / "digits" / "labels.csv"), None, "selex", "tiny-vit", _settings(), suite="components")
     results = [run(replace(job, row=row), 0, tell=lambda line: None) for row in (rows[0], rows[-1])]
     assert [result.row for result in results] == ["none", "HSSK+USE+SSE"]
-    assert [result.config["training"]["hssk"] for result in results] == [False, True]
+    assert [result.config["train"]["hssk"] for result in results] == [False, True]
     assert results[0].curve[0]["loss"] != results[1].curve[0]["loss"]
     assert [planned(replace(job, row=row), 0) for row in (rows[0], rows[-1])] == [r.file_name for r in results]
 
@@ -113,12 +126,12 @@ def test_plain_k_means_uses_no_label(digits):
 def test_a_row_says_how_the_clustering_ended(digits):
     command = ("bench", "run", "--dataset", "digits/labels.csv", "--method", "frozen", "--backbone", "pixels")
     more = ("--device", "cpu", "--seeds", 1, "--runs", "runs")
-    for variant, sizes in (("paper", ()), ("soft", ("--sizes", "unequal", "--variant", "soft"))):
-        done = selex(*command, *more, *sizes, cwd=digits)
+    for variant, refine in (("paper", ()), ("soft", ("--refine", "proportional", "--variant", "soft"))):
+        done = selex(*command, *more, *refine, cwd=digits)
         assert done.returncode == 0, done.stderr
         (result,) = (result for result in read_results(digits / "results") if result.variant == variant)
-        assert result.config["sizes"] == result.config["ending"] == ("unequal" if sizes else "paper")
-    assert " --sizes unequal " in result.command
+        assert result.config["cluster"]["refine"] == result.config["refined"] == ("proportional" if refine else "none")
+    assert " --refine proportional " in result.command
     ended = [load(folder).assigner.offsets is not None for folder in sorted((digits / "runs").iterdir())]
     assert sorted(ended) == [False, True]
 
@@ -143,12 +156,21 @@ def test_labels_and_truth_of_ones_own(digits):
         (("--dataset", "novel.csv"), "no line has known 1"),
         (("--dataset", "bare.csv"), "has no column 'known'"),
         (("--dataset", "digits/labels.csv", "--suite", "componentz"), "did you mean"),
-        (("--dataset", "digits/labels.csv", "--without", "all"), "--without all: give one of"),
-        (("--dataset", "digits/labels.csv", "--method", "means"), "not one of frozen, gcd, simgcd, selex, kmeans"),
-        (("--dataset", "digits/labels.csv", "--method", "kmeans", "--whiten", 0.5), "kmeans uses no labels"),
-        (("--dataset", "digits/labels.csv", "--method", "kmeans", "--sizes", "any"), "kmeans is plain k-means"),
-        (("--dataset", "digits/labels.csv", "--method", "simgcd", "--sizes", "any"), "simgcd sorts by its classifier"),
-        (("--dataset", "digits/labels.csv", "--method", "frozen", "--sizes", "big"), "equal, not 'big'"),
+        (("--dataset", "digits/labels.csv", "--set", "train.all=false"), "no setting 'train.all'; did you mean"),
+        (
+            ("--dataset", "digits/labels.csv", "--method", "means"),
+            "method must be frozen, selex, gcd or simgcd, not 'means'",
+        ),
+        (
+            ("--dataset", "digits/labels.csv", "--method", "kmeans", "--set", "cluster.whiten=0.5"),
+            "kmeans uses no labels",
+        ),
+        (("--dataset", "digits/labels.csv", "--method", "kmeans", "--refine", "uniform"), "kmeans is plain k-means"),
+        (("--dataset", "digits/labels.csv", "--method", "simgcd", "--refine", "uniform"), "simgcd classifies"),
+        (
+            ("--dataset", "digits/labels.csv", "--method", "frozen", "--refine", "big"),
+            "proportional or balanced, not 'big'",
+        ),
     ],
 )
 def test_bad_input_is_one_line(digits, arguments, message):
@@ -167,13 +189,13 @@ def test_an_image_that_cannot_be_read_stops_it(digits):
 
 
 def _settings():
-    return Training(epochs=1, batch=16, lr=0.01, flip=False)
+    return PAPER.change(epochs=1, batch=16, lr=0.01, flip=False)
 
 
 def test_settings_are_in_the_file(digits):
     job = Job(str(digits / "digits" / "labels.csv"), None, "frozen", "pixels", _settings())
     path = run(job, 0, tell=lambda line: None).save(digits / "out")
     config = json.loads(path.read_text())["config"]
-    assert config["training"]["lr"] == 0.01
+    assert config["train"]["lr"] == 0.01
     assert config["label_ratio"] == 0.5
-    assert "photos" not in config
+    assert "photos" not in config["data"]

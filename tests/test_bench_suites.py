@@ -8,8 +8,8 @@ import pytest
 from selex.bench import paper
 from selex.bench.datasets.facts import facts
 from selex.bench.paper import find, main_rows, paper_rows, scores_of
-from selex.bench.suites import SUITES, TRAINING, suite
-from selex.config import SLIPS
+from selex.bench.suites import SUITES, suite
+from selex.config import PAPER, SLIPS
 from selex.errors import InputError
 from selex.types import Scores
 
@@ -23,7 +23,7 @@ def test_the_suites_are_the_ones_of_the_manual():
 
 @pytest.mark.parametrize(("about", "row"), ROWS, ids=[f"{about.name} {row.label}" for about, row in ROWS])
 def test_every_row_is_sound(about, row):
-    assert set(row.training) <= set(TRAINING)
+    assert PAPER.change(**row.settings)
     assert 0 < row.label_ratio <= 1
     assert (row.value is not None) == bool(about.axis)
     if row.paper:
@@ -39,17 +39,17 @@ def test_rows_and_datasets_of_a_suite_are_named_once(about):
 
 
 def test_components_are_all_eight_combinations():
-    found = {tuple(row.training[part] for part in ("hssk", "use", "sse")) for row in suite("components").rows}
+    found = {tuple(row.settings[part] for part in ("hssk", "use", "sse")) for row in suite("components").rows}
     assert len(suite("components").rows) == len(found) == 8
-    assert suite("components").row("HSSK+SSE").training == {"hssk": True, "use": False, "sse": True}
+    assert suite("components").row("HSSK+SSE").settings == {"hssk": True, "use": False, "sse": True}
 
 
 def test_every_difference_of_the_published_code_has_a_row():
-    assert set(SLIPS) <= {row.training.get("slips") for row in suite("published").rows}
+    assert set(SLIPS) <= {row.settings.get("slips") for row in suite("published").rows}
 
 
 def test_frozen_blocks_are_what_is_not_trained():
-    assert suite("frozen-blocks").row("frozen=10").training == {"trained_blocks": 2}
+    assert suite("frozen-blocks").row("frozen=10").settings == {"trained_blocks": 2}
 
 
 @pytest.mark.parametrize(("wrong", "near"), [("alhpa", "alpha"), ("component", "components"), ("Levels", "levels")])

@@ -132,25 +132,21 @@ def test_a_seed_twice_is_refused():
 
 
 def test_seeds_with_other_settings_are_refused():
-    other = result(seed=1, config={"root": "elsewhere", "training": {"alpha": 0.5, "lr": 0.03}})
-    with pytest.raises(InputError, match=r"differ in lr \(0.1, 0.03\): give one of them another --variant"):
+    other = result(seed=1, config={"root": "elsewhere", "train": {"alpha": 0.5, "lr": 0.03}})
+    with pytest.raises(InputError, match=r"differ in train.lr \(0.1, 0.03\): give one of them another --variant"):
         make_tables([result(), other])
-    make_tables([result(), result(seed=1, config={"root": "elsewhere", "training": {"alpha": 0.5, "lr": 0.1}})])
+    make_tables([result(), result(seed=1, config={"root": "elsewhere", "train": {"alpha": 0.5, "lr": 0.1}})])
 
 
 def test_a_setting_that_an_older_result_does_not_have_is_the_usual_one():
-    before = result().config
-    now = {
-        **before,
-        "sizes": "paper",
-        "whiten": 0.0,
-        "views": 1,
-        "training": {**before["training"], "prototypes": 0.0, "slips": ""},
-    }
+    train = {**result().config["train"], "prototypes": 0.0, "slips": ""}
+    now = {"cluster": {"refine": "none", "whiten": 0.0}, "features": {"views": 1}, "train": train}
     make_tables([result(), result(seed=1, config=now)])
-    for name, other in {"whiten": 0.5, "closer": True, "crop": 168, "sizes": "unequal"}.items():
-        with pytest.raises(InputError, match=rf"differ in {name} \(.*, {other}\)"):
-            make_tables([result(), result(seed=1, config={**now, name: other})])
+    for path, other in {"cluster.whiten": 0.5, "features.attention_crop": True, "features.crop": 168}.items():
+        group, name = path.split(".")
+        changed = {**now, group: {**now[group], name: other}}
+        with pytest.raises(InputError, match=rf"differ in {path} \(.*, {other}\)"):
+            make_tables([result(), result(seed=1, config=changed)])
 
 
 def test_a_suite_without_results_says_what_there_is():

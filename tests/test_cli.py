@@ -112,46 +112,54 @@ def test_auto_and_estimate(folder):
 
 def test_options_reach_the_library(folder):
     base = ("cluster", "features.npy", "--labels", "labels.csv", "--categories", 8)
-    assert "levels of 8, 4\n" in selex(*base, "--levels", 2, cwd=folder).stdout
+    assert "levels of 8, 4\n" in selex(*base, "--set", "cluster.levels=2", cwd=folder).stdout
     np.save(folder / "rough.npy", np.random.default_rng(0).standard_normal((96, 12)) * np.arange(1, 97)[:, None])
     rough = ("cluster", "rough.npy", "--labels", "labels.csv", "--categories", 8)
     tables = []
-    for option in ((), ("--unbalanced",), ("--published",), ("--normalize",), ("--restarts", 5), ("--seed", 5)):
+    for option in (
+        (),
+        ("--unbalanced",),
+        ("--published",),
+        ("--normalize",),
+        ("--set", "cluster.restarts=5"),
+        ("--seed", 5),
+    ):
         done = selex(*rough, *option, cwd=folder)
         assert done.returncode == 0, (option, done.stderr)
         tables.append((folder / "clusters.csv").read_text())
     assert len(set(tables)) == 6  # each option makes a difference
 
 
-def test_sizes_reach_the_library(folder):
+def test_refinements_reach_the_library(folder):
     x = np.random.default_rng(0).standard_normal((96, 12))
     np.save(folder / "rough.npy", x * np.arange(1, 97)[:, None])
     base = ("cluster", "rough.npy", "--labels", "labels.csv", "--categories", 8, "--normalize")
     rows, known = x / np.linalg.norm(x, axis=1, keepdims=True), np.full(96, -1)
     for line in read(folder / "labels.csv"):
         known[int(line["row"])] = "abcd".index(line["label"][-1])
-    tables = {}
-    for sizes in ("paper", "any", "unequal", "equal"):
-        done = selex(*base, "--sizes", sizes, cwd=folder)
+    plain, tables = ("--set", "cluster.whiten=0", "--set", "cluster.restarts=1"), {}
+    for refine in ("none", "uniform", "proportional", "balanced"):
+        done = selex(*base, *plain, "--refine", refine, cwd=folder)
         assert done.returncode == 0, done.stderr
-        tables[sizes] = [int(line["cluster"]) for line in read(folder / "clusters.csv")]
-        assert tables[sizes] == selex_package.hssk(rows, known, 8, sizes=sizes, rng=0).levels[0].labels.tolist()
-    assert len({tuple(tables[sizes]) for sizes in ("paper", "unequal", "equal")}) == 3
-    done = selex(*base, "--sizes", "auto", cwd=folder)
-    assert "sizes: unequal (chosen by --sizes auto)\n" in done.stdout  # fewer than 20 labels can be hidden
-    assert [int(line["cluster"]) for line in read(folder / "clusters.csv")] == tables["unequal"]
-    done = selex(*base[:2], *base[4:], "--sizes", "auto", cwd=folder)
+        tables[refine] = [int(line["cluster"]) for line in read(folder / "clusters.csv")]
+        assert tables[refine] == selex_package.hssk(rows, known, 8, refine=refine, rng=0).levels[0].labels.tolist()
+    assert len({tuple(tables[refine]) for refine in ("none", "proportional", "balanced")}) == 3
+    done = selex(*base, *plain, "--refine", "auto", cwd=folder)
+    assert "refine: proportional (auto)\n" in done.stdout  # fewer than 20 labels can be hidden
+    assert [int(line["cluster"]) for line in read(folder / "clusters.csv")] == tables["proportional"]
+    done = selex(*base[:2], *base[4:], "--refine", "auto", cwd=folder)
     assert done.stderr.splitlines() == ["note: no row is labelled: every cluster will be novel"]
-    assert "sizes: unequal (chosen by --sizes auto)\n" in done.stdout
+    assert "refine: proportional (auto)\n" in done.stdout
 
 
-def test_sizes_that_cannot_be(folder):
+def test_refinements_that_cannot_be(folder):
     np.save(folder / "rough.npy", np.random.default_rng(0).standard_normal((96, 12)) * np.arange(1, 97)[:, None])
     base = ("--labels", "labels.csv", "--categories", 8)
-    message = "sizes must be auto, paper, any, unequal or equal, not 'large'"
-    expect_refusal(folder, message, "cluster", "features.npy", *base, "--sizes", "large")
-    for sizes in ("any", "auto"):
-        expect_refusal(folder, "(--normalize)", "cluster", "rough.npy", *base, "--sizes", sizes)
+    message = "cluster.refine must be auto, none, uniform, proportional or balanced, not 'large'"
+    expect_refusal(folder, message, "cluster", "features.npy", *base, "--refine", "large")
+    rough = ("cluster", "rough.npy", *base, "--set", "cluster.whiten=0")
+    expect_refusal(folder, "(--normalize)", *rough, "--refine", "uniform")
+    assert "refine: none (auto)\n" in selex(*rough, cwd=folder).stdout  # rows of different length allow no other
 
 
 def test_the_same_seed_writes_the_same_bytes(folder):
@@ -297,7 +305,17 @@ def test_a_full_disk_leaves_the_old_table(folder):
 
 def test_ctrl_c_stops_with_one_line_and_writes_nothing(tmp_path):
     np.save(tmp_path / "large.npy", np.random.default_rng(0).standard_normal((60_000, 64), dtype=np.float32))
-    command = [sys.executable, "-m", "selex", "cluster", "large.npy", "--categories", "3000", "--restarts", "50"]
+    command = [
+        sys.executable,
+        "-m",
+        "selex",
+        "cluster",
+        "large.npy",
+        "--categories",
+        "3000",
+        "--set",
+        "cluster.restarts=50",
+    ]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     time.sleep(8)
     process.send_signal(signal.SIGINT)

@@ -15,7 +15,6 @@ from PIL import Image
 import selex as package
 from commands import contents, digit_photos, refused, selex
 from layouts_for_tests import small_vit, write
-from selex.config import PHOTOS
 
 FILES = [
     "clusters.csv",
@@ -76,26 +75,14 @@ def test_a_run_folder_file_by_file(place):
     assert columns["confidence"] == pytest.approx([float(row["confidence"]) for row in table], rel=1e-5)
 
     record = json.loads((place / "run" / "config.json").read_text())
-    assert record["format"] == 1
+    assert record["format"] == 2
     assert record["root"] == str(place / "photos")
     assert set(record["versions"]) >= {"selex", "torch", "timm", "numpy", "python"}
     assert record["config"] == {
-        "photos": str(place / "photos"),
-        "labels": None,
-        "categories": 5,
-        "backbone": "pixels",
-        "weights": None,
-        "crop": 32,
-        "method": "frozen",
-        "training": asdict(PHOTOS),
-        "levels": None,
-        "restarts": 3,
-        "balanced": True,
-        "whiten": 0.5,
-        "sizes": "auto",
-        "views": 1,
-        "closer": False,
-        "size": 32,
+        "data": {"photos": str(place / "photos"), "labels": None, "size": 32},
+        "features": {"backbone": "pixels", "weights": None, "crop": 32, "views": 1, "attention_crop": False},
+        "cluster": {**asdict(package.ClusterConfig()), "categories": 5},
+        "train": asdict(package.TrainConfig()),
         "seed": 3,
     }
     features = np.load(place / "run" / "embeddings.npy", mmap_mode="r")
@@ -114,7 +101,7 @@ def test_a_run_folder_file_by_file(place):
 
     in_known = sum(row["known"] == "1" for row in table)
     lines = done.stdout.splitlines()
-    assert "sizes: unequal (chosen by --sizes auto)" in lines
+    assert "refine: proportional (auto)" in lines
     assert "60 images, 12 of them labelled" in lines
     assert f"{in_known:>8} in 3 known categories" in lines
     assert f"{60 - in_known:>8} in 2 new categories" in lines
@@ -207,8 +194,8 @@ def test_photographs_through_a_transformer_from_a_file(place):
     assert sorted(contents(place / "run")) == FILES
     assert np.load(place / "run" / "embeddings.npy").shape == (6, 128)
     config = package.Run.open(place / "run").config
-    assert config.size == 256
-    assert config.backbone == f"file:{place / 'vit.pth'}"
+    assert config.data.size == 256
+    assert config.features.backbone == f"file:{place / 'vit.pth'}"
     (place / "below").mkdir()
     done = selex("predict", "../run", "../pictures", cwd=place / "below")
     assert done.returncode == 0, done.stderr
@@ -223,8 +210,8 @@ def test_photographs_through_a_transformer_from_a_file(place):
 def test_every_photo_labelled(place):
     """Nothing is left to discover, and nothing to take part in several categories."""
     shutil.rmtree(place / "photos" / "unlabelled")
-    for sizes in ("auto", "paper", "any", "unequal", "equal"):
-        done = selex(*BASE, "--categories", 3, "--sizes", sizes, cwd=place)
+    for refine in ("auto", "none", "uniform", "proportional", "balanced"):
+        done = selex(*BASE, "--categories", 3, "--refine", refine, cwd=place)
         assert done.returncode == 0, done.stderr
         assert done.stderr.startswith("note: every row is labelled")
         for row in read(place / "run" / "clusters.csv"):
@@ -232,12 +219,12 @@ def test_every_photo_labelled(place):
 
 
 def test_how_the_clustering_ended_is_on_record(place):
-    for asked, found in (("auto", "unequal"), ("paper", "paper"), ("equal", "equal")):
-        assert selex(*FIVE, "--sizes", asked, cwd=place).returncode == 0
+    for asked, found in (("auto", "proportional"), ("none", "none"), ("balanced", "balanced")):
+        assert selex(*FIVE, "--refine", asked, cwd=place).returncode == 0
         run = package.Run.open(place / "run")
-        assert run.config.sizes == asked
-        assert [entry["sizes"] for entry in run.metrics if entry["step"] == "cluster"][-1] == found
-        assert (package.load(place / "run").assigner.offsets is None) == (found == "paper")
+        assert run.config.cluster.refine == asked
+        assert [entry["refine"] for entry in run.metrics if entry["step"] == "cluster"][-1] == found
+        assert (package.load(place / "run").assigner.offsets is None) == (found == "none")
 
 
 def test_copies_of_one_photo_fill_as_many_categories_as_asked(place):
@@ -258,7 +245,7 @@ def test_many_black_photos(place):
     for path in sorted((place / "photos" / "unlabelled").iterdir())[:20]:
         Image.new("RGB", (8, 8)).save(path)
     shutil.rmtree(place / "photos" / "digit 0")
-    done = selex(*FIVE, "--whiten", 0, cwd=place)
+    done = selex(*FIVE, "--set", "cluster.whiten=0", cwd=place)
     assert done.returncode == 0, done.stderr
     assert (np.linalg.norm(np.load(place / "run" / "embeddings.npy"), axis=1) == 0).sum() == 20
     assert len(read(place / "run" / "clusters.csv")) == 56
@@ -288,7 +275,7 @@ def test_a_second_run_in_the_folder_reuses_features(place):
     assert (place / "run" / "embeddings.npy").stat().st_mtime_ns == before.st_mtime_ns
     assert results(place / "run") == first
     assert selex(*BASE, "--categories", 4, cwd=place, kill=broken).returncode == 0
-    assert package.Run.open(place / "run").config.categories == 4
+    assert package.Run.open(place / "run").config.cluster.categories == 4
     next((place / "photos" / "unlabelled").iterdir()).unlink()
     assert selex(*FIVE, cwd=place).returncode == 0
     assert len(np.load(place / "run" / "embeddings.npy")) == len(read(place / "run" / "clusters.csv")) == 59
@@ -331,16 +318,20 @@ def test_bad_input_is_one_line_and_leaves_nothing(place):
     refused("bare.csv: no column 'label'", *FIVE, "--labels", "bare.csv", cwd=place)
     refused("2 categories, but 3 are labelled: ask for at least 3", *BASE, "--categories", 2, cwd=place)
     refused("61 categories for 60 images: ask for at most 60", *BASE, "--categories", 61, cwd=place)
-    refused("--categories many: give a whole number", *BASE, "--categories", "many", cwd=place)
+    refused(
+        "cluster.categories must be a whole number, or 'auto', not 'many'", *BASE, "--categories", "many", cwd=place
+    )
     unknown = ("discover", "photos", "--categories", 5, "--out", "run", "--backbone")
     refused("no backbone is called 'pixel' (did you mean pixels?)", *unknown, "pixel", cwd=place)
     refused("no weight file at", *unknown, "file:vit.pth", cwd=place)
-    refused("pixels takes no weights of its own", *FIVE, "--weights", "x.pth", cwd=place)
-    refused("method 'magic' is not one of frozen", *FIVE, "--method", "magic", cwd=place)
+    refused("pixels takes no weights of its own", *FIVE, "--set", "features.weights=x.pth", cwd=place)
+    refused("train.method must be frozen, selex, gcd or simgcd, not 'magic'", *FIVE, "--method", "magic", cwd=place)
     refused("--device abacus: ", *FIVE, "--device", "abacus", cwd=place)
-    refused("sizes must be auto, paper, any, unequal or equal, not 'big'", *FIVE, "--sizes", "big", cwd=place)
+    refused(
+        "refine must be auto, none, uniform, proportional or balanced, not 'big'", *FIVE, "--refine", "big", cwd=place
+    )
     simgcd = (*FIVE, "--backbone", "tiny-vit", "--method", "simgcd")
-    refused("sizes equal: simgcd sorts by its classifier, not by clusters", *simgcd, "--sizes", "equal", cwd=place)
+    refused("cluster.refine balanced: simgcd classifies", *simgcd, "--refine", "balanced", cwd=place)
 
 
 def test_a_count_that_the_unreadable_make_impossible(place):
@@ -377,7 +368,7 @@ KILLS = [
     ("selex.data.index:Index.save", 1),
     ("selex.features.embed:_check_finite", 2),  # features half made
     ("selex.features.cache:FeatureFile.finish", 1),
-    ("selex.discovery:hssk", 1),
+    ("selex.discovery:fit_clusters", 1),
     ("selex.run:write_csv", 1),
     ("selex.predictor:to_bytes", 1),
     ("selex.run:to_disk", 5),
@@ -441,7 +432,7 @@ def test_ctrl_c_is_one_line_and_can_be_gone_on_from(shared, where):
 
 
 def test_two_at_once_in_one_folder(place):
-    with package.Run.create(place / "run", package.Config(str(place / "photos")), ""):
+    with package.Run.create(place / "run", package.Config.of(str(place / "photos")), ""):
         done = selex(*FIVE, cwd=place)
     assert done.returncode == 2
     assert done.stderr == "error: run: another selex command is writing to it; wait for it to end\n"
@@ -452,14 +443,14 @@ def test_in_python_from_a_list(place, tmp_path):
     images = [Image.open(path).copy() for path in sorted((place / "photos").rglob("*.png"))]
     labels = ["first" if row < 4 else None for row in range(len(images))]
     lines = []
-    config = package.Config("", categories=4, backbone="pixels")
+    config = package.Config.of("", categories=4, backbone="pixels")
     run = package.discover(
         config, tmp_path / "run", photos=images, labels=labels, store=tmp_path / "store", tell=lines.append
     )
     assert run.complete
     assert run.clusters["file"].to_pylist()[0] == "image-000000"
     assert run.clusters["category"].to_pylist()[:4] == ["first"] * 4
-    assert [line.split(":")[0] for line in lines] == ["decode", "embed", "cluster", "sizes"]
+    assert [line.split(":")[0] for line in lines] == ["decode", "embed", "cluster", "refine"]
     assert run.embeddings.shape == (60, 768)
     again = package.Run.open(tmp_path / "run")
     assert again.config == run.config
@@ -468,5 +459,5 @@ def test_in_python_from_a_list(place, tmp_path):
     assert found["file"] == ["image-000000", "image-000001", "image-000002"]
     assert found["distance"] == pytest.approx(run.clusters["distance"].to_pylist()[:3], abs=1e-5)
     with pytest.raises(package.InputError, match="size 16 is less than the 32 pixels that pixels looks at"):
-        package.discover(package.Config("", backbone="pixels", size=16), tmp_path / "small", photos=images)
+        package.discover(package.Config.of("", backbone="pixels", size=16), tmp_path / "small", photos=images)
     assert not (tmp_path / "small").exists()

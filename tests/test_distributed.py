@@ -8,7 +8,18 @@ import selex as package
 from commands import contents, digit_photos, several
 from commands import selex as alone
 
-OPTIONS = ("--backbone", "tiny-vit", "--categories", 5, "--batch", 16, "--lr", 0.003, "--store", "store")
+OPTIONS = (
+    "--backbone",
+    "tiny-vit",
+    "--categories",
+    5,
+    "--set",
+    "train.batch=16",
+    "--set",
+    "train.lr=0.003",
+    "--store",
+    "store",
+)
 DISCOVER = ("discover", "photos", *OPTIONS, "--epochs", 2)
 LIBRARY = "[Gloo] Rank"  # what the library of torch itself says, on standard output
 
@@ -42,11 +53,22 @@ def agree(one, two):
     [
         ("gcd", ()),
         ("simgcd", ()),
-        ("selex", ("--micro-batch", 3)),
-        ("selex", ("--view-bank", 2, "--targets", "radii")),
+        ("selex", ("--set", "train.micro_batch=3")),
+        ("selex", ("--set", "train.view_bank=2", "--set", "train.targets=radii")),
         (
             "selex",
-            ("--prototypes", 0.35, "--whiten", 0.5, "--interval", 2, "--zoom", 0.6, "--jitter", 0.4),
+            (
+                "--set",
+                "train.prototypes=0.35",
+                "--set",
+                "cluster.whiten=0.5",
+                "--set",
+                "train.interval=2",
+                "--set",
+                "train.zoom=0.6",
+                "--set",
+                "train.jitter=0.4",
+            ),
         ),
     ],
     ids=str,
@@ -79,8 +101,8 @@ def test_two_processes_go_on_where_they_were_killed(home):
 
 def test_a_batch_that_cannot_be_shared(home):
     before = set(home.rglob("*"))
-    for done in several(*DISCOVER, "--method", "gcd", "--batch", 15, "--out", "uneven", cwd=home):
+    for done in several(*DISCOVER, "--method", "gcd", "--set", "train.batch=15", "--out", "uneven", cwd=home):
         assert done.returncode == 2
-        line = "error: a batch of 15 cannot be shared by 2 processes: set --batch 14"
+        line = "error: a batch of 15 cannot be shared by 2 processes: set train.batch=14"
         assert done.stderr.splitlines() == [line]
     assert set(home.rglob("*")) == before

@@ -105,7 +105,9 @@ def test_every_method_of_the_estimators_has_a_docstring(name):
     assert [method for method in methods if not inspect.getdoc(getattr(getattr(selex, name), method))] == []
 
 
-@pytest.mark.parametrize("page", ["reference/cli.md", "reference/api.md", "benchmarks.md", "results.md"])
+@pytest.mark.parametrize(
+    "page", ["reference/cli.md", "reference/settings.md", "reference/api.md", "benchmarks.md", "results.md"]
+)
 def test_generated_pages_are_fresh(page):
     generate = load_generator()
     path = generate.DOCS / page

@@ -11,7 +11,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from conftest import blobs, half_labelled
 from selex import HierarchicalKMeans, InputError, Note, SemiSupervisedKMeans, Whitening, published, split_accuracy
-from selex.cluster.holdout import choose_sizes
+from selex.cluster.holdout import select_refinement
 
 BOTH = pytest.mark.parametrize("estimator", [SemiSupervisedKMeans, HierarchicalKMeans])
 
@@ -51,7 +51,7 @@ def test_whitening_in_a_pipeline_finds_what_was_hidden():
     free, known = names == "", truth < 5
     scores = []
     for amount in (0.0, 0.95):
-        pipeline = make_pipeline(Whitening(amount), SemiSupervisedKMeans(n_clusters=10, n_init=3, random_state=0))
+        pipeline = make_pipeline(Whitening(amount), SemiSupervisedKMeans(10, whiten=0, refine="none", random_state=0))
         found = pipeline.fit_predict(rows, names)
         scores.append(split_accuracy(truth[free], found[free], known[free]).all)
         assert (pipeline.predict(rows)[free] == found[free]).mean() > 0.99
@@ -140,44 +140,55 @@ def test_predict_agrees_with_labels_of_unlabelled_rows(estimator):
 
 
 @BOTH
-@pytest.mark.parametrize("sizes", ["any", "unequal", "equal"])
+@pytest.mark.parametrize("refine", ["uniform", "proportional", "balanced"])
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
-def test_rows_that_take_part_in_several_clusters(estimator, sizes, kind):
+def test_rows_that_take_part_in_several_clusters(estimator, refine, kind):
     x, truth = blobs(12, 30, spread=1.5, seed=4)
     x, known = kind(x / np.linalg.norm(x, axis=1, keepdims=True)), half_labelled(truth, 6)
-    model = estimator(12, sizes=sizes, random_state=0).fit(x, known)
-    assert model.sizes_ == sizes
+    model = estimator(12, refine=refine, whiten=0, random_state=0).fit(x, known)
+    assert model.refine_ == refine
     base, free = model.hierarchy_.levels[0], known == -1
-    assert (base.offsets is None) == (sizes == "any")
+    assert (base.offsets is None) == (refine == "uniform")
     assert model.predict(x)[free].tolist() == model.labels_[free].tolist()
     np.testing.assert_allclose(np.linalg.norm(model.cluster_centers_, axis=1), 1)
     away = np.linalg.norm(np.asarray(x)[:, None] - np.asarray(base.centers), axis=2)
     np.testing.assert_allclose(model.transform(x), away, atol=1e-7)
-    less = 0 if sizes == "any" else np.asarray(base.offsets)
+    less = 0 if refine == "uniform" else np.asarray(base.offsets)
     assert model.predict(x).tolist() == (away**2 - less).argmin(1).tolist()
-    paper = estimator(12, random_state=0).fit(x, known)
-    assert paper.sizes_ == "paper"
+    paper = estimator(12, refine="none", whiten=0, random_state=0).fit(x, known)
+    assert paper.refine_ == "none"
     assert paper.labels_.tolist() != model.labels_.tolist()
 
 
 @BOTH
-def test_sizes_by_what_hidden_labels_tell(estimator):
+def test_refinement_by_what_hidden_labels_tell(estimator):
     x, truth = blobs(6, 30, spread=0.8)
     x, known = x / np.linalg.norm(x, axis=1, keepdims=True), half_labelled(truth, 4)
-    model = estimator(6, sizes="auto", random_state=0).fit(x, known)
-    assert model.sizes_ == choose_sizes(x, known, 6, rng=0)
-    asked_for = estimator(6, sizes=model.sizes_, random_state=0).fit(x, known)
+    model = estimator(6, random_state=0).fit(x, known)
+    assert model.refine_ == select_refinement(x, known, 6, whiten=0.5, rng=0)
+    asked_for = estimator(6, refine=model.refine_, random_state=0).fit(x, known)
     assert model.labels_.tolist() == asked_for.labels_.tolist()
-    assert estimator(6, sizes="auto", random_state=0).fit(x).sizes_ == "unequal"  # without labels
-    assert clone(model).get_params()["sizes"] == "auto"
-    with pytest.raises(InputError, match="sizes must be auto, paper, any, unequal or equal, not 'large'"):
-        estimator(6, sizes="large").fit(x)
+    assert estimator(6, random_state=0).fit(x).refine_ == "proportional"  # without labels
+    assert clone(model).get_params()["refine"] == "auto"
+    with pytest.raises(InputError, match="refine must be auto, none, uniform, proportional or balanced, not 'large'"):
+        estimator(6, refine="large").fit(x)
+
+
+@BOTH
+def test_rows_of_different_length_are_refined_only_where_whitening_makes_them_alike(estimator):
+    x, truth = blobs(6, 30, spread=0.8)
+    known = half_labelled(truth, 4)
+    assert estimator(6, random_state=0).fit(x, known).refine_ != "none"
+    assert estimator(6, random_state=0).fit(x).refine_ == "none"
+    assert estimator(6, whiten=0, random_state=0).fit(x, known).refine_ == "none"
+    with pytest.raises(InputError, match="must be of one length"):
+        estimator(6, whiten=0, refine="balanced", random_state=0).fit(x, known)
 
 
 def test_transform_is_the_distance_to_every_centre():
     x, truth = blobs(5, 10, spread=0.5)
     model = SemiSupervisedKMeans(5, random_state=0).fit(x, half_labelled(truth, 2))
-    expected = np.linalg.norm(x[:, None] - model.cluster_centers_, axis=2)
+    expected = np.linalg.norm(model.maps_.transform(x)[:, None] - model.cluster_centers_, axis=2)
     np.testing.assert_allclose(model.transform(x), expected, atol=1e-7)
     assert model.get_feature_names_out().tolist() == [f"semisupervisedkmeans{i}" for i in range(5)]
 
@@ -198,8 +209,9 @@ def test_attributes():
     model = SemiSupervisedKMeans(6, random_state=0).fit(x, half_labelled(truth, 3))
     assert model.n_clusters_ == 6
     assert model.cluster_centers_.shape == (6, x.shape[1])
-    assert model.inertia_ == pytest.approx(((x - model.cluster_centers_[model.labels_]) ** 2).sum())
-    assert 1 <= model.n_iter_ <= 20
+    away = model.maps_.transform(x) - model.cluster_centers_[model.labels_]
+    assert model.inertia_ == pytest.approx((away**2).sum())
+    assert model.n_iter_ >= 1
     assert model.n_features_in_ == x.shape[1]
     assert model.k_estimate_ is None
 

@@ -68,7 +68,7 @@ def photos(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(photos):
-    config = Config(str(photos / "photos"), categories=5, backbone="pixels", restarts=1)
+    config = Config.of(str(photos / "photos"), categories=5, backbone="pixels", restarts=1)
     return discover(config, photos / "run", store=photos / "store")
 
 
@@ -80,7 +80,7 @@ def awkward(tmp_path_factory):
     save_digits(root / "photos", files)
     with (root / "labels.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("file_name", "label"), *zip(files, AWKWARD * 3, strict=False)])
-    config = Config(
+    config = Config.of(
         str(root / "photos"), str(root / "labels.csv"), categories=len(AWKWARD) + 2, backbone="pixels", restarts=1
     )
     return discover(config, root / "run", store=root / "store")
@@ -148,7 +148,7 @@ def test_folders_are_read_back_as_the_same_categories(run, tmp_path):
 def test_the_same_name_twice_in_a_category(tmp_path):
     save_digits(tmp_path / "photos", ["a/x.png", "b/x.png", "c/X.PNG", "d/x-2.png"])
     (tmp_path / "none.csv").write_text("file_name,label\n")
-    config = Config(str(tmp_path / "photos"), str(tmp_path / "none.csv"), categories=1, backbone="pixels")
+    config = Config.of(str(tmp_path / "photos"), labels=str(tmp_path / "none.csv"), categories=1, backbone="pixels")
     run = discover(config, tmp_path / "run", store=tmp_path / "store")
     export(run, "folders", tmp_path / "out")
     assert {row["original"]: row["file_name"] for row in read(tmp_path / "out" / "originals.csv")} == {
@@ -268,7 +268,7 @@ def test_label_studio_with_images_beside_the_table(tmp_path):
     (tmp_path / "tables").mkdir()
     lines = [f"../images/{name},{label}" for name, label in zip(names, labels, strict=True)]
     (tmp_path / "tables" / "t.csv").write_text("\n".join(["file_name,label", *lines]))
-    config = Config(str(tmp_path / "tables" / "t.csv"), categories=2, backbone="pixels")
+    config = Config.of(str(tmp_path / "tables" / "t.csv"), categories=2, backbone="pixels")
     run = discover(config, tmp_path / "run", store=tmp_path / "store")
     done = export(run, "label-studio", tmp_path / "tasks")
     assert f"DOCUMENT_ROOT={tmp_path.parent}, " in done.advice
@@ -330,7 +330,7 @@ def test_copies_where_links_cannot_be(run, tmp_path, monkeypatch):
 def test_names_that_are_no_text(tmp_path):
     save_digits(tmp_path / "photos", ["a.png", "b.png", "c.png"])
     os.rename(tmp_path / "photos" / "b.png", os.fsencode(tmp_path / "photos") + b"/caf\xe9.png")
-    config = Config(str(tmp_path / "photos"), categories=1, backbone="pixels")
+    config = Config.of(str(tmp_path / "photos"), categories=1, backbone="pixels")
     run = discover(config, tmp_path / "run", store=tmp_path / "store")
     export(run, "folders", tmp_path / "out")
     assert listing(tmp_path / "out" / "novel-1") == ["a.png", "c.png", "caf_xe9.png"]
@@ -416,14 +416,14 @@ def test_other_refusals(run, photos, tmp_path):
     refuse(run, "xml", tmp_path / "out", "--to xml: give one of folders, csv, parquet, label-studio, fiftyone")
     for to in ("csv", "parquet", "label-studio"):
         refuse(run, to, tmp_path / "out", f"--copy: --to {to} writes no images", copy=True)
-    config = Config(str(photos / "photos"), backbone="pixels")
+    config = Config.of(str(photos / "photos"), backbone="pixels")
     with Run.create(tmp_path / "begun", config, str(photos / "photos")) as begun:
         refuse(begun, "csv", tmp_path / "out", "has no results yet")
 
 
 def test_images_that_have_gone(tmp_path):
     save_digits(tmp_path / "photos", [f"{i}.png" for i in range(6)])
-    config = Config(str(tmp_path / "photos"), categories=2, backbone="pixels")
+    config = Config.of(str(tmp_path / "photos"), categories=2, backbone="pixels")
     run = discover(config, tmp_path / "run", store=tmp_path / "store")
     (tmp_path / "photos" / "4.png").unlink()
     for to in ("folders", "label-studio", "fiftyone"):

@@ -9,7 +9,7 @@ import torch
 from conftest import half_labelled
 from selex import bssk, split_accuracy
 from selex.cluster import assign
-from selex.cluster.holdout import _halves, _numbered, _wholes, choose_sizes, held_out_temperature
+from selex.cluster.holdout import _halves, _numbered, _wholes, held_out_temperature, select_refinement
 from selex.cluster.refine import soften
 from selex.cluster.whiten import fit_whitener
 from selex.errors import InputError
@@ -49,17 +49,17 @@ def surprise(rows, level, index, own, temperature):
     return total
 
 
-@pytest.mark.parametrize("sizes", ["paper", "any", "unequal", "equal"])
+@pytest.mark.parametrize("refine", ["none", "uniform", "proportional", "balanced"])
 @pytest.mark.parametrize("whiten", [0.0, 0.5])
-def test_the_temperature_makes_hidden_labels_likeliest(sizes, whiten):
+def test_the_temperature_makes_hidden_labels_likeliest(refine, whiten):
     """Half of those of each category, with clusters made of the other half."""
     rows, truth = cloud([40] * 8, spread=1.5)
     labels = half_labelled(truth, 5)
-    best = held_out_temperature(rows, labels, 8, sizes=sizes, whiten=whiten, rng=0)
+    best = held_out_temperature(rows, labels, 8, refine=refine, whiten=whiten, rng=0)
     hidden, _ = hidden_of(labels)
     left = np.where(hidden, -1, labels)
     white = fit_whitener(rows, left, whiten)(rows) if whiten else rows
-    level = soften(white, left, bssk(white, left, 8, rng=0), sizes)
+    level = soften(white, left, bssk(white, left, 8, rng=0), refine)
     index = np.flatnonzero(hidden)
     own = labels[index]
     least = surprise(white, level, index, own, best)
@@ -73,23 +73,23 @@ def test_the_best_form_is_that_whose_clusters_agree_best_with_hidden_labels():
     left = np.array([0, 1, 2, -1, 3, 4, 5, -1, -1])[np.where(hidden, -1, labels)]
     start = bssk(rows, left, 12, rng=0)
     scores = {}
-    for form in ("unequal", "any", "equal", "paper"):
+    for form in ("proportional", "uniform", "balanced", "none"):
         found = soften(rows, left, start, form).labels
         scores[form] = split_accuracy(labels[hidden], found[hidden], labels[hidden] >= 0).all
     assert len(set(scores.values())) > 1
-    assert choose_sizes(rows, labels, 12, rng=0) == max(scores, key=scores.get)
+    assert select_refinement(rows, labels, 12, rng=0) == max(scores, key=scores.get)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_clusters_of_unequal_size_are_noticed(seed):
     rows, truth = cloud(UNEVEN, dims=16, spread=1.2, seed=seed)
-    assert choose_sizes(rows, half_labelled(truth, 8, seed), 12, rng=seed) == "unequal"
+    assert select_refinement(rows, half_labelled(truth, 8, seed), 12, rng=seed) == "proportional"
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_clusters_of_equal_size_that_overlap_are_noticed(seed):
     rows, truth = cloud([200] * 12, dims=6, seed=seed)
-    assert choose_sizes(rows, half_labelled(truth, 12, seed), 12, rng=seed) == "equal"
+    assert select_refinement(rows, half_labelled(truth, 12, seed), 12, rng=seed) == "balanced"
 
 
 @pytest.mark.parametrize(("labelled", "hidden", "tried"), [((20, 20), 20, 4), ((20, 19), 19, 0)])
@@ -103,17 +103,17 @@ def test_few_hidden_rows_tell_nothing_of_sizes(labelled, hidden, tried):
 
 
 def forms_tried(rows, labels, count):
-    """What `choose_sizes` tries; where it tries nothing, it is `"unequal"`."""
+    """What `select_refinement` tries; where it tries nothing, it is `"proportional"`."""
     seen = []
 
-    def watched(data, known, level, sizes, memory):
-        seen.append(sizes)
-        return soften(data, known, level, sizes, memory)
+    def watched(data, known, level, refine, memory):
+        seen.append(refine)
+        return soften(data, known, level, refine, memory)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("selex.cluster.holdout.soften", watched)
-        found = choose_sizes(rows, labels, count, rng=0)
-    assert seen == ["unequal", "any", "equal", "paper"] or (seen, found) == ([], "unequal")
+        found = select_refinement(rows, labels, count, rng=0)
+    assert seen == ["proportional", "uniform", "balanced", "none"] or (seen, found) == ([], "proportional")
     return seen
 
 
@@ -121,7 +121,7 @@ def test_where_nothing_can_be_hidden():
     rows, _ = cloud([9], dims=4)
     nothing, singles = np.full(9, -1), np.array([0, 1, 2] + 6 * [-1])
     for labels in (nothing, singles):
-        assert choose_sizes(rows, labels, 4, whiten=0.5) == "unequal"
+        assert select_refinement(rows, labels, 4, whiten=0.5) == "proportional"
         assert held_out_temperature(rows, labels, 4, whiten=0.5) is None
     assert held_out_temperature(rows, np.array([0, 0] + 7 * [-1]), 1) is None  # one cluster: sure of everything
 
@@ -140,8 +140,8 @@ def test_a_category_hidden_as_a_whole_tells_of_sizes_but_not_how_sure_to_be():
 def test_few_labels_give_a_temperature():
     rows, _ = cloud([9], dims=4)
     labels = np.array([0, 1, -1, 0, 0, 1, 2, -1, 0])
-    assert choose_sizes(rows, labels, 4, whiten=0.5, rng=0) == "unequal"
-    assert held_out_temperature(rows, labels, 4, sizes="unequal", whiten=0.5, rng=0) > 0
+    assert select_refinement(rows, labels, 4, whiten=0.5, rng=0) == "proportional"
+    assert held_out_temperature(rows, labels, 4, refine="proportional", whiten=0.5, rng=0) > 0
 
 
 @pytest.mark.parametrize("whiten", [0.0, 0.5])
@@ -149,9 +149,9 @@ def test_tensors_and_arrays_agree(whiten):
     rows, truth = cloud(UNEVEN, dims=16)
     rows, labels = rows.astype(np.float32), half_labelled(truth, 8)
     arrays, tensors = (rows, labels), (torch.from_numpy(rows), torch.from_numpy(labels))
-    array, tensor = (choose_sizes(*kind, 12, whiten=whiten, rng=0) for kind in (arrays, tensors))
+    array, tensor = (select_refinement(*kind, 12, whiten=whiten, rng=0) for kind in (arrays, tensors))
     assert tensor == array
-    array, tensor = (held_out_temperature(*kind, 12, sizes=array, whiten=whiten, rng=0) for kind in (arrays, tensors))
+    array, tensor = (held_out_temperature(*kind, 12, refine=array, whiten=whiten, rng=0) for kind in (arrays, tensors))
     assert tensor == pytest.approx(array, rel=1e-3)
 
 
@@ -159,7 +159,7 @@ def test_the_same_again_and_nothing_given_is_changed():
     rows, truth = cloud([40] * 8, spread=1.5)
     labels = half_labelled(truth, 5)
     before = labels.copy()
-    for tell in (choose_sizes, held_out_temperature):
+    for tell in (select_refinement, held_out_temperature):
         assert tell(rows, labels, 8, rng=2) == tell(rows, labels, 8, rng=2)
     assert labels.tolist() == before.tolist()
 
@@ -183,34 +183,34 @@ def test_what_is_hidden_is_not_complained_of():
     labels = np.full(len(truth), -1)
     for category in range(3):
         labels[np.flatnonzero(truth == category)[:2]] = category
-    assert choose_sizes(rows, labels, 6, rng=0) == "unequal"
-    assert held_out_temperature(rows, labels, 6, sizes="unequal", rng=0) > 0
+    assert select_refinement(rows, labels, 6, rng=0) == "proportional"
+    assert held_out_temperature(rows, labels, 6, refine="proportional", rng=0) > 0
 
 
 def test_copies_of_one_row_and_a_row_for_each_cluster():
     rows, labels = np.tile([[0.6, 0.8]], (40, 1)), np.where(np.arange(40) < 10, 0, -1)
     few, two = cloud([1] * 6)[0], np.array([0, 0, -1, -1, -1, -1])
-    for sizes in ("any", "unequal", "equal"):
-        assert held_out_temperature(rows, labels, 2, sizes=sizes, rng=0) > 0
-        assert held_out_temperature(few, two, 6, sizes=sizes, rng=0) > 0
+    for refine in ("uniform", "proportional", "balanced"):
+        assert held_out_temperature(rows, labels, 2, refine=refine, rng=0) > 0
+        assert held_out_temperature(few, two, 6, refine=refine, rng=0) > 0
 
 
 def test_one_cluster_that_is_left_tells_nothing(monkeypatch):
     rows, truth = cloud([20] * 2)
     labels = half_labelled(truth, 1)
 
-    def melted(data, known, level, sizes, memory):
+    def melted(data, known, level, refine, memory):
         return replace(level, labels=np.zeros(len(data), dtype=np.int64), centers=level.centers[:1])
 
     monkeypatch.setattr("selex.cluster.holdout.soften", melted)
-    assert held_out_temperature(rows, labels, 2, sizes="unequal", rng=0) is None
+    assert held_out_temperature(rows, labels, 2, refine="proportional", rng=0) is None
 
 
 def test_labels_are_checked():
     rows, truth = cloud([20] * 4)
-    assert choose_sizes(rows, None, 4) == "unequal"
+    assert select_refinement(rows, None, 4) == "proportional"
     assert held_out_temperature(rows, None, 4) is None
-    for tell in (choose_sizes, held_out_temperature):
+    for tell in (select_refinement, held_out_temperature):
         with pytest.raises(InputError, match="category 1 has no labelled row"):
             tell(rows, np.where(truth == 1, -1, truth), 4)
         with pytest.raises(InputError, match="80 rows"):

@@ -52,7 +52,7 @@ def test_the_contract(name, data, features):
     pieces = [method.encode(piece) for piece in states.split(7)]
     for whole, parts in zip(encoded, zip(*pieces, strict=True), strict=True):
         assert torch.allclose(whole, torch.cat(parts), atol=1e-5)
-    found = method.predict(features, labels, np.random.default_rng(0))
+    found = method.cluster(features, labels, 0) if method.clusters else method.classify(features, labels)
     assert isinstance(found, Hierarchy)
     assert found.levels[0].n_clusters == 5
     assert found.levels[0].n_known == 3
@@ -78,10 +78,10 @@ def test_without_any_label(name, data, features):
     assert level.n_known == 0
     states = torch.randn(32, 3, 28, 28) if name == "frozen" else batch(data, method).states
     assert method(Batch(states, torch.arange(16), labels[:16]))["loss"].isfinite()
-    assert method.predict(features, labels, np.random.default_rng(0)).levels[0].n_clusters == 4
+    assert level.n_clusters == 4
 
 
-ALONE = [(name, {"balance": share}) for name in TRAINED for share in (0.0, 1.0)]
+ALONE = [(name, {"sup_weight": share}) for name in TRAINED for share in (0.0, 1.0)]
 
 
 @pytest.mark.parametrize(("name", "way"), [*WAYS, *ALONE], ids=str)
@@ -135,7 +135,7 @@ def test_selex_without_levels_and_alpha_is_gcd(kind, data):
 
 
 def test_gcd_by_its_formula(data):
-    method = prepared("gcd", data, balance=0.2, temperature=0.5, supervised_temperature=0.1)
+    method = prepared("gcd", data, sup_weight=0.2, temperature=0.5, supervised_temperature=0.1)
     given = batch(data, method)
     (rows,) = method.encode(given.states)
     a, b = rows.chunk(2)
@@ -164,7 +164,7 @@ def test_parts_of_selex_that_are_left_out(data):
 def test_levels_of_the_losses_can_be_limited(data, features):
     labels = torch.as_tensor(data.labels)
     for levels, count in ((None, 2), (1, 1), (5, 2)):
-        method = small("selex", levels=levels)
+        method = small("selex", loss_levels=levels)
         method.prepare(0, lambda: features, labels, 0)
         assert len(method.level_labels) == count
 

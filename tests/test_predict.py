@@ -62,13 +62,13 @@ def test_the_photos_of_the_run_go_where_they_are(home):
     assert done.stdout.splitlines() == [line, "wrote same.csv"]
 
 
-def test_features_that_are_whitened_and_seen_in_ten_views(home):
-    base = ("discover", "photos", "--backbone", "tiny-vit", "--categories", 5, "--store", "store2", "--out", "whitener")
-    done = selex(*base, "--whiten", 0.5, "--views", 10, cwd=home)
+def test_features_that_are_evened_out_and_seen_in_ten_views(home):
+    base = ("discover", "photos", "--backbone", "tiny-vit", "--categories", 5, "--store", "store2", "--out", "even")
+    done = selex(*base, "--set", "cluster.whiten=0.5", "--set", "features.views=10", cwd=home)
     assert done.returncode == 0, done.stderr
     model = load(home / "whitener")
     assert model.views == 10
-    assert model.whitener.matrix.shape == (model.assigner.centers.shape[1],) * 2
+    assert model.maps.steps[0].matrix.shape == (model.assigner.centers.shape[1],) * 2
     done = selex("predict", "even", "photos", "--out", "even.csv", "--store", "store2", cwd=home)
     assert done.returncode == 0, done.stderr
     found, table = read(home / "even.csv"), read(home / "even" / "clusters.csv")
@@ -83,16 +83,16 @@ def test_features_that_are_whitened_and_seen_in_ten_views(home):
     assert "balanced, best of 3, features whitened by 0.5" in page
 
 
-@pytest.mark.parametrize("sizes", ["any", "unequal", "equal"])
+@pytest.mark.parametrize("refine", ["uniform", "proportional", "balanced"])
 @pytest.mark.parametrize("whiten", [0, 0.5])
-def test_categories_that_count_for_more_or_less_take_the_same_photos_again(home, sizes, whiten):
-    out = f"{sizes} {whiten}"
+def test_categories_that_count_for_more_or_less_take_the_same_photos_again(home, refine, whiten):
+    out = f"{refine} {whiten}"
     base = ("discover", "photos", "--backbone", "pixels", "--categories", 5, "--store", "store", "--out", out)
-    done = selex(*base, "--sizes", sizes, "--whiten", whiten, cwd=home)
+    done = selex(*base, "--refine", refine, "--set", f"cluster.whiten={whiten}", cwd=home)
     assert done.returncode == 0, done.stderr
-    assert json.loads((home / out / "config.json").read_text())["config"]["sizes"] == sizes
+    assert json.loads((home / out / "config.json").read_text())["config"]["cluster"]["refine"] == refine
     offsets = load(home / out).assigner.offsets
-    assert offsets is None if sizes == "any" else offsets.shape == (5,)
+    assert offsets is None if refine == "uniform" else offsets.shape == (5,)
     done = selex("predict", out, "photos", "--out", f"{out}.csv", "--store", "store", cwd=home)
     assert done.returncode == 0, done.stderr
     found, table = read(home / f"{out}.csv"), read(home / out / "clusters.csv")
@@ -110,7 +110,7 @@ def test_a_model_without_what_categories_count_for_is_one_of_before(home, tmp_pa
     shutil.copytree(home / "run", tmp_path / "old")
     path = tmp_path / "old" / "model" / "model.safetensors"
     tensors = load_file(path)
-    assert set(tensors) == {"centers", "reach", "offsets", "mean", "matrix"}
+    assert set(tensors) == {"centers", "reach", "offsets", "map0.mean", "map0.matrix"}
     tensors.pop("offsets")
     save_file(tensors, path)
     assert load(tmp_path / "old").assigner.offsets is None
@@ -119,12 +119,12 @@ def test_a_model_without_what_categories_count_for_is_one_of_before(home, tmp_pa
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--whiten", 1.5, "whiten must be from 0 to 1, not 1.5"),
-        ("--views", 3, "views must be 1, 2 or 10, not 3"),
-        ("--sizes", "large", "sizes must be auto, paper, any, unequal or equal, not 'large'"),
-        ("--prototypes", -1, "prototypes must be at least 0, not -1.0"),
-        ("--zoom", 1.5, "zoom must be from 0 to 1, not 1.5"),
-        ("--jitter", -0.5, "jitter must be from 0 to 1, not -0.5"),
+        ("--set", "cluster.whiten=1.5", "whiten must be from 0 to 1, not 1.5"),
+        ("--set", "features.views=3", "views must be 1, 2 or 10, not 3"),
+        ("--refine", "large", "refine must be auto, none, uniform, proportional or balanced, not 'large'"),
+        ("--set", "train.prototypes=-1", "prototypes must be at least 0, not -1.0"),
+        ("--set", "train.zoom=1.5", "zoom must be from 0 to 1, not 1.5"),
+        ("--set", "train.jitter=-0.5", "jitter must be from 0 to 1, not -0.5"),
     ],
 )
 def test_settings_of_features_that_cannot_be(home, option, value, message):

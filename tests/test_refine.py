@@ -12,7 +12,7 @@ from selex.cluster.hierarchy import level_sizes
 from selex.cluster.refine import soften
 from selex.types import UNLABELLED
 
-FORMS = pytest.mark.parametrize("sizes", ["any", "unequal", "equal"])
+FORMS = pytest.mark.parametrize("refine", ["uniform", "proportional", "balanced"])
 
 
 def unit(rows):
@@ -35,7 +35,7 @@ def overlapping():
     return rows, labels, bssk(rows, labels, 6, rng=0)
 
 
-def plain(rows, labels, level, sizes):
+def plain(rows, labels, level, refine):
     """The same by the formula, row after row: labels, centres, offsets. Rows have length one."""
     n, k = len(rows), len(level.centers)
     temperature = 0.12 * level.inertia / n
@@ -54,20 +54,20 @@ def plain(rows, labels, level, sizes):
                 shares[i] = weights / weights.sum()
         centers = unit(shares.T @ rows)
         share = np.maximum(shares.sum(0), 0.5) / n
-        if sizes == "unequal":
+        if refine == "proportional":
             offsets = temperature * np.log(share)
-        if sizes == "equal":
+        if refine == "balanced":
             offsets = offsets - temperature * np.log(share * k)
     found = [label if label >= 0 else odds(row).argmax() for row, label in zip(rows, labels, strict=True)]
     return np.array(found), centers, offsets
 
 
-def same_as_plain(found, rows, labels, level, sizes):
-    clusters, centers, offsets = plain(rows, labels, level, sizes)
+def same_as_plain(found, rows, labels, level, refine):
+    clusters, centers, offsets = plain(rows, labels, level, refine)
     assert len(np.unique(clusters)) == len(level.centers)  # none is left out
     assert np.asarray(found.labels).tolist() == clusters.tolist()
     np.testing.assert_allclose(found.centers, centers, atol=1e-8)
-    if sizes == "any":
+    if refine == "uniform":
         assert found.offsets is None
     else:
         np.testing.assert_allclose(found.offsets, offsets, atol=1e-8)
@@ -76,70 +76,70 @@ def same_as_plain(found, rows, labels, level, sizes):
 
 
 @FORMS
-def test_against_plain_numpy(overlapping, sizes):
+def test_against_plain_numpy(overlapping, refine):
     rows, labels, level = overlapping
-    found = soften(rows, labels, level, sizes)
-    same_as_plain(found, rows, labels, level, sizes)
+    found = soften(rows, labels, level, refine)
+    same_as_plain(found, rows, labels, level, refine)
     assert (found.labels != level.labels).any()
     assert found.n_known == 3
 
 
 @FORMS
-def test_rows_far_from_the_origin_are_centred_and_nothing_changes(sizes):
+def test_rows_far_from_the_origin_are_centred_and_nothing_changes(refine):
     """Of length one and all in nearly one direction: `Rows` takes their mean off."""
     around, truth = cloud([30, 10, 20, 5, 25, 10])
     rows = unit(around + 12 * np.eye(8)[0])
     assert ((rows.mean(0) ** 2).sum() / rows.var(0).sum()) > 16
     labels = half_labelled(truth, 3)
     level = bssk(rows, labels, 6, rng=0)
-    same_as_plain(soften(rows, labels, level, sizes), rows, labels, level, sizes)
+    same_as_plain(soften(rows, labels, level, refine), rows, labels, level, refine)
 
 
 @FORMS
-def test_without_labels(sizes):
+def test_without_labels(refine):
     rows, _ = cloud([30, 10, 20, 15])
     level = bssk(rows, None, 4, rng=0)
-    found = soften(rows, None, level, sizes)
-    same_as_plain(found, rows, np.full(len(rows), UNLABELLED), level, sizes)
+    found = soften(rows, None, level, refine)
+    same_as_plain(found, rows, np.full(len(rows), UNLABELLED), level, refine)
     assert found.n_known == 0
 
 
 @FORMS
-def test_rows_of_another_length_are_as_good(overlapping, sizes):
+def test_rows_of_another_length_are_as_good(overlapping, refine):
     """Everything grows with the rows, offsets with their square."""
     rows, labels, level = overlapping
-    once, far = soften(rows, labels, level, sizes), bssk(7 * rows, labels, 6, rng=0)
+    once, far = soften(rows, labels, level, refine), bssk(7 * rows, labels, 6, rng=0)
     assert far.labels.tolist() == level.labels.tolist()
-    found = soften(7 * rows, labels, far, sizes)
+    found = soften(7 * rows, labels, far, refine)
     assert found.labels.tolist() == once.labels.tolist()
     np.testing.assert_allclose(found.centers, 7 * once.centers, atol=1e-7)
-    if sizes != "any":
+    if refine != "uniform":
         np.testing.assert_allclose(found.offsets, 49 * once.offsets, atol=1e-7)
 
 
 def test_the_papers_way_leaves_a_level_as_it_is(overlapping):
     rows, labels, level = overlapping
-    found = soften(rows, labels, level, "paper")
+    found = soften(rows, labels, level, "none")
     assert found.labels.tolist() == level.labels.tolist()
     assert found.centers.tolist() == level.centers.tolist()
     assert (found.offsets, found.inertia, found.n_iter) == (None, level.inertia, level.n_iter)
-    same = hssk(rows, labels, 6, rng=0, sizes="paper").levels[0]
+    same = hssk(rows, labels, 6, rng=0, refine="none").levels[0]
     assert same.labels.tolist() == hssk(rows, labels, 6, rng=0).levels[0].labels.tolist()
 
 
 @FORMS
-def test_labelled_rows_never_move(sizes):
+def test_labelled_rows_never_move(refine):
     rows, truth = cloud([20] * 6, spread=2.0)
     wrong = np.random.default_rng(0).permutation(half_labelled(truth, 3))  # where no cluster would want them
-    found = soften(rows, wrong, bssk(rows, wrong, 6, rng=0), sizes).labels
+    found = soften(rows, wrong, bssk(rows, wrong, 6, rng=0), refine).labels
     assert (found[wrong >= 0] == wrong[wrong >= 0]).all()
 
 
 @FORMS
-def test_every_row_labelled(sizes):
+def test_every_row_labelled(refine):
     rows, truth = cloud([5, 6, 7])
     with pytest.warns(Note, match="every row is labelled"):
-        level = hssk(rows, truth, 3, rng=0, sizes=sizes).levels[0]
+        level = hssk(rows, truth, 3, rng=0, refine=refine).levels[0]
     assert level.labels.tolist() == truth.tolist()
     np.testing.assert_allclose(level.centers, unit(np.stack([rows[truth == k].sum(0) for k in range(3)])), atol=1e-12)
 
@@ -148,7 +148,7 @@ def test_equal_sizes_where_the_papers_are_not():
     for seed in range(4):
         rows, _ = cloud([200] * 12, dims=6, seed=seed)
         level = bssk(rows, None, 12, rng=0)
-        paper, equal = (np.ptp(np.bincount(soften(rows, None, level, form).labels)) for form in ("paper", "equal"))
+        paper, equal = (np.ptp(np.bincount(soften(rows, None, level, form).labels)) for form in ("none", "balanced"))
         assert equal < 40 < paper
 
 
@@ -159,7 +159,7 @@ def test_a_large_and_a_small_cluster_that_overlap_are_told_apart():
         truth = np.repeat([0, 1], [300, 30])
         rows = unit(np.eye(16)[truth] + 0.4 * rng.normal(size=(330, 16)))
         level = bssk(rows, None, 2, balanced=False, n_init=5, rng=0)
-        found = (soften(rows, None, level, form).labels for form in ("paper", "unequal"))
+        found = (soften(rows, None, level, form).labels for form in ("none", "proportional"))
         scores.append([split_accuracy(truth, labels, truth == 0).all for labels in found])
     paper, unequal = np.transpose(scores)
     assert (unequal > paper).all()
@@ -175,28 +175,28 @@ def with_an_empty_one(rows, level, at):
 
 
 @FORMS
-def test_a_novel_cluster_without_rows_is_left_out(sizes):
+def test_a_novel_cluster_without_rows_is_left_out(refine):
     rows, truth = cloud([30] * 4, spread=0.3)
     rows = unit(rows + 1.5 * rows.mean(0))
     labels = half_labelled(truth, 2)
     level = bssk(rows, labels, 4, rng=0)
     with pytest.warns(Note, match="1 of 5 clusters have no row: there are 4"):
-        found = soften(rows, labels, with_an_empty_one(rows, level, 2), sizes)
+        found = soften(rows, labels, with_an_empty_one(rows, level, 2), refine)
     assert (found.n_known, found.n_novel) == (2, 2)
     assert found.labels.tolist() == level.labels.tolist()  # as if it had never been there
-    assert found.offsets is None if sizes == "any" else found.offsets.shape == (4,)
+    assert found.offsets is None if refine == "uniform" else found.offsets.shape == (4,)
     for cluster in range(4):
         mean = unit(rows[found.labels == cluster].mean(0, keepdims=True))[0]
         assert mean @ found.centers[cluster] > 0.999
 
 
-@pytest.mark.parametrize("sizes", ["any", "unequal"])
-def test_a_known_cluster_is_never_left_out(sizes):
+@pytest.mark.parametrize("refine", ["uniform", "proportional"])
+def test_a_known_cluster_is_never_left_out(refine):
     """One labelled row on the far side, which no other will join."""
     rows, _ = cloud([40, 40], spread=0.2)
     rows = np.concatenate([-unit(rows.mean(0, keepdims=True)), rows])
     labels = np.array([0] + [UNLABELLED] * 80)
-    found = soften(rows, labels, Level(labels, rows[:3], 1, 20.0, 1), sizes)
+    found = soften(rows, labels, Level(labels, rows[:3], 1, 20.0, 1), refine)
     assert np.flatnonzero(found.labels == 0).tolist() == [0]
     assert (found.n_known, found.n_novel) == (1, 2)
 
@@ -204,70 +204,70 @@ def test_a_known_cluster_is_never_left_out(sizes):
 def test_nor_is_one_that_no_row_is_labelled_as():
     rows, _ = cloud([40, 40], spread=0.2)
     level = replace(with_an_empty_one(rows, bssk(rows, None, 2, rng=0), 0), n_known=1)
-    found = soften(rows, None, level, "any")
+    found = soften(rows, None, level, "uniform")
     assert (found.n_known, found.n_novel) == (1, 2)
     assert 0 not in found.labels
 
 
 @FORMS
-def test_one_cluster(sizes):
+def test_one_cluster(refine):
     rows, _ = cloud([12])
-    found = soften(rows, None, bssk(rows, None, 1, rng=0), sizes)
+    found = soften(rows, None, bssk(rows, None, 1, rng=0), refine)
     assert found.labels.tolist() == [0] * 12
     np.testing.assert_allclose(found.centers, unit(rows.sum(0, keepdims=True)))
     assert found.offsets is None or found.offsets.tolist() == [0]
 
 
 @FORMS
-def test_copies_of_one_row(sizes):
+def test_copies_of_one_row(refine):
     """Nothing is between clusters: they stay as they are."""
     level = bssk(np.full((8, 4), 0.5), None, 2, rng=0)
     assert level.inertia == 0
-    assert soften(np.full((8, 4), 0.5), None, level, sizes).labels.tolist() == level.labels.tolist()
+    assert soften(np.full((8, 4), 0.5), None, level, refine).labels.tolist() == level.labels.tolist()
 
 
 @FORMS
-def test_tensors_and_arrays_agree(overlapping, sizes):
+def test_tensors_and_arrays_agree(overlapping, refine):
     rows, labels, level = overlapping
-    array = soften(rows, labels, level, sizes)
+    array = soften(rows, labels, level, refine)
     given = torch.from_numpy(rows), torch.from_numpy(labels)
-    tensor = soften(*given, bssk(*given, 6, rng=0), sizes)
+    tensor = soften(*given, bssk(*given, 6, rng=0), refine)
     for name in ("labels", "centers", "offsets"):
         values = getattr(tensor, name)
-        if name != "offsets" or sizes != "any":
+        if name != "offsets" or refine != "uniform":
             assert isinstance(values, torch.Tensor)
             assert isinstance(getattr(array, name), np.ndarray)
             assert values.tolist() == getattr(array, name).tolist()
     host = tensor.on_host()
     assert isinstance(host.centers, np.ndarray)
-    assert host.offsets is None if sizes == "any" else isinstance(host.offsets, np.ndarray)
+    assert host.offsets is None if refine == "uniform" else isinstance(host.offsets, np.ndarray)
 
 
 @FORMS
-def test_a_memory_mapped_file_is_read_in_blocks(overlapping, tmp_path, sizes):
+def test_a_memory_mapped_file_is_read_in_blocks(overlapping, tmp_path, refine):
     rows, labels, level = overlapping
     np.save(tmp_path / "rows.npy", rows)
-    whole = soften(rows, labels, level, sizes)
+    whole = soften(rows, labels, level, refine)
     for data in (rows, np.load(tmp_path / "rows.npy", mmap_mode="r")):
-        pieces = soften(data, labels, level, sizes, memory=1 << 11)
+        pieces = soften(data, labels, level, refine, memory=1 << 11)
         assert pieces.labels.tolist() == whole.labels.tolist()
         np.testing.assert_allclose(pieces.centers, whole.centers, atol=1e-10)
 
 
 @FORMS
-def test_the_same_again(overlapping, sizes):
+def test_the_same_again(overlapping, refine):
     rows, labels, _ = overlapping
-    first, second = (hssk(rows, labels, 6, rng=3, sizes=sizes) for _ in range(2))
+    first, second = (hssk(rows, labels, 6, rng=3, refine=refine) for _ in range(2))
     for one, same in zip(first.levels, second.levels, strict=True):
         assert one.labels.tolist() == same.labels.tolist()
         assert one.centers.tolist() == same.centers.tolist()
 
 
 @FORMS
-def test_the_base_level_of_a_hierarchy_is_softened(overlapping, sizes):
+def test_the_base_level_of_a_hierarchy_is_softened(overlapping, refine):
     rows, labels, level = overlapping
-    base, *coarser = hssk(rows, labels, 6, rng=0, sizes=sizes).levels
-    softened = soften(rows, labels, level, sizes)
+    base, *coarser = hssk(rows, labels, 6, rng=0, refine=refine).levels
+    softened = soften(rows, labels, level, refine)
     assert base.labels.tolist() == softened.labels.tolist()
     np.testing.assert_allclose(base.centers, softened.centers)
     assert [above.offsets for above in coarser] == [None] * len(coarser)
@@ -288,9 +288,9 @@ def check_levels(hierarchy, n_known):
 
 
 @FORMS
-def test_levels_above_are_as_of_any_base_level(sizes):
+def test_levels_above_are_as_of_any_base_level(refine):
     rows, truth = cloud([30] * 16, spread=0.8)
-    hierarchy = hssk(rows, half_labelled(truth, 8), 16, rng=0, sizes=sizes)
+    hierarchy = hssk(rows, half_labelled(truth, 8), 16, rng=0, refine=refine)
     assert hierarchy.sizes == [16, 8, 4, 2]
     check_levels(hierarchy, 8)
 
@@ -300,7 +300,7 @@ def test_levels_above_where_clusters_were_left_out():
     rows, truth = cloud([10] * 8, spread=0.0)
     labels = half_labelled(truth, 4)
     with pytest.warns(Note, match="of 14 clusters have no row"):
-        hierarchy = hssk(rows, labels, 14, rng=0, sizes="unequal")
+        hierarchy = hssk(rows, labels, 14, rng=0, refine="proportional")
     assert hierarchy.sizes[0] == 8
     check_levels(hierarchy, 4)
     assert hierarchy.sizes == [8, 4, 2]
@@ -310,14 +310,14 @@ def test_progress_counts_levels_that_are_made():
     rows, _ = cloud([10] * 8, spread=0.0)
     seen = []
     with pytest.warns(Note, match="have no row"):
-        hssk(rows, None, 14, rng=0, sizes="any", progress=lambda done, total: seen.append((done, total)))
+        hssk(rows, None, 14, rng=0, refine="uniform", progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 3), (2, 3), (3, 3)]  # of 8, 4 and 2
 
 
 def test_the_published_slip_of_order_stays_above(overlapping):
     rows, labels, _ = overlapping
     right, slipped = (
-        hssk(rows, labels, 6, rng=0, sizes="unequal", variant=Variant(level_order=order))
+        hssk(rows, labels, 6, rng=0, refine="proportional", variant=Variant(level_order=order))
         for order in ("rows", "known-first")
     )
     assert slipped.levels[0].labels.tolist() == right.levels[0].labels.tolist()
@@ -328,47 +328,47 @@ def test_rows_of_very_different_lengths_are_refused(overlapping):
     rows, labels, level = overlapping
     longer = rows * np.linspace(1, 3, len(rows))[:, None]
     with pytest.raises(InputError, match=r"of one length, but theirs are from 1\.\d+ to 2\.\d+: normalise them"):
-        soften(longer, labels, level, "any")
-    assert soften(longer, labels, level, "paper").labels.tolist() == level.labels.tolist()
+        soften(longer, labels, level, "uniform")
+    assert soften(longer, labels, level, "none").labels.tolist() == level.labels.tolist()
 
 
 def test_a_few_rows_of_another_length_do_not_matter(overlapping):
     rows, labels, level = overlapping
     odd = rows.copy()
     odd[:3] = 0
-    found = soften(odd, labels, level, "unequal")
+    found = soften(odd, labels, level, "proportional")
     np.testing.assert_allclose(np.linalg.norm(found.centers, axis=1), 1)
-    assert (found.labels == soften(rows, labels, level, "unequal").labels)[3:].mean() > 0.9
+    assert (found.labels == soften(rows, labels, level, "proportional").labels)[3:].mean() > 0.9
 
 
 @FORMS
-def test_rows_of_length_zero_have_no_direction_and_do_no_harm(sizes):
+def test_rows_of_length_zero_have_no_direction_and_do_no_harm(refine):
     rows, _ = cloud([20] * 4, spread=0.3)
-    found = hssk(np.concatenate([np.zeros((40, 8)), rows]), None, 4, balanced=False, rng=0, sizes=sizes).levels[0]
+    found = hssk(np.concatenate([np.zeros((40, 8)), rows]), None, 4, balanced=False, rng=0, refine=refine).levels[0]
     np.testing.assert_allclose(np.linalg.norm(found.centers, axis=1), 1)
-    nothing = hssk(np.zeros((5, 3)), None, 1, rng=0, sizes=sizes).levels[0]
+    nothing = hssk(np.zeros((5, 3)), None, 1, rng=0, refine=refine).levels[0]
     assert nothing.labels.tolist() == [0] * 5
     assert nothing.centers.tolist() == [[0, 0, 0]]
 
 
 def test_another_word_is_refused(overlapping):
     rows, labels, level = overlapping
-    for call in (lambda: soften(rows, labels, level, "whitener"), lambda: hssk(rows, labels, 6, sizes="whitener")):
-        with pytest.raises(InputError, match="sizes must be paper, any, unequal or equal, not 'even'"):
+    for call in (lambda: soften(rows, labels, level, "even"), lambda: hssk(rows, labels, 6, refine="even")):
+        with pytest.raises(InputError, match="refine must be none, uniform, proportional or balanced, not 'even'"):
             call()
 
 
 def test_tight_blobs_stay_whole():
     rows, truth = blobs(10, 12)
     rows = unit(rows)
-    for form in ("any", "unequal", "equal"):
-        found = hssk(rows, half_labelled(truth, 5), 10, rng=0, sizes=form).levels[0].labels
+    for form in ("uniform", "proportional", "balanced"):
+        found = hssk(rows, half_labelled(truth, 5), 10, rng=0, refine=form).levels[0].labels
         assert split_accuracy(truth, found, truth < 5).all == 1
 
 
 @FORMS
-def test_a_cluster_for_each_row_is_left_as_it_is(sizes):
+def test_a_cluster_for_each_row_is_left_as_it_is(refine):
     rows, _ = cloud([1] * 12)
     level = bssk(rows, None, 12, rng=0)
     assert level.inertia == 0
-    assert sorted(soften(rows, None, level, sizes).labels.tolist()) == list(range(12))
+    assert sorted(soften(rows, None, level, refine).labels.tolist()) == list(range(12))

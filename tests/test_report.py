@@ -30,7 +30,7 @@ NASTY = "<img src=x onerror=alert(1)>\"'&amp;\u202e\n{{ 7*7 }} 名"
 def make(folder, **more):
     """A finished run of digits below a folder, and their true digits."""
     truth = digit_photos(folder / "photos")
-    config = Config(str(folder / "photos"), **{"categories": 5, "backbone": "pixels", **more})
+    config = Config.of(str(folder / "photos"), **{"categories": 5, "backbone": "pixels", **more})
     return discover(config, folder / "run", store=folder / "store"), truth
 
 
@@ -133,15 +133,15 @@ def test_images_on_the_page_are_the_photos_encoded_anew(run, page):
 def ended(tmp_path_factory):
     """Runs of the same photos that ended in different ways."""
     folders = {}
-    for sizes in ("paper", "any", "unequal", "equal"):
-        folders[sizes] = tmp_path_factory.mktemp(sizes)
-        make(folders[sizes], sizes=sizes)
+    for refine in ("none", "uniform", "proportional", "balanced"):
+        folders[refine] = tmp_path_factory.mktemp(refine)
+        make(folders[refine], refine=refine)
     return folders
 
 
-def softened(ended, sizes, softer, tmp_path):
+def softened(ended, refine, softer, tmp_path):
     """The facts of a run at so many times its temperature, its features, and the odds of all categories by offsets."""
-    shutil.copytree(ended[sizes], tmp_path / "home")
+    shutil.copytree(ended[refine], tmp_path / "home")
     path = tmp_path / "home/run/model/model.json"
     about = json.loads(path.read_text())
     path.write_text(json.dumps({**about, "temperature": about["temperature"] * softer}))
@@ -149,7 +149,7 @@ def softened(ended, sizes, softer, tmp_path):
     features = facts.model.whitened(np.load(tmp_path / "home/run/embeddings.npy").astype(np.float64))
     judged = facts.model.assigner(features, facts.clusters)
     offsets = facts.model.assigner.offsets
-    assert (offsets is None) == (sizes in ("paper", "any"))
+    assert (offsets is None) == (refine in ("none", "uniform"))
     less = np.zeros(len(facts.names)) if offsets is None else offsets.astype(np.float64)
     return replace(facts, confidence=judged.confidence.astype(np.float64)), features, less
 
@@ -173,10 +173,10 @@ def test_sureness_is_confidence_with_the_centre_worked_out_without_the_image(end
 
 
 @pytest.mark.parametrize("softer", [1, 30])
-@pytest.mark.parametrize("sizes", ["any", "unequal", "equal"])
-def test_sureness_counts_what_categories_count_for(ended, tmp_path, sizes, softer):
+@pytest.mark.parametrize("refine", ["uniform", "proportional", "balanced"])
+def test_sureness_counts_what_categories_count_for(ended, tmp_path, refine, softer):
     """Where images take part in several categories: the own centre n / (n - 1) times as far, offsets as they are."""
-    facts, features, less = softened(ended, sizes, softer, tmp_path)
+    facts, features, less = softened(ended, refine, softer, tmp_path)
     centers = facts.model.assigner.centers.astype(np.float64)
     for row in range(60):
         own, size = facts.clusters[row], facts.sizes[facts.clusters[row]]
@@ -193,26 +193,26 @@ def test_sureness_counts_what_categories_count_for(ended, tmp_path, sizes, softe
         assert facts.loo_confidence[row] == pytest.approx(weights[own] / weights.sum(), abs=2e-3)
 
 
-@pytest.mark.parametrize("sizes", ["paper", "any", "unequal", "equal"])
-def test_the_page_says_how_the_clustering_ended(ended, sizes):
-    text = page_of(Run.open(ended[sizes] / "run")).one(id="about").text
+@pytest.mark.parametrize("refine", ["none", "uniform", "proportional", "balanced"])
+def test_the_page_says_how_the_clustering_ended(ended, refine):
+    text = page_of(Run.open(ended[refine] / "run")).one(id="about").text
     assert "balanced, best of 3, features whitened by 0.5" in text
-    assert f"by 0.5, soft in the end, sizes {sizes}" in text or sizes == "paper"
-    assert ("soft in the end" in text) == (sizes != "paper")
+    assert f"by 0.5, soft refinement ({refine})" in text or refine == "none"
+    assert ("soft refinement" in text) == (refine != "none")
 
 
 def test_the_page_says_what_was_chosen_and_not_that_it_was_left_open(run, page):
-    chosen = [entry["sizes"] for entry in run.metrics if entry["step"] == "cluster"]
-    assert chosen == ["unequal"]  # of 12 labels too few were hidden to tell
-    assert run.config.sizes == "auto"
-    assert "soft in the end, sizes unequal" in page.one(id="about").text
+    chosen = [entry["refine"] for entry in run.metrics if entry["step"] == "cluster"]
+    assert chosen == ["proportional"]  # of 12 labels too few were hidden to tell
+    assert run.config.cluster.refine == "auto"
+    assert "soft refinement (proportional)" in page.one(id="about").text
 
 
 def test_a_run_of_before_says_nothing_of_it(home):
     """Its steps have no such entry."""
     path = home / "run/metrics.jsonl"
     entries = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps({k: v for k, v in e.items() if k != "sizes"}) + "\n" for e in entries))
+    path.write_text("".join(json.dumps({k: v for k, v in e.items() if k != "refine"}) + "\n" for e in entries))
     assert "soft in the end" not in page_of(Run.open(home / "run")).text
 
 
@@ -243,7 +243,7 @@ def test_wrong_labels_are_found_and_the_right_one_is_suggested(tmp_path):
     zero, two = (sorted((photos / f"digit {digit}").iterdir())[0] for digit in (0, 2))
     zero.rename(photos / "digit 2" / zero.name)
     two.rename(photos / "digit 0" / two.name)
-    made = discover(Config(str(photos), categories=5, backbone="pixels"), tmp_path / "run", store=tmp_path / "store")
+    made = discover(Config.of(str(photos), categories=5, backbone="pixels"), tmp_path / "run", store=tmp_path / "store")
     shown = page_of(made).one("ul", "errors").all("li")
     said = {item.one("span", "file").text: [link.text for link in item.all("a")] for item in shown[:2]}
     assert said == {f"digit 2/{zero.name}": ["digit 2", "digit 0"], f"digit 0/{two.name}": ["digit 0", "digit 2"]}
@@ -251,15 +251,15 @@ def test_wrong_labels_are_found_and_the_right_one_is_suggested(tmp_path):
     assert "1 label to check" in card.text
 
 
-@pytest.mark.parametrize("sizes", ["paper", "any", "unequal", "equal"])
-def test_label_errors_are_rows_nearer_to_another_centre(tmp_path, sizes):
+@pytest.mark.parametrize("refine", ["none", "uniform", "proportional", "balanced"])
+def test_label_errors_are_rows_nearer_to_another_centre(tmp_path, refine):
     """Nearer by what clusters are told apart by: features whitened, squared distances less offsets."""
     photos = tmp_path / "photos"
     digit_photos(photos)
     zero, two = (sorted((photos / f"digit {digit}").iterdir())[0] for digit in (0, 2))
     zero.rename(photos / "digit 2" / zero.name)
     two.rename(photos / "digit 0" / two.name)
-    config = Config(str(photos), categories=5, backbone="pixels", sizes=sizes)
+    config = Config.of(str(photos), categories=5, backbone="pixels", refine=refine)
     facts = read_facts(discover(config, tmp_path / "run", store=tmp_path / "store"))
     assigner, expected = facts.model.assigner, set()
     for row in np.flatnonzero(facts.labelled):
@@ -292,7 +292,7 @@ def test_one_level_has_no_tree_and_no_labels_have_no_known_part(tmp_path):
     (tmp_path / "photos").mkdir()
     for path in list((tmp_path / "all").rglob("*.png")):
         path.rename(tmp_path / "photos" / path.name)
-    config = Config(str(tmp_path / "photos"), categories=4, backbone="pixels", levels=1)
+    config = Config.of(str(tmp_path / "photos"), categories=4, backbone="pixels", levels=1)
     made = discover(config, tmp_path / "run", store=tmp_path / "store")
     plain = page_of(made)
     assert {section.attributes["id"] for section in plain.all("section")} == {"found", "new", "map", "sizes", "about"}
@@ -427,7 +427,7 @@ def test_names_are_shown_as_they_are_and_never_run(tmp_path):
     odd = photos / "unlabelled" / f"{NASTY}.png"
     sorted((photos / "unlabelled").iterdir())[0].rename(odd)
     (photos / "unlabelled" / f"bad {NASTY}.png").write_bytes(b"no image")
-    made = discover(Config(str(photos), categories=5, backbone="pixels"), tmp_path / "run", store=tmp_path / "store")
+    made = discover(Config.of(str(photos), categories=5, backbone="pixels"), tmp_path / "run", store=tmp_path / "store")
     made.log(step="epoch", epoch=0, **{NASTY: 1.0})
     names = {file.replace("digit 0/", f"{NASTY}/"): f"{digit}{NASTY}" for file, digit in truth.items()}
     hostile = page_of(made, truth=write_truth(tmp_path / "truth.csv", names))
@@ -469,7 +469,7 @@ def test_paths_of_the_machine_are_not_on_the_page(tmp_path):
     rows = [(tmp_path / "photos" / file, label) for file, label in [*labels, ("unlabelled/bad.png", "")]]
     with (tmp_path / "table.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("file_name", "label"), *rows])
-    config = Config(str(tmp_path / "table.csv"), categories=5, backbone="pixels")
+    config = Config.of(str(tmp_path / "table.csv"), categories=5, backbone="pixels")
     made = discover(config, tmp_path / "run", store=tmp_path / "store")
     out = write_report(made, tmp_path / "page.html").read_text()
     assert str(tmp_path) not in out

@@ -66,7 +66,7 @@ def report(tmp_path_factory):
     (home / "photos/digit 0").rename(home / "photos" / HOSTILE)
     (home / "photos/digit 1").rename(home / "photos" / LONG)
     (home / "photos/unlabelled/bad.png").write_bytes(b"no image")
-    config = Config(str(home / "photos"), categories=14, backbone="pixels")
+    config = Config.of(str(home / "photos"), categories=14, backbone="pixels")
     run = discover(config, home / "run", store=home / "store")
     for epoch in range(20):
         run.log(step="epoch", epoch=epoch, loss=5 / (epoch + 1), use=3.0, sse=2.0, agreement=0.9, sizes=[3, 9, 20])

@@ -2,21 +2,30 @@
 
 import json
 import shutil
-from dataclasses import replace
 
 import pytest
 import torch
 
 import selex as package
 from commands import contents, digit_photos, refused, selex
-from selex.config import PHOTOS
 from selex.errors import InputError, Note
 from selex.training.checkpoint import Checkpoints, newest
 from selex.training.loop import _Loop
 from selex.training.methods import Task
 from training_for_tests import TRAINED, digit_data, fit, seen_twice, small, weights, without_times
 
-TINY = ("--backbone", "tiny-vit", "--categories", 5, "--batch", 16, "--lr", 0.01, "--store", "store")
+TINY = (
+    "--backbone",
+    "tiny-vit",
+    "--categories",
+    5,
+    "--set",
+    "train.batch=16",
+    "--set",
+    "train.lr=0.01",
+    "--store",
+    "store",
+)
 DISCOVER = ("discover", "photos", *TINY, "--method", "selex", "--epochs", 3)
 STEP = "selex.training.loop:_Loop.step"  # three an epoch
 
@@ -60,11 +69,11 @@ STOPS = [
     ((), ("kill", STEP, 5)),  # in the middle of the second epoch
     ((), ("kill", STEP, 1)),
     ((), ("kill", "selex.training.checkpoint:torch.save", 2)),
-    ((), ("kill", "selex.discovery:predict", 1)),  # trained, not yet sorted
+    ((), ("kill", "selex.discovery:fit_clusters", 1)),  # trained, not yet sorted
     ((), ("interrupt", STEP, 8)),
-    (("--interval", 2), ("kill", STEP, 5)),
-    (("--view-bank", 2, "--jitter", 0.4), ("kill", STEP, 8)),
-    (("--published", "--micro-batch", 4), ("kill", STEP, 5)),
+    (("--set", "train.interval=2"), ("kill", STEP, 5)),
+    (("--set", "train.view_bank=2", "--set", "train.jitter=0.4"), ("kill", STEP, 8)),
+    (("--set", "train.published=true", "--set", "train.micro_batch=4"), ("kill", STEP, 5)),
 ]
 
 
@@ -132,7 +141,7 @@ def test_no_checkpoint_can_be_read(stopped, undisturbed):
 
 def test_a_checkpoint_of_other_settings(stopped, undisturbed):
     before = contents(stopped / ".work")
-    done = go_on(stopped, "--lr", 0.02, "--alpha", 0.5)
+    done = go_on(stopped, "--set", "train.lr=0.02", "--set", "train.alpha=0.5")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "checkpoint-00001.pt: is of a training with other settings" in line
@@ -170,8 +179,8 @@ def test_a_new_run_that_fails_later_keeps_its_checkpoints(home, undisturbed, mon
         return real(self, batch) | ({"loss": torch.tensor(float("nan"))} if len(calls) == 5 else {})
 
     monkeypatch.setattr(_Loop, "step", step)
-    training = replace(PHOTOS, epochs=3, batch=16, lr=0.01)
-    config = package.Config(str(home / "photos"), None, 5, "tiny-vit", method="selex", training=training)
+    training = {"epochs": 3, "batch": 16, "lr": 0.01}
+    config = package.Config.of(str(home / "photos"), categories=5, backbone="tiny-vit", method="selex", **training)
     with pytest.raises(InputError, match=r"the loss is nan in epoch 1, step 1 .* checkpoint is .*checkpoint-00000.pt"):
         package.discover(config, home / "new", store=home / "store")
     assert [path.name for path in (home / "new" / ".work").iterdir()] == ["checkpoint-00000.pt"]

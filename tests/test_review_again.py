@@ -14,7 +14,6 @@ import pytest
 from commands import contents, digit_photos, refused, selex, start
 from review_runs import small_run
 from selex import Config, Run, discover
-from selex.config import Training
 from selex.errors import InputError
 from selex.review.core.decisions import Decision
 from selex.review.core.ledger import FILE
@@ -29,7 +28,7 @@ from selex.review.server.views import Views
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("digits")
     digit_photos(folder / "photos", per_digit=20, n_known=3, digits=6)
-    discover(Config(str(folder / "photos"), categories=6, backbone="pixels"), folder / "run", store=folder / "store")
+    discover(Config.of(str(folder / "photos"), categories=6, backbone="pixels"), folder / "run", store=folder / "store")
     return folder
 
 
@@ -71,8 +70,8 @@ def test_decisions_become_labels_and_start_anew(made, folder):
     }
     assert labelled == given
     assert "three, “3”" in done.changes.now_known
-    assert done.run.config.categories == 6
-    assert (done.run.config.backbone, done.run.config.seed, done.run.config.photos) == (
+    assert done.run.config.cluster.categories == 6
+    assert (done.run.config.features.backbone, done.run.config.seed, done.run.config.data.photos) == (
         "pixels",
         0,
         str(made / "photos"),
@@ -105,16 +104,16 @@ def test_a_second_round_keeps_the_first(made, folder):
 
 def test_the_count_of_categories_follows_merging_and_splitting(made, folder):
     review = decide(folder, ("merge", {"categories": (3, 4)}))
-    assert again(folder, store=made / "store").run.config.categories == 5
+    assert again(folder, store=made / "store").run.config.cluster.categories == 5
     review = Review(folder)
     rows = tuple(np.flatnonzero(review.state.category == 0)[:3].tolist())
     review.decide(Decision("split", category=0, parts=(rows,)), review.version)
-    assert again(folder, store=made / "store").run.config.categories == 6
+    assert again(folder, store=made / "store").run.config.cluster.categories == 6
 
 
 def test_a_plain_discover_in_between_forgets_nothing(made, folder):
     decide(folder, ("name", {"category": 3, "name": "three"}))
-    discover(Config(str(made / "photos"), categories=7, backbone="pixels"), folder, store=made / "store")
+    discover(Config.of(str(made / "photos"), categories=7, backbone="pixels"), folder, store=made / "store")
     assert "three" not in Run.open(folder).hierarchy["names"]
     done = again(folder, store=made / "store")
     assert "three" in done.run.hierarchy["names"]
@@ -123,7 +122,7 @@ def test_a_plain_discover_in_between_forgets_nothing(made, folder):
 def test_the_command_says_what_changed(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
     decide(folder, ("name", {"category": 3, "name": "three"}), ("confirm", {"category": 4}))
-    done = selex("discover", "run", "--continue", cwd=tmp_path)
+    done = selex("recluster", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "labels: " in done.stdout
     assert "\nchanged: " in done.stdout
@@ -139,17 +138,17 @@ def test_the_report_says_that_decisions_are_not_in_it(folder, tmp_path):
 
 def test_mistakes_are_one_line_and_change_nothing(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
-    refused("nothing was decided yet", "discover", "run", "--continue", cwd=tmp_path)
-    refused("no such run folder", "discover", "nowhere", "--continue", cwd=tmp_path)
+    refused("nothing was decided yet", "recluster", "run", cwd=tmp_path)
+    refused("no such run folder", "recluster", "nowhere", cwd=tmp_path)
     decide(folder, ("junk", {"rows": tuple(range(120))}))
-    refused("every image is marked as junk", "discover", "run", "--continue", cwd=tmp_path)
-    refused("leave --categories out", "discover", "run", "--continue", "--categories", "5", cwd=tmp_path)
+    refused("every image is marked as junk", "recluster", "run", cwd=tmp_path)
+    refused("No such option: --categories", "recluster", "run", "--categories", "5", cwd=tmp_path)
     refused("every image is marked as junk", "export", "run", "--to", "csv", "--out", "x.csv", cwd=tmp_path)
 
 
 def test_images_from_a_list_cannot_be_found_again(made, tmp_path):
     files = [str(path) for path in sorted((made / "photos").rglob("*.png"))]
-    config = Config("", categories=4, backbone="pixels")
+    config = Config.of("", categories=4, backbone="pixels")
     discover(config, tmp_path / "run", photos=files, store=made / "store")
     decide(tmp_path / "run", ("name", {"category": 0, "name": "x"}))
     before = contents(tmp_path / "run")
@@ -198,15 +197,15 @@ def test_every_answered_decision_outlasts_kill_9(tmp_path):
 
 
 def test_a_trained_run_is_trained_again_with_the_labels(made, tmp_path):
-    training = Training(epochs=1, batch=32, lr=0.01, temperature=0.1, flip=False)
-    config = Config(str(made / "photos"), categories=6, backbone="tiny-vit", method="selex", training=training)
+    training = {"epochs": 1, "batch": 32, "lr": 0.01, "temperature": 0.1, "flip": False}
+    config = Config.of(str(made / "photos"), categories=6, backbone="tiny-vit", method="selex", **training)
     first = discover(config, tmp_path / "run", store=made / "store")
     features = first.embeddings.copy()
     decide(first.folder, ("name", {"category": 3, "name": "three"}))
     lines = []
     done = again(first.folder, tell=lines.append)
     epochs = [entry for entry in done.run.metrics if entry["step"] == "epoch"]
-    assert (len(epochs), done.run.config.method, done.run.config.training) == (2, "selex", training)
+    assert (len(epochs), done.run.config.train) == (2, config.train)
     assert any(line.startswith("train: 120 images") for line in lines)
     assert "three" in done.run.hierarchy["names"][: done.run.hierarchy["levels"][0]["n_known"]]
     assert not np.array_equal(features, done.run.embeddings), "other labels, other features"

@@ -25,7 +25,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("digits")
     digit_photos(folder / "photos", per_digit=20, n_known=3, digits=6)
     Image.new("L", (8, 8), 200).save(folder / "photos" / "unlabelled" / ODD_FILE)
-    config = Config(str(folder / "photos"), categories=6, backbone="pixels", sizes="paper")
+    config = Config.of(str(folder / "photos"), categories=6, backbone="pixels", refine="none")
     discover(config, folder / "run", store=folder / "store")
     return folder
 

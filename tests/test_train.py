@@ -149,13 +149,13 @@ def test_who_watches_is_told_of_every_epoch(data):
 
 
 def test_what_cannot_be_trained_on(data):
-    with pytest.raises(InputError, match="a batch of 61 is larger than the 60 images: set --batch to at most 60"):
+    with pytest.raises(InputError, match=r"a batch of 61 is larger than the 60 images: set train.batch to at most 60"):
         check(small("gcd", batch=61), data)
     with pytest.raises(InputError, match="a batch needs at least 2 images"):
         check(small("gcd", batch=1), data)
     with pytest.raises(InputError, match="every image is labelled, so there is nothing to discover"):
         check(small("gcd"), replace(data, labels=np.zeros(60, dtype=int)))
-    with pytest.raises(InputError, match="a batch of 15 cannot be shared by 2 processes: set --batch 14"):
+    with pytest.raises(InputError, match=r"a batch of 15 cannot be shared by 2 processes: set train.batch=14"):
         check(small("gcd", batch=15), data, processes=2)
     check(small("gcd", batch=60), data)
 
@@ -165,7 +165,7 @@ def test_a_device_that_is_too_small(data, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(loop_module._Loop, "step", full)
-    with pytest.raises(InputError, match="cpu has too little memory for this training: set --micro-batch 4 "):
+    with pytest.raises(InputError, match=r"cpu has too little memory for this training: set train.micro_batch=4 "):
         fit(small("gcd"), data)
 
 
@@ -190,7 +190,7 @@ def test_a_loss_that_is_not_a_number(data, tmp_path):
     assert message.startswith("the loss is nan in epoch 1, step 1 (batch of ")
     assert sum(name in message for name in data.files) in (1, 2, 3)
     assert f"the last good checkpoint is {tmp_path / 'checkpoint-00000.pt'}" in message
-    assert message.endswith("try a smaller --lr")
+    assert message.endswith("try a smaller train.lr")
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000.pt"]
 
 

@@ -4,7 +4,6 @@ import csv
 import shutil
 import sys
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,12 +11,11 @@ from safetensors.torch import load_file
 
 import selex as package
 from commands import contents, refused, selex
-from selex.config import PHOTOS, Training
 from selex.training.fit import TrainOptions
 from test_discover import FILES
 
 TINY = ("--backbone", "tiny-vit", "--categories", 5)
-SHORT = ("--batch", 16, "--lr", 0.01, "--epochs", 1)
+SHORT = ("--set", "train.batch=16", "--set", "train.lr=0.01", "--epochs", 1)
 DISCOVER = ("discover", "photos", *TINY, *SHORT, "--out", "run", "--method")
 TRAINED_FILES = sorted([*FILES, "model/trained.safetensors"])
 
@@ -37,8 +35,8 @@ def test_a_trained_run(place, method):
     lines = done.stdout.splitlines()
     assert [line.split(":")[0].split()[0] for line in lines[:5]] == ["decode", "training", "train", "embed", "cluster"]
     opened = package.Run.open(run)
-    assert opened.config.method == method
-    assert opened.config.training == replace(PHOTOS, epochs=1, batch=16, lr=0.01)
+    assert opened.config.train.method == method
+    assert opened.config.train == package.TrainConfig(method=method, epochs=1, batch=16, lr=0.01)
     steps = [entry["step"] for entry in opened.metrics]
     assert steps == ["decode", "epoch", "train", "embed", "cluster"]
     assert lines[1] == f"training {opened.metrics[2]['parameters'] / 1e6:.2f} M parameters"
@@ -58,20 +56,20 @@ def test_a_trained_run(place, method):
     assert distances[0] == pytest.approx(distances[1], abs=1e-4)
 
 
-def test_a_run_with_sizes_can_be_trained_with_a_method_that_has_none(place):
-    assert selex(*DISCOVER, "gcd", "--sizes", "equal", cwd=place).returncode == 0
-    more = ["--epochs", "1", "--batch", "16"]
+def test_a_run_that_was_refined_can_be_trained_with_a_method_that_has_none(place):
+    assert selex(*DISCOVER, "gcd", "--refine", "balanced", cwd=place).returncode == 0
+    more = ["--epochs", "1", "--set", "train.batch=16"]
     done = selex("train", "run", "--method", "simgcd", *more, cwd=place)
     assert done.returncode == 0, done.stderr
-    assert package.Run.open(place / "run").config.sizes == "auto"
+    assert package.Run.open(place / "run").config.cluster.refine == "auto"
 
 
-@pytest.mark.parametrize("asked", ["auto", "unequal"])
+@pytest.mark.parametrize("asked", ["auto", "proportional"])
 def test_trained_features_are_clustered_the_papers_way_unless_told_otherwise(place, asked):
-    assert selex(*DISCOVER, "gcd", "--sizes", asked, cwd=place).returncode == 0
+    assert selex(*DISCOVER, "gcd", "--refine", asked, cwd=place).returncode == 0
     run, model = package.Run.open(place / "run"), package.load(place / "run")
-    assert run.config.sizes == asked
-    assert run.metrics[-1]["sizes"] == ("paper" if asked == "auto" else asked)
+    assert run.config.cluster.refine == asked
+    assert run.metrics[-1]["refine"] == ("none" if asked == "auto" else asked)
     assert (model.assigner.offsets is None) == (asked == "auto")
     assert selex("predict", "run", "photos", cwd=place).returncode == 0
     found, table = read(place / "predictions.csv"), read(place / "run" / "clusters.csv")
@@ -101,7 +99,7 @@ def test_train_goes_on_from_a_frozen_run(place):
     done = selex("train", "run", *SHORT, "--method", "gcd", cwd=place)
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(contents(place / "run")) == TRAINED_FILES
-    assert package.Run.open(place / "run").config.method == "gcd"
+    assert package.Run.open(place / "run").config.train.method == "gcd"
     assert selex(*DISCOVER, "gcd", "--out", "direct", cwd=place).returncode == 0
     for name in ("clusters.csv", "model/trained.safetensors", "embeddings.npy"):
         assert (place / "run" / name).read_bytes() == (place / "direct" / name).read_bytes()
@@ -116,14 +114,21 @@ def test_what_is_refused_leaves_nothing(place):
     (place / "all" / "b").mkdir()
     for number, path in enumerate(sorted((place / "photos" / "unlabelled").iterdir())[:20]):
         shutil.copy(path, place / "all" / "ab"[number % 2])
-    refused("a batch of 61 is larger than the 60 images", *DISCOVER, "gcd", "--batch", 61, cwd=place)
+    refused("a batch of 61 is larger than the 60 images", *DISCOVER, "gcd", "--set", "train.batch=61", cwd=place)
     labelled = ("discover", "all", *TINY[:2], "--categories", 2, *SHORT, "--method", "gcd", "--out", "run")
     refused("every image is labelled, so there is nothing to discover", *labelled, cwd=place)
-    refused("--without flap: give one of hssk, use, sse, flip", *DISCOVER, "selex", "--without", "flap", cwd=place)
-    refused("targets must be labels or radii", *DISCOVER, "selex", "--targets", "x", cwd=place)
-    refused("alpha must be from 0 to 1", *DISCOVER, "selex", "--alpha", 2, cwd=place)
-    refused("lr must be over 0", *DISCOVER, "selex", "--lr", 0, cwd=place)
-    refused("view_bank must be 0, or at least 2", *DISCOVER, "selex", "--view-bank", 1, cwd=place)
+    refused(
+        "no setting 'train.flap'; did you mean 'train.flip'?",
+        *DISCOVER,
+        "selex",
+        "--set",
+        "train.flap=false",
+        cwd=place,
+    )
+    refused("targets must be labels or radii", *DISCOVER, "selex", "--set", "train.targets=x", cwd=place)
+    refused("alpha must be from 0 to 1", *DISCOVER, "selex", "--set", "train.alpha=2", cwd=place)
+    refused("lr must be over 0", *DISCOVER, "selex", "--set", "train.lr=0", cwd=place)
+    refused("view_bank must be 0, or at least 2", *DISCOVER, "selex", "--set", "train.view_bank=1", cwd=place)
     pixels = (
         "discover",
         "photos",
@@ -141,11 +146,11 @@ def test_what_is_refused_leaves_nothing(place):
 
 
 def test_training_that_diverges(place):
-    done = selex(*DISCOVER, "gcd", "--lr", 1e30, "--epochs", 5, cwd=place)
+    done = selex(*DISCOVER, "gcd", "--set", "train.lr=1e30", "--epochs", 5, cwd=place)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")
-    assert "try a smaller --lr" in line
+    assert "try a smaller train.lr" in line
     assert "finite" in line or "the loss is nan" in line
 
 
@@ -169,15 +174,20 @@ def test_no_labels_at_all_and_no_count(place):
 
 
 @pytest.mark.parametrize(
-    "options", [("--without", "hssk"), ("--without", "use", "--without", "sse", "--without", "flip"), ("--published",)]
+    "options",
+    [
+        ("--set", "train.hssk=false"),
+        ("--set", "train.use=false", "--set", "train.sse=false", "--set", "train.flip=false"),
+        ("--set", "train.published=true"),
+    ],
 )
 def test_parts_of_selex(place, options):
     done = selex(*DISCOVER, "selex", *options, cwd=place)
     assert (done.returncode, done.stderr) == (0, "")
-    training = package.Run.open(place / "run").config.training
-    assert training.published == ("--published" in options)
+    training = package.Run.open(place / "run").config.train
+    assert training.published == ("train.published=true" in options)
     assert [getattr(training, part) for part in ("hssk", "use", "sse", "flip")] == [
-        part not in options for part in ("hssk", "use", "sse", "flip")
+        f"train.{part}=false" not in options for part in ("hssk", "use", "sse", "flip")
     ]
 
 
@@ -185,8 +195,8 @@ def test_parts_of_selex(place, options):
 
 
 def config(place, **settings):
-    training = Training(epochs=2, batch=16, lr=0.01, head_dim=64, **settings)
-    return package.Config(str(place / "photos"), None, 5, "tiny-vit", method="selex", training=training)
+    training = {"epochs": 2, "batch": 16, "lr": 0.01, "head_dim": 64, **settings}
+    return package.Config.of(str(place / "photos"), categories=5, backbone="tiny-vit", method="selex", **training)
 
 
 def test_an_image_that_is_deleted_during_training(place, tmp_path):
@@ -227,10 +237,3 @@ def test_without_tensorboard(place, tmp_path, monkeypatch):
             config(place), tmp_path / "run", store=tmp_path / "store", options=TrainOptions(tensorboard=True)
         )
     assert not (tmp_path / "run").exists()
-
-
-def test_photos_are_trained_on_as_did_best_and_benchmarks_as_in_the_paper(place):
-    for command, settings in (("discover", PHOTOS), ("train", PHOTOS), ("bench run", Training())):
-        page = " ".join(selex(*command.split(), "--help", cwd=place).stdout.split())
-        assert f"[default: {settings.lr}]" in page
-        assert f"[default: {settings.epochs}]" in page

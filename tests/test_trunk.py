@@ -10,7 +10,7 @@ from timm.models.vision_transformer import ParallelScalingBlock, ResPostBlock, V
 from torch import nn
 
 from layouts_for_tests import shake
-from selex.config import Training
+from selex.config import PAPER
 from selex.errors import InputError
 from selex.models.backbones import Backbone
 from selex.models.trunk import class_token, load_trained, split_backbone, trained_weights
@@ -176,5 +176,5 @@ def test_parameters_of_the_paper(name):
         network = timm.create_model("vit_base_patch16_224", num_classes=0)
         size = (128.0,) * 3
         whole = Backbone("dino-vitb16", network, dim=768, crop=224, mean=size, std=size, weights=None)
-    method = METHODS[name](whole, Task(200, 100), Training())
+    method = METHODS[name](whole, Task(200, 100), PAPER.train)
     assert f"{method.n_trained / 1e6:.2f} M" == "37.25 M"

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from commands import digit_photos
-from selex.config import Training
+from selex.config import PAPER
 from selex.data.crops import HostImages, TwoScaleImages
 from selex.data.store import ImageStore
 from selex.data.table import read_table
@@ -39,7 +39,7 @@ def small(name, backbone=None, task=TASK, **settings):
     """A method on a tiny backbone."""
     chosen = {"epochs": 2, "batch": 16, "head_dim": 64, "lr": 0.03, "trained_blocks": 1, **settings}
     torch.manual_seed(0)
-    return METHODS[name](backbone or load_backbone("tiny-vit"), task, Training(**chosen))
+    return METHODS[name](backbone or load_backbone("tiny-vit"), task, replace(PAPER.train, method=name, **chosen))
 
 
 def fit(method, data, seed=0, **more):

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from selex.cluster.estimators import HierarchicalKMeans, SemiSupervisedKMeans, Whitening
     from selex.cluster.hierarchy import hssk
     from selex.cluster.kmeans import bssk
+    from selex.cluster.pipeline import FittedClusters, fit_clusters
     from selex.cluster.variant import Variant, published
-    from selex.config import Config, Training
+    from selex.config import ClusterConfig, Config, DataConfig, FeatureConfig, TrainConfig
     from selex.discovery import discover
     from selex.errors import InputError, Note
     from selex.metrics import ari, nmi, split_accuracy
@@ -28,7 +29,11 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 # Where each public name lives. Imported when first used: `selex --help` must not wait for torch.
 _HOMES = {
+    "ClusterConfig": "config",
     "Config": "config",
+    "DataConfig": "config",
+    "FeatureConfig": "config",
+    "FittedClusters": "cluster.pipeline",
     "Hierarchy": "types",
     "HierarchicalKMeans": "cluster.estimators",
     "InputError": "errors",
@@ -39,7 +44,7 @@ _HOMES = {
     "Run": "run",
     "Scores": "types",
     "SemiSupervisedKMeans": "cluster.estimators",
-    "Training": "config",
+    "TrainConfig": "config",
     "UNLABELLED": "types",
     "Variant": "cluster.variant",
     "Whitening": "cluster.estimators",
@@ -47,6 +52,7 @@ _HOMES = {
     "bssk": "cluster.kmeans",
     "discover": "discovery",
     "estimate_k": "cluster.estimate_k",
+    "fit_clusters": "cluster.pipeline",
     "hssk": "cluster.hierarchy",
     "load": "predictor",
     "nmi": "metrics",
@@ -55,7 +61,11 @@ _HOMES = {
 }
 __all__ = [
     "UNLABELLED",
+    "ClusterConfig",
     "Config",
+    "DataConfig",
+    "FeatureConfig",
+    "FittedClusters",
     "HierarchicalKMeans",
     "Hierarchy",
     "InputError",
@@ -66,13 +76,14 @@ __all__ = [
     "Run",
     "Scores",
     "SemiSupervisedKMeans",
-    "Training",
+    "TrainConfig",
     "Variant",
     "Whitening",
     "ari",
     "bssk",
     "discover",
     "estimate_k",
+    "fit_clusters",
     "hssk",
     "load",
     "nmi",

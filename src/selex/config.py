@@ -1,88 +1,185 @@
-"""What a job was asked to do: decided once, then frozen, and kept with its results."""
+"""What a job was asked to do: settings in groups, decided once, then frozen, and kept with its results."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from collections.abc import Iterator
+from dataclasses import Field, asdict, dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any, ClassVar, Literal
 
-from selex.errors import InputError
-from selex.types import SIZES, Sizes
+from selex.errors import InputError, unknown
+from selex.settings import Group, as_toml, setting
 
-METHODS = ("frozen", "gcd", "simgcd", "selex")
 SLIPS = ("order", "crops", "targets", "clustering", "decay")
 """Where the published code leaves the paper: labels of levels out of order, features of augmented crops, its target
 matrix, its seeding and balancing, its weight decay."""
-VIEWS = (1, 2, 10)
-CHOICES = {"targets": ("labels", "radii"), "form": ("softmax", "binary"), "kind": ("distance", "cosine", None)}
 
 
 @dataclass(frozen=True)
-class Training:
-    """How a network is trained. The defaults are the paper's.
+class DataConfig(Group):
+    """Which images and labels."""
 
-    Attributes:
-        epochs: passes over as many images as there are.
-        batch: images of a step, each in two views.
-        lr: learning rate of the first epoch; it falls to a thousandth as a cosine.
-        momentum: of stochastic gradient descent.
-        weight_decay: of all that is trained.
-        trained_blocks: so many of the backbone's last blocks (or stages) are trained; None trains all of it.
-        flip: views are mirrored at random.
-        warp: views are turned, stretched and sheared at random by up to so much, 0.15 is visible; the paper does not.
-        zoom: views are enlarged at random, up to this share of their width and height is lost; the paper's are not.
-        jitter: brightness, contrast and saturation of views change at random by up to this share; the paper's do not.
-        hssk: pseudo-labels of all levels of abstraction; off: of the base level alone.
-        use: unsupervised self-expertise; off: plain InfoNCE.
-        sse: supervised self-expertise; off: the supervised contrastive loss of the labelled rows alone.
-        levels: at most so many levels take part in the losses; None takes all.
-        alpha: how far the targets of unsupervised self-expertise go from plain InfoNCE (0) to all uncertain (1).
-        balance: share of the supervised loss, the paper's lambda.
-        interval: pseudo-labels are made anew every so many epochs.
-        targets: pairs are far by their pseudo-`"labels"`, or by the `"radii"` of clusters.
-        form: `"softmax"` or `"binary"` cross-entropy against the targets.
-        kind: rows are compared by minus their `"distance"` or by `"cosine"`; None leaves it to the method: distance for
-            `selex`, cosine for `gcd` and `simgcd`.
-        temperature: of the unsupervised loss.
-        supervised_temperature: of the supervised losses.
-        head_dim: dims of the projection; None takes the paper's 65,536, or 1,024 for a tiny backbone.
-        view_bank: so many views of each image are kept behind the frozen blocks, in place of a new one each time.
-        renew: share of the view bank that is made anew each epoch.
-        micro_batch: images at a time on the device, for small memory; None takes the batch at once. Same gradient.
-        prototypes: weight of a loss that draws features to the centre of their base-level cluster; 0 is the paper's
-            method.
-        published: follow the published code where it leaves the paper.
-        slips: the same for some of its differences alone, such as `"order+crops"`; see `SLIPS`.
-    """
+    group: ClassVar[str] = "data"
 
-    epochs: int = 200
-    batch: int = 128
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    trained_blocks: int | None = 2
-    flip: bool = True
-    warp: float = 0.0
-    zoom: float = 0.0
-    jitter: float = 0.0
-    hssk: bool = True
-    use: bool = True
-    sse: bool = True
-    levels: int | None = None
-    alpha: float = 0.5
-    balance: float = 0.35
-    interval: int = 1
-    targets: Literal["labels", "radii"] = "labels"
-    form: Literal["softmax", "binary"] = "softmax"
-    kind: Literal["distance", "cosine"] | None = None
-    temperature: float = 1.0
-    supervised_temperature: float = 0.07
-    head_dim: int | None = None
-    view_bank: int = 0
-    renew: float = 0.05
-    micro_batch: int | None = None
-    prototypes: float = 0.0
-    published: bool = False
-    slips: str = ""
+    photos: str = setting("", "The folder, table or file of images.")
+    labels: str | None = setting(
+        None,
+        "A table of labels, in place of sub-folders.",
+        "CSV or parquet with the columns `file_name` and `label`.",
+        shown="FILE",
+    )
+    size: int | None = setting(
+        None, "Shorter side of stored images, in pixels.", "`auto` takes what suits the backbone.", least=1, none="auto"
+    )
+
+
+@dataclass(frozen=True)
+class FeatureConfig(Group):
+    """How images become features."""
+
+    group: ClassVar[str] = "features"
+
+    backbone: str | None = setting(
+        None,
+        "Network that turns images into features.",
+        "See `selex weights list`; also `timm:NAME`, `file:PATH`, `pixels`. `auto` takes `efficientnet-lite1`, or "
+        "`dinov2-vits14-reg` on a GPU.",
+        none="auto",
+        shown="NAME",
+    )
+    weights: str | None = setting(None, "A file with the backbone's weights.", shown="FILE")
+    crop: int | None = setting(
+        None,
+        "Side of the square that the backbone sees, in pixels.",
+        "`auto` takes the size that it was made for.",
+        least=1,
+        none="auto",
+    )
+    views: Literal[1, 2, 10] = setting(
+        1,
+        "A feature is the mean over this many views of an image.",
+        "1 is its middle, 2 its mirror image too, 10 the four corners as well.",
+    )
+    attention_crop: bool = setting(
+        False,
+        "Look again, closer, where the backbone looks.",
+        "A feature is then the mean over the whole image and that crop: for things that are small in their photos. "
+        "Takes three times as long.",
+    )
+
+
+@dataclass(frozen=True)
+class ClusterConfig(Group):
+    """How features become categories."""
+
+    group: ClassVar[str] = "cluster"
+
+    categories: int | None = setting(
+        None,
+        "Known and novel together; `auto` estimates it.",
+        "The number of categories.",
+        least=1,
+        none="auto",
+    )
+    whiten: float = setting(
+        0.5,
+        "How far features are whitened, from 0 (not) to 1.",
+        "By what varies among labelled images of one category; see `Whitener`. 0 is the paper's way.",
+        least=0,
+        most=1,
+    )
+    refine: Literal["auto", "none", "uniform", "proportional", "balanced"] = setting(
+        "auto",
+        "Soft refinement: `auto`, `none` (the paper's way), `uniform`, `proportional` or `balanced`.",
+        "Images take part in several clusters, of which all are equally likely (`uniform`), each by its size "
+        "(`proportional`), or all are drawn to one size (`balanced`). `auto` hides some labels and takes what sorts "
+        "them best; after training it is `none`.",
+    )
+    balanced: bool = setting(
+        True, "Limit cluster sizes while centres settle.", "Turn it off where categories are of very different size."
+    )
+    levels: int | None = setting(None, "At most so many levels of abstraction.", least=1, none="all")
+    restarts: int = setting(3, "Clustering runs, of which the one of lowest inertia is kept.", least=1)
+    iterations: int = setting(10, "Iterations of each stage of k-means.", least=1)
+
+
+@dataclass(frozen=True)
+class TrainConfig(Group):
+    """How the network is trained, if at all."""
+
+    group: ClassVar[str] = "train"
+
+    method: Literal["frozen", "selex", "gcd", "simgcd"] = setting(
+        "frozen",
+        "`frozen` (no training), `selex`, `gcd` or `simgcd`.",
+        "How the backbone is trained. `selex`: with self-expertise. `gcd`, `simgcd`: as in those papers, to compare.",
+    )
+    epochs: int = setting(20, "Passes over the images.", least=1)
+    batch: int = setting(128, "Batch size, in images; each is in it in two views.", least=1)
+    lr: float = setting(0.01, "Learning rate of the first epoch.", "It falls to a thousandth as a cosine.", over=0)
+    momentum: float = setting(0.9, "Momentum of stochastic gradient descent.", least=0, most=1)
+    weight_decay: float = setting(1e-4, "Weight decay.", least=0, most=1)
+    trained_blocks: int | None = setting(
+        2, "So many of the backbone's last blocks (or stages) are trained.", least=1, none="all"
+    )
+    flip: bool = setting(True, "Mirror views at random.")
+    warp: float = setting(
+        0.0, "Turn, stretch and shear views at random by up to this much.", "0.15 is visible.", least=0, most=1
+    )
+    zoom: float = setting(0.6, "Enlarge views at random; up to this share of their width is lost.", least=0, most=1)
+    jitter: float = setting(
+        0.4, "Change brightness, contrast and saturation of views by up to this share.", least=0, most=1
+    )
+    hssk: bool = setting(True, "Pseudo-labels of all levels of abstraction.", "Off: of the base level alone.")
+    use: bool = setting(True, "Unsupervised self-expertise.", "Off: plain InfoNCE.")
+    sse: bool = setting(
+        True, "Supervised self-expertise.", "Off: the supervised contrastive loss of labelled images alone."
+    )
+    loss_levels: int | None = setting(None, "At most so many levels take part in the losses.", least=1, none="all")
+    alpha: float = setting(
+        1.0, "Target smoothing of unsupervised self-expertise.", "From 0, plain InfoNCE, to 1.", least=0, most=1
+    )
+    sup_weight: float = setting(0.35, "Weight of the supervised loss, the paper's lambda.", least=0, most=1)
+    interval: int = setting(1, "New pseudo-labels every so many epochs.", least=1)
+    targets: Literal["labels", "radii"] = setting(
+        "labels", "Whether pairs are far by pseudo-labels, or by radii of clusters."
+    )
+    form: Literal["softmax", "binary"] = setting("softmax", "Form of the cross-entropy against the targets.")
+    kind: Literal["distance", "cosine"] | None = setting(
+        None,
+        "How embeddings are compared.",
+        "`auto`: distance for `selex`, cosine for `gcd` and `simgcd`.",
+        none="auto",
+    )
+    temperature: float = setting(
+        1.0, "Temperature of the unsupervised loss.", "0.1 suits a network from scratch.", over=0
+    )
+    supervised_temperature: float = setting(0.07, "Temperature of the supervised losses.", over=0)
+    head_dim: int | None = setting(
+        None,
+        "Dimensions of the projection.",
+        "`auto` takes the paper's 65,536, or 1,024 for a tiny backbone.",
+        least=1,
+        none="auto",
+    )
+    view_bank: int = setting(
+        0,
+        "Keep this many views of each image behind the frozen blocks.",
+        "A step then runs the trained blocks alone: several times faster, on a CPU above all. 0 makes new views each "
+        "time; otherwise at least 2.",
+        least=0,
+    )
+    renew: float = setting(0.05, "Share of the view bank that is refreshed each epoch.", least=0, most=1)
+    micro_batch: int | None = setting(
+        None, "Images at a time on the device, for small memory.", "The gradient is the same.", least=1, none="all"
+    )
+    prototypes: float = setting(
+        0.35, "Weight of a loss that draws features to their cluster's centre.", "0 is the paper's method.", least=0
+    )
+    published: bool = setting(False, "Follow the published code where it leaves the paper, to compare.")
+    slips: str = setting(
+        "", "The same for some of its differences alone.", f"Some of `{'`, `'.join(SLIPS)}`, such as `order+crops`."
+    )
 
     @property
     def differences(self) -> frozenset[str]:
@@ -90,119 +187,118 @@ class Training:
         return frozenset(SLIPS if self.published else filter(None, self.slips.split("+")))
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         wrong = sorted(self.differences - set(SLIPS))
         if wrong:
-            raise InputError(f"slips must be some of {', '.join(SLIPS)}, not {wrong[0]!r}")
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} must be {' or '.join(filter(None, allowed))}, not {getattr(self, name)!r}")
-        for name in ("epochs", "batch", "trained_blocks", "levels", "interval", "head_dim", "micro_batch"):
-            _at_least(1, name, getattr(self, name))
-        for name in ("lr", "temperature", "supervised_temperature"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"{name} must be over 0, not {getattr(self, name)}")
-        if not 0 <= self.prototypes < float("inf"):
-            raise InputError(f"prototypes must be at least 0, not {self.prototypes}")
-        for name in ("alpha", "balance", "momentum", "renew", "warp", "zoom", "jitter", "weight_decay"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
-        if self.view_bank < 0 or self.view_bank == 1:
-            raise InputError(f"view_bank must be 0, or at least 2 for the two views of an image; not {self.view_bank}")
-
-
-def _at_least(least: int, name: str, value: int | None) -> None:
-    if value is not None and value < least:
-        raise InputError(f"{name} must be at least {least}, not {value}")
-
-
-PHOTOS = Training(epochs=20, lr=0.01, alpha=1.0, zoom=0.6, jitter=0.4, prototypes=0.35)
-"""How `discover` trains if not told otherwise: what did best with two blocks and one look. `Training()`: the paper."""
-
-
-def check_views(views: int) -> None:
-    """Refuse a number of views of which there is no fixed set."""
-    if views not in VIEWS:
-        raise InputError(f"views must be {', '.join(map(str, VIEWS[:-1]))} or {VIEWS[-1]}, not {views}")
-
-
-def check_sizes(sizes: str) -> None:
-    """Refuse another word."""
-    if sizes not in ("auto", *SIZES):
-        raise InputError(f"sizes must be auto, {', '.join(SIZES[:-1])} or {SIZES[-1]}, not {sizes!r}")
+            raise InputError(f"train.slips must be some of {', '.join(SLIPS)}, not {wrong[0]!r}")
+        if self.view_bank == 1:
+            raise InputError("train.view_bank must be 0, or at least 2 for the two views of an image; not 1")
 
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of `discover`.
+    """All settings of a job, in groups. `Config.of("photos", categories=12, backbone="pixels")` makes one by names.
 
     Attributes:
-        photos: the folder, table or files given.
-        labels: the label file given, if any.
-        categories: how many categories, known and novel together; None estimates it.
-        backbone: name of the network that turns images into features.
-        weights: a file with its weights, where one was given.
-        method: `"frozen"` clusters the features of the backbone as it is; the others train it first.
-        training: how it is trained; `PHOTOS` if not given.
-        levels: at most so many levels of abstraction in the result; None makes all.
-        restarts: clustering runs, of which the tightest is kept.
-        balanced: limit cluster sizes; off for long tails.
-        sizes: how the last clustering ends, see `cluster.mixture.soften`: `"paper"`, `"any"`, `"unequal"` or `"equal"`;
-            `"auto"` takes what sorts labels best that were hidden for it, and for trained features the paper's way.
-        whiten: how far features are whitened by the scatter within known categories before they are clustered, from 0
-            (as they are: the paper's way) to 1.
-        views: a feature is the mean over so many views of an image: 1 is its middle, 2 its mirror image too, 10 the
-            four corners as well.
-        closer: look at every image a second time, closer, at what the backbone itself looks at; a feature is the mean
-            of both.
-        crop: side of the square that the backbone looks at, in pixels; None takes what it was made for.
-        size: shorter side of stored images, in pixels; None takes what suits the backbone.
+        data: which images and labels.
+        features: how images become features.
+        cluster: how features become categories.
+        train: how the network is trained, if at all.
         seed: seed of everything random.
     """
 
-    photos: str
-    labels: str | None = None
-    categories: int | None = None
-    backbone: str = "efficientnet-lite1"
-    weights: str | None = None
-    crop: int | None = None
-    method: str = "frozen"
-    training: Training = PHOTOS
-    levels: int | None = None
-    restarts: int = 3
-    balanced: bool = True
-    sizes: Sizes | Literal["auto"] = "auto"
-    whiten: float = 0.5
-    views: int = 1
-    closer: bool = False
-    size: int | None = None
-    seed: int = 0
+    data: DataConfig = DataConfig()
+    features: FeatureConfig = FeatureConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    train: TrainConfig = TrainConfig()
+    seed: int = setting(
+        0, "Seed of everything random.", "The same seed gives the same result on the same device.", least=0
+    )
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise InputError(f"method {self.method!r} is not one of {', '.join(METHODS)}")
-        for name in ("categories", "crop", "levels", "restarts", "size"):
-            _at_least(1, name, getattr(self, name))
-        _at_least(0, "seed", self.seed)
-        if not 0 <= self.whiten <= 1:
-            raise InputError(f"whiten must be from 0 to 1, not {self.whiten}")
-        check_views(self.views)
-        check_sizes(self.sizes)
-        if self.method == "simgcd" and self.sizes not in ("auto", "paper"):
-            raise InputError(f"sizes {self.sizes}: simgcd sorts by its classifier, not by clusters; leave --sizes out")
+        if not isinstance(self.seed, int) or self.seed < 0:
+            raise InputError(f"seed must be a whole number of at least 0, not {self.seed!r}")
+        if self.train.method == "simgcd" and self.cluster.refine not in ("auto", "none"):
+            raise InputError(f"cluster.refine {self.cluster.refine}: simgcd classifies, it has no clusters to refine")
+
+    @classmethod
+    def of(cls, photos: str = "", *, preset: str = "photos", **settings: Any) -> Config:
+        """The settings of a preset for some photos, with the `settings` that are given, as `change` takes them."""
+        if preset not in PRESETS:
+            raise unknown("preset", preset, PRESETS)
+        return cls().change(**PRESETS[preset]).change(photos=photos, **settings)
+
+    def change(self, **settings: Any) -> Config:
+        """The same but for these settings, by name: `config.change(whiten=0)`, or `**{"cluster.whiten": 0}`."""
+        groups: dict[str, Any] = {}
+        for key, value in settings.items():
+            group, about = find(key)
+            groups.setdefault(group, {})[about.name] = value
+        own = groups.pop("", {})
+        return replace(self, **{name: replace(getattr(self, name), **values) for name, values in groups.items()}, **own)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for a JSON file."""
+        """Plain values for a JSON file, group by group."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Config:
-        """A config from such values; ones it does not know are of another version."""
-        training = Training(**_known(Training, values["training"])) if "training" in values else PHOTOS
-        return cls(**{"sizes": "paper", **_known(cls, values), "training": training})  # older runs had no other
+        """A config from such values."""
+        try:
+            return cls().change(**flat(values))
+        except InputError as error:
+            raise InputError(f"settings of another version of selex: {error}") from None
+
+    def to_toml(self) -> str:
+        """The same as a TOML file that `--config` reads, each setting below what it is."""
+        parts = []
+        for group in ("", *GROUPS):
+            values = getattr(self, group) if group else self
+            lines = [as_toml(about, getattr(values, about.name)) for _, about in settings_of(group)]
+            parts.append("\n".join([f"[{group}]", *lines] if group else lines))
+        return "\n\n".join(parts) + "\n"
 
 
-def _known(kind: type[Config] | type[Training], values: dict[str, Any]) -> dict[str, Any]:
-    unknown = sorted(set(values) - {field.name for field in fields(kind)})
-    if unknown:
-        raise InputError(f"settings of another version of selex: {', '.join(unknown)}")
-    return values
+GROUPS: dict[str, type[Group]] = {
+    group.group: group for group in (DataConfig, FeatureConfig, ClusterConfig, TrainConfig)
+}
+"""Every group of settings by name."""
+
+
+def find(key: str) -> tuple[str, Field[Any]]:
+    """The group and the field of a setting, by its name with or without that of its group."""
+    paths = {path: (group, about) for group in ("", *GROUPS) for path, about in settings_of(group)}
+    names = {about.name: path for path, (_, about) in paths.items()}
+    path = names.get(key, key)
+    if path in paths:
+        return paths[path]
+    last = key.rpartition(".")[2]
+    near = names.get(last) or get_close_matches(last, names, n=1, cutoff=0)[0]
+    raise InputError(f"no setting {key!r}; did you mean {names.get(near, near)!r}? All of them: selex config")
+
+
+def settings_of(group: str) -> Iterator[tuple[str, Field[Any]]]:
+    """Settings of a group with their full names; those of no group have the name alone."""
+    for about in fields(GROUPS[group] if group else Config):  # type: ignore[arg-type]
+        if about.metadata:
+            yield f"{group}.{about.name}" if group else about.name, about
+
+
+def flat(values: dict[str, Any]) -> dict[str, Any]:
+    """`{"cluster": {"whiten": 0}}` as `{"cluster.whiten": 0}`."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= {f"{key}.{name}": inner for name, inner in value.items()} if isinstance(value, dict) else {key: value}
+    return flat
+
+
+_PAPER = {"alpha": 0.5, "zoom": 0.0, "jitter": 0.0, "prototypes": 0.0}
+PRESETS: dict[str, dict[str, Any]] = {
+    "photos": {},
+    "paper": {"method": "selex", "epochs": 200, "lr": 0.1, "whiten": 0.0, "refine": "none", "restarts": 10, **_PAPER},
+    "best": {"method": "selex", "trained_blocks": 4, "views": 10, "attention_crop": True, "restarts": 10},
+    "fast": {"epochs": 10, "view_bank": 4, "refine": "none", "restarts": 1},
+}
+"""What each preset changes. `photos` is the default, `paper` follows the paper's text, `best` is what did best on CUB,
+slowly, `fast` is for a first look."""
+PAPER = Config.of(preset="paper")

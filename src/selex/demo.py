@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from PIL import Image
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 
-from selex.config import Config, Training
+from selex.config import Config
 from selex.data.clusters import write_columns
 from selex.data.table import read_table
 from selex.discovery import discover
@@ -28,7 +27,7 @@ from selex.training.fit import TrainOptions
 from selex.types import Scores
 
 N_KNOWN, N_CATEGORIES, N_NEW = 5, 10, 197
-TRAINING = Training(epochs=24, batch=64, temperature=0.1, alpha=0.1, flip=False, warp=0.15)
+TRAINING = {"epochs": 24, "batch": 64, "temperature": 0.1, "alpha": 0.1, "flip": False, "warp": 0.15}
 """A network from scratch needs a low temperature; a mirrored digit is another one, a stretched one is not."""
 RATES = {"gcd": 0.01, "selex": 0.05}
 """Chosen with seed 0: from scratch, GCD needs smaller steps."""
@@ -46,14 +45,12 @@ def run(out: Path, seed: int = 0, progress: bool = False) -> Results:
     known = sum(not file.startswith("unlabelled") for file in truth)
     typer.echo(f"{len(truth)} digit images, 0-4 known with {known} labels, 5-9 to discover")
     photos = str((out / "photos").absolute())
-    pixels = Config(
-        photos, categories=N_CATEGORIES, backbone="pixels", restarts=10, sizes="paper", whiten=0.0, seed=seed
-    )
+    paper = Config.of(photos, preset="paper", categories=N_CATEGORIES, seed=seed)
+    pixels = paper.change(backbone="pixels", method="frozen")
     found = {"pixels": _discover(pixels, out / "pixels", out, progress)}
     for method, folder in (("gcd", "gcd"), ("selex", "run")):
         typer.echo(f"\ntraining a small network from scratch with {method}, about a minute:")
-        training = replace(TRAINING, lr=RATES[method])
-        config = replace(pixels, backbone="tiny-vit", method=method, training=training)
+        config = paper.change(backbone="tiny-vit", method=method, lr=RATES[method], **TRAINING)
         found[method] = _discover(config, out / folder, out, progress)
     results = _compare(found, truth)
     _sort_new(out)
@@ -67,7 +64,7 @@ def run(out: Path, seed: int = 0, progress: bool = False) -> Results:
 
 def _discover(config: Config, folder: Path, out: Path, progress: bool) -> Run:
     options = TrainOptions(progress=progress)
-    return discover(config, folder, store=out / f"store-{config.backbone}", options=options, tell=typer.echo)
+    return discover(config, folder, store=out / f"store-{config.features.backbone}", options=options, tell=typer.echo)
 
 
 def _write_images(out: Path, seed: int) -> dict[str, int]:

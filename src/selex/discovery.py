@@ -5,34 +5,30 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from selex.cluster.assign import fit_assigner
-from selex.cluster.estimate_k import estimate_k
-from selex.cluster.hierarchy import hssk
-from selex.cluster.holdout import choose_sizes, held_out_temperature
-from selex.cluster.whiten import Whitener, fit_whitener
+from selex.cluster.pipeline import FittedClusters, estimate_clusters, fit_clusters
 from selex.config import Config
 from selex.data.clusters import Columns, category_names, cluster_columns
-from selex.data.crops import to_device
+from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable, read_table
 from selex.errors import InputError
 from selex.features.attention_crop import look_closer
 from selex.features.embed import embed
-from selex.models.backbones import Backbone
+from selex.models.backbones import Backbone, default_backbone
 from selex.models.trunk import trained_weights
 from selex.predictor import Model, load_backbone_for, place_for
-from selex.progress import estimate_bar, progress_bar
 from selex.run import Run
 from selex.training.distributed import start
-from selex.training.fit import TrainOptions, fit, make_method, predict, train_worker
-from selex.types import Hierarchy, KEstimate, Sizes
+from selex.training.fit import TrainOptions, classify, fit, make_method, train_worker
+from selex.training.methods import Method
+from selex.types import Hierarchy, KEstimate
 
 Tell = Callable[[str], None]
 
@@ -53,10 +49,10 @@ def discover(
     """Sort images into known and novel categories and write a run folder.
 
     Args:
-        config: what to do; `config.photos` and `config.labels` say where images and labels are.
+        config: what to do; `config.data` says where images and labels are.
         out: the run folder, new or one of the same photos (features that are done are not made again).
-        photos: images in place of `config.photos`: a list of paths or PIL images.
-        labels: labels in place of `config.labels`: one per image, None where unknown.
+        photos: images in place of `config.data.photos`: a list of paths or PIL images.
+        labels: labels in place of `config.data.labels`: one per image, None where unknown.
         device: where the backbone runs.
         store: where decoded images are kept; by default in the cache, shared by all runs of the same photos.
         strict: stop at the first image that cannot be read, rather than skipping it.
@@ -67,59 +63,110 @@ def discover(
     Returns:
         The finished run.
     """
-    config = replace(config, backbone=_from_anywhere(config.backbone), weights=_absolute(config.weights))
-    table = read_table(photos if photos is not None else config.photos, labels if labels is not None else config.labels)
+    config = _resolved(config, device)
+    table = read_table(
+        photos if photos is not None else config.data.photos, labels if labels is not None else config.data.labels
+    )
     check_categories(config, table)
-    fabric = start(device) if config.method != "frozen" else None
+    fabric = start(device) if config.train.method != "frozen" else None
     if fabric and fabric.global_rank:
         return train_worker(config, Path(out), table, fabric, Path(store) if store else None)
     with Run.create(Path(out), config, table.root) as run:
         backbone, config = load_backbone_for(config, device)
-        size = config.size or 0
-        with _Step(run, tell, "decode", "images") as step:
-            folder = place_for(store, config.photos, table.root, size)
-            images = ImageStore.build(table, folder, size=size, strict=strict, progress=progress)
-            check_categories(config, images.table)
-            step.done(len(images), skipped=len(images.skipped), **({"store": str(folder.absolute())} if store else {}))
-        closer = None
-        if config.closer:
-            with _Step(run, tell, "look", "images") as step:
-                closer = look_closer(backbone, images, folder, device=device, progress=progress)
-                step.done(len(images))
-        shown, labels, found, method = to_device(images, torch.device(device), closer), images.table.labels, None, None
-        if config.categories is None or fabric is None:
-            with _Step(run, tell, "embed", "images") as step:
-                features = embed(backbone, shown, run.features, device=device, views=config.views, progress=progress)
-                step.done(len(images))
-        if config.categories is None:
-            found = estimate(config, on_device(features, device), labels, progress)
-        count = config.categories or (found.n_clusters if found else 0)
+        job = _Job(run, config, backbone, device, progress, tell)
+        images, folder = job.decode(table, store, strict)
+        cut = job.attention_crop(images, folder)
+        shown = to_device(images, torch.device(device), cut)
+        method = estimate = None
         if fabric:
+            estimate = None if config.cluster.categories else job.estimate(job.embed(shown), images)
+            count = config.cluster.categories or (estimate.n_clusters if estimate else 0)
             method = make_method(config, backbone, count, images.table.n_known)
-            with _Step(run, tell, "train", "images") as step:
-                tell(f"training {method.n_trained / 1e6:.2f} M parameters")
-                epochs = fit(
-                    run, config, method, images, closer, shown, fabric, options or TrainOptions(progress=progress)
-                )
-                step.done(epochs * len(images), epochs=epochs, parameters=method.n_trained)
-            with _Step(run, tell, "embed", "images") as step:
-                features = embed(backbone, shown, run.features, device=device, views=config.views, progress=progress)
-                step.done(len(images))
-        with _Step(run, tell, "cluster", "images") as step:
-            rows = on_device(features, device)
-            whitener = fit_whitener(rows, labels, config.whiten) if method is None or method.clusters else None
-            sizes, temperature = _rehearsed(config, rows, labels, count, whitener, progress)
-            rows = whitener(rows) if whitener else rows
-            if method:
-                hierarchy = predict(config, method, rows, labels, sizes).on_host()
-            else:
-                hierarchy = cluster(config, rows, labels, count, sizes, progress).on_host()
-            step.done(len(images), levels=hierarchy.sizes, inertia=hierarchy.levels[0].inertia, sizes=sizes)
-            if config.sizes == "auto" and method is None:
-                tell(f"sizes: {sizes} (chosen by --sizes auto)")
-        rows = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
-        publish(run, config, images, rows, hierarchy, backbone, found, whitener, temperature)
+            job.train(method, images, cut, shown, fabric, options or TrainOptions(progress=progress))
+        found = job.cluster(job.embed(shown), images, method, estimate)
+        publish(run, config, images, found, backbone)
     return run
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The steps of `discover`, and what all of them need."""
+
+    run: Run
+    config: Config
+    backbone: Backbone
+    device: str | torch.device
+    progress: bool
+    tell: Tell
+
+    def decode(self, table: ImageTable, store: str | Path | None, strict: bool) -> tuple[ImageStore, Path]:
+        """Images at the size they are needed in, and the folder that they are stored in."""
+        with self._step("decode") as step:
+            size = self.config.data.size or 0
+            folder = place_for(store, self.config.data.photos, table.root, size)
+            images = ImageStore.build(table, folder, size=size, strict=strict, progress=self.progress)
+            check_categories(self.config, images.table)
+            step.done(len(images), skipped=len(images.skipped), **({"store": str(folder.absolute())} if store else {}))
+        return images, folder
+
+    def attention_crop(self, images: ImageStore, folder: Path) -> ImageStore | None:
+        """The images cut to what the backbone looks at, where that is asked for."""
+        if not self.config.features.attention_crop:
+            return None
+        with self._step("look") as step:
+            cut = look_closer(self.backbone, images, folder, device=self.device, progress=self.progress)
+            step.done(len(images))
+        return cut
+
+    def embed(self, shown: AnyImages) -> Any:
+        """Features of the images, by the backbone as it is now."""
+        with self._step("embed") as step:
+            how: dict[str, Any] = {"views": self.config.features.views, "progress": self.progress}
+            features = embed(self.backbone, shown, self.run.features, device=self.device, **how)
+            step.done(len(features))
+        return on_device(features, self.device)
+
+    def estimate(self, features: Any, images: ImageStore) -> KEstimate:
+        """How many categories there seem to be, before training."""
+        labels, seed = _labels(images), self.config.seed
+        return estimate_clusters(features, labels, self.config.cluster, seed, progress=self.progress)
+
+    def train(
+        self,
+        method: Method,
+        images: ImageStore,
+        cut: ImageStore | None,
+        shown: AnyImages,
+        fabric: Any,
+        options: TrainOptions,
+    ) -> None:
+        """Train the backbone."""
+        with self._step("train") as step:
+            self.tell(f"training {method.n_trained / 1e6:.2f} M parameters")
+            epochs = fit(self.run, self.config, method, images, cut, shown, fabric, options)
+            step.done(epochs * len(images), epochs=epochs, parameters=method.n_trained)
+
+    def cluster(
+        self, features: Any, images: ImageStore, method: Method | None, estimate: KEstimate | None
+    ) -> FittedClusters:
+        """Categories of the features; trained ones are refined only where that is asked for."""
+        config = self.config.cluster
+        with self._step("cluster") as step:
+            if method and not method.clusters:
+                found = classify(method, features, images.table.labels)
+            else:
+                if method:
+                    refine: Any = "none" if config.refine == "auto" else config.refine
+                    config = replace(config, categories=method.task.n_categories, refine=refine)
+                found = fit_clusters(features, _labels(images), config, rng=self.config.seed, progress=self.progress)
+            base = found.hierarchy.levels[0]
+            step.done(len(images), levels=found.hierarchy.sizes, inertia=base.inertia, refine=found.refine)
+            if config.refine == "auto" and not method:
+                self.tell(f"refine: {found.refine} (auto)")
+        return replace(found, hierarchy=found.hierarchy.on_host(), estimate=estimate or found.estimate)
+
+    def _step(self, name: str) -> _Step:
+        return _Step(self.run, self.tell, name, "images")
 
 
 def on_device(features: Any, device: str | torch.device) -> Any:
@@ -127,102 +174,59 @@ def on_device(features: Any, device: str | torch.device) -> Any:
     return torch.from_numpy(np.array(features)).to(device) if torch.device(device).type == "cuda" else features
 
 
-def estimate(config: Config, features: Any, labels: Any, progress: bool = False) -> KEstimate:
-    """How many categories there seem to be."""
-    known, rng = labels if (labels >= 0).any() else None, np.random.default_rng(config.seed)
-    with estimate_bar(progress) as tell:
-        return estimate_k(features, known, balanced=config.balanced, rng=rng, progress=tell)
-
-
-def cluster(
-    config: Config, features: Any, labels: Any, count: int, sizes: Sizes = "paper", progress: bool = False
-) -> Hierarchy:
-    """Categories and levels of the features."""
-    known, rng = labels if (labels >= 0).any() else None, np.random.default_rng(config.seed)
-    with progress_bar("clustering, level", progress) as advance:
-        return hssk(
-            features,
-            known,
-            count,
-            n_levels=config.levels,
-            balanced=config.balanced,
-            sizes=sizes,
-            n_init=config.restarts,
-            rng=rng,
-            progress=advance,
-        )
-
-
-def publish(
-    run: Run,
-    config: Config,
-    images: ImageStore,
-    features: Any,
-    hierarchy: Hierarchy,
-    backbone: Backbone,
-    found: KEstimate | None,
-    whitener: Whitener | None = None,
-    temperature: float | None = None,
-) -> None:
-    """Everything that is known now, into the run folder; features are those that were clustered."""
-    base, table = hierarchy.levels[0], images.table
+def publish(run: Run, config: Config, images: ImageStore, found: FittedClusters, backbone: Backbone) -> None:
+    """Everything that is known now, into the run folder."""
+    base, table = found.hierarchy.levels[0], images.table
     names = category_names(table.categories, base.n_clusters)
-    assigner = fit_assigner(features, base, table.labels)
-    assigner = replace(assigner, temperature=temperature) if temperature else assigner
+    assert found.assigner is not None  # a run folder is for sorting new images too
+    assert found.assignment is not None
     model = Model(
-        assigner,
+        found.assigner,
         names,
         base.n_known,
-        config.backbone,
-        config.weights,
+        backbone.name,
+        config.features.weights,
         backbone.fingerprint(),
         images.size,
         backbone.crop,
-        trained_weights(backbone) if config.method != "frozen" else {},
-        config.views,
-        whitener,
-        config.closer,
+        trained_weights(backbone) if config.train.method != "frozen" else {},
+        config.features.views,
+        found.maps,
+        config.features.attention_crop,
     )
-    judged = model.describe(table.files, assigner(features, base.labels))
+    judged = model.describe(table.files, found.assignment)
     more: Columns = {key: judged[key] for key in ("confidence", "runner_up", "distance")}
-    columns = cluster_columns("file", table.files, hierarchy, names, table.labelled, more)
-    run.publish(config, table.root, columns, _tree(hierarchy, names, found), images.skipped, model.save)
+    columns = cluster_columns("file", table.files, found.hierarchy, names, table.labelled, more)
+    tree = _tree(found.hierarchy, names, found.estimate)
+    run.publish(config, table.root, columns, tree, images.skipped, model.save)
 
 
-def _rehearsed(
-    config: Config, features: Any, labels: Any, count: int, whitener: Whitener | None, progress: bool
-) -> tuple[Sizes, float | None]:
-    """How to end and how sure to be: hidden labels tell, where that is asked or where labels shape the features."""
-    how: dict[str, Any] = {"whiten": config.whiten, "balanced": config.balanced}
-    how["rng"] = np.random.default_rng(config.seed)
-    chooses = config.sizes == "auto" and config.method == "frozen"
-    sizes: Sizes = "paper" if config.sizes == "auto" else config.sizes
-    if chooses:
-        with progress_bar("labels hidden for a moment, step", progress) as advance:
-            sizes = choose_sizes(features, labels, count, **how, progress=advance)
-    return sizes, held_out_temperature(features, labels, count, sizes=sizes, **how) if chooses or whitener else None
+def _labels(images: ImageStore) -> Any:
+    """Labels of the images, None where none has one."""
+    return images.table.labels if images.table.n_known else None
+
+
+def _resolved(config: Config, device: str | torch.device) -> Config:
+    """The config with a backbone, and with paths that mean the same in every folder: the model remembers them."""
+    backbone = config.features.backbone or default_backbone(device)
+    kind, colon, path = backbone.partition(":")
+    backbone = f"file:{_absolute(path)}" if (kind, colon) == ("file", ":") and path else backbone
+    return config.change(backbone=backbone, weights=_absolute(config.features.weights))
 
 
 def _absolute(path: str | None) -> str | None:
     return None if path is None else str(Path(path).expanduser().absolute())
 
 
-def _from_anywhere(backbone: str) -> str:
-    """A backbone's name that means the same in every folder: the model remembers it."""
-    kind, colon, path = backbone.partition(":")
-    return f"file:{_absolute(path)}" if (kind, colon) == ("file", ":") and path else backbone
-
-
 def check_categories(config: Config, table: ImageTable) -> None:
     """Refuse a number of categories that cannot be, before any work is done."""
-    if config.categories is None:
+    count = config.cluster.categories
+    if count is None:
         return
-    if config.categories < table.n_known:
-        raise InputError(
-            f"{config.categories} categories, but {table.n_known} are labelled: ask for at least {table.n_known}"
-        )
-    if config.categories > len(table):
-        raise InputError(f"{config.categories} categories for {len(table)} images: ask for at most {len(table)}")
+    if count < table.n_known:
+        raise InputError(f"{count} categories, but {table.n_known} are labelled: ask for at least {table.n_known}")
+    if count > len(table):
+        raise InputError(f"{count} categories for {len(table)} images: ask for at most {len(table)}")
 
 
 def _tree(hierarchy: Hierarchy, names: list[str], found: KEstimate | None) -> dict[str, Any]:

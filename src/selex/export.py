@@ -209,7 +209,7 @@ FORMATS = {
 
 
 def _check_place(run: Run, form: Format, out: Path) -> None:
-    check_outside(out, run.config.photos, "an --out")
+    check_outside(out, run.config.data.photos, "an --out")
     if form.folder:
         check_target_folder(out)
     else:

@@ -7,7 +7,7 @@ import json
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
 from selex.cluster.assign import Assigner, Assignment
-from selex.cluster.whiten import Whitener
+from selex.cluster.maps import FeatureMaps
 from selex.config import Config
 from selex.data.clusters import Columns
 from selex.data.crops import to_device
@@ -29,7 +29,7 @@ from selex.features.embed import embed
 from selex.features.saliency import gaze
 from selex.folders import cache_folder, check_outside
 from selex.io import first_line
-from selex.models.backbones import Backbone, load_backbone
+from selex.models.backbones import Backbone, default_backbone, load_backbone
 from selex.models.trunk import load_trained
 from selex.run import Run
 
@@ -54,7 +54,7 @@ class Model:
         crop: side of the square that the network looks at, in pixels.
         trained: the weights that training changed, by name; empty where the network is as it came.
         views: how many views of an image its feature is the mean of.
-        whitener: what whitens features before they are compared with the clusters, where something does.
+        maps: what features go through before they are compared with the clusters.
         closer: whether images are looked at a second time, closer.
     """
 
@@ -68,7 +68,7 @@ class Model:
     crop: int
     trained: dict[str, torch.Tensor] = field(default_factory=dict)
     views: int = 1
-    whitener: Whitener | None = None
+    maps: FeatureMaps = field(default_factory=FeatureMaps)
     closer: bool = False
 
     def predict(
@@ -119,11 +119,7 @@ class Model:
             fresh = load_backbone(self.backbone, device, self.weights, self.crop) if self.trained else backbone
             closer = look_closer(fresh, images, folder, device=device, progress=progress)
         shown = to_device(images, torch.device(device), closer)
-        return self.whitened(embed(backbone, shown, device=device, views=self.views, progress=progress))
-
-    def whitened(self, features: Any) -> Any:
-        """Features `(n, d)` as they are compared with the clusters."""
-        return self.whitener(features) if self.whitener else features
+        return self.maps.transform(embed(backbone, shown, device=device, views=self.views, progress=progress))
 
     def load_backbone(self, device: str | torch.device = "cpu") -> Backbone:
         """The network, with the very weights that the categories were found with."""
@@ -157,16 +153,12 @@ class Model:
         }
         if self.assigner.offsets is not None:
             tensors["offsets"] = torch.from_numpy(self.assigner.offsets).contiguous()
-        if self.whitener:
-            tensors |= {
-                "mean": self.whitener.mean.cpu().contiguous(),
-                "matrix": self.whitener.matrix.cpu().contiguous(),
-            }
+        tensors |= {name: tensor.cpu().contiguous() for name, tensor in self.maps.to_tensors().items()}
         (folder / "model.safetensors").write_bytes(to_bytes(tensors))
         if self.trained:
             weights = {name: tensor.cpu().contiguous() for name, tensor in self.trained.items()}
             (folder / _TRAINED).write_bytes(to_bytes(weights))
-        about = {key: value for key, value in self.__dict__.items() if key not in ("assigner", "trained", "whitener")}
+        about = {key: value for key, value in self.__dict__.items() if key not in ("assigner", "trained", "maps")}
         (folder / "model.json").write_text(json.dumps({**about, "temperature": self.assigner.temperature}, indent=1))
 
 
@@ -180,8 +172,7 @@ def load(run: str | Path) -> Model:
         offsets = tensors["offsets"].numpy() if "offsets" in tensors else None
         assigner = Assigner(centers, reach, about.pop("temperature"), offsets)
         trained = from_bytes((folder / _TRAINED).read_bytes()) if (folder / _TRAINED).exists() else {}
-        whitener = Whitener(tensors["mean"], tensors["matrix"]) if "matrix" in tensors else None
-        return Model(assigner, **about, trained=trained, whitener=whitener)
+        return Model(assigner, **about, trained=trained, maps=FeatureMaps.from_tensors(tensors))
     except FileNotFoundError:
         raise InputError(f"{run}: has no model yet; run the same `selex discover` again to finish it") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
@@ -190,13 +181,15 @@ def load(run: str | Path) -> Model:
 
 def load_backbone_for(config: Config, device: str | torch.device) -> tuple[Backbone, Config]:
     """The backbone of a config, and the config with what follows from it: pixels it looks at, size of stored images."""
-    backbone = load_backbone(config.backbone, device, config.weights, config.crop)
-    if config.closer:
+    asked = config.features
+    name = asked.backbone or default_backbone(device)
+    backbone = load_backbone(name, device, asked.weights, asked.crop)
+    if asked.attention_crop:
         gaze(backbone)  # one that does not show where it looks is refused before any work is done
-    size = config.size or _stored_size(backbone)
+    size = config.data.size or _stored_size(backbone)
     if size < backbone.crop:
         raise InputError(f"size {size} is less than the {backbone.crop} pixels that {backbone.name} looks at")
-    return backbone, replace(config, crop=backbone.crop, size=size)
+    return backbone, config.change(backbone=name, crop=backbone.crop, size=size)
 
 
 def _stored_size(backbone: Backbone) -> int:

@@ -35,7 +35,7 @@ from selex.folders import check_outside, check_own_folder, is_vacant, own_folder
 from selex.io import first_line, is_plain_file, is_plain_folder, locked, remove_leftovers, to_disk, whole, write_csv
 from selex.seal import is_sealed, seal
 
-FORMAT = 1
+FORMAT = 2
 """Changes when a run folder's files do, so that an older program does not misread a newer one."""
 
 EMBEDDINGS = "embeddings.npy"
@@ -235,11 +235,11 @@ class Run:
     def _check_place(self, config: Config) -> None:
         """Refuse a folder that results of `config` may not go to."""
         folder = self.folder
-        check_outside(folder, config.photos, "an --out")
+        check_outside(folder, config.data.photos, "an --out")
         if (folder / _CONFIG).exists():
             old = Run.open(folder).config
-            if old.photos != config.photos:
-                raise InputError(f"{folder}: holds a run of other photos ({old.photos}); choose another --out")
+            if old.data.photos != config.data.photos:
+                raise InputError(f"{folder}: holds a run of other photos ({old.data.photos}); choose another --out")
         elif folder.is_dir():
             if not is_vacant(folder):
                 raise InputError(f"{folder}: is not empty and not a run; choose another --out")

@@ -15,10 +15,10 @@ UNLABELLED = -1
 """The label of a row whose category is not known."""
 
 
-Sizes = Literal["paper", "any", "unequal", "equal"]
-"""How the last clustering ends: as in the paper, every row in its nearest cluster; or with rows that take part in
-several (`cluster.mixture`), of which none is likelier than another, or each by its size, or all held to one size."""
-SIZES: tuple[Sizes, ...] = get_args(Sizes)
+Refinement = Literal["none", "uniform", "proportional", "balanced"]
+"""How the last clustering is refined: not, as in the paper, every row in its nearest cluster; or softly, with rows that
+take part in several (`cluster.refine`), all equally likely, each by its size, or all held to one size."""
+REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 
 
 class Scores(NamedTuple):

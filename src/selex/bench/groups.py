@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from selex.bench.results import Result
-from selex.bench.suites import TRAINING
-from selex.config import Training
+from selex.config import GROUPS, PAPER, flat, settings_of
 from selex.errors import InputError
 from selex.types import Scores
 
 Part = Literal["transductive", "inductive"]
 Version = Literal["v2", "v1"]
-SETTINGS = (
-    *TRAINING,
-    "categories",
-    "balanced",
-    "crop",
-    "sizes",
-    "whiten",
-    "views",
-    "closer",
-    "label_ratio",
-    "long_tail",
-)
-"""Settings that may not differ among the seeds of one row."""
-_USUAL = {**asdict(Training()), "sizes": "paper", "whiten": 0.0, "views": 1, "closer": False}
+_APART = ("data.photos", "data.labels", "features.weights", "seed")
+SETTINGS = (*(path for group in ("", *GROUPS) for path, _ in settings_of(group)), "label_ratio", "long_tail")
+"""Settings of a result; those of `_APART` may differ among the seeds of one row, or are not kept."""
+_USUAL = flat(asdict(PAPER))
 """What a result that was made before there was such a setting was made with."""
 
 
@@ -120,15 +109,6 @@ def _seeds(results: list[Result]) -> Seeds:
 
 
 def _differing(one: Result, other: Result) -> str:
-    settings, others = (_USUAL | dict(_leaves(result.config)) for result in (one, other))
-    names = [name for name in SETTINGS if settings.get(name) != others.get(name)]
+    settings, others = (_USUAL | flat(dict(result.config)) for result in (one, other))
+    names = [name for name in SETTINGS if name not in _APART and settings.get(name) != others.get(name)]
     return f"{names[0]} ({settings.get(names[0])}, {others.get(names[0])})" if names else ""
-
-
-def _leaves(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Settings by name, however they are nested."""
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value)
-        else:
-            yield key, value

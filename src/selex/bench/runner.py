@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from selex.bench.datasets.splits import Benchmark, Split, draw_labelled, load_be
 from selex.bench.results import VERSIONS, Result
 from selex.bench.suites import Row
 from selex.cluster.kmeans import bssk
-from selex.config import METHODS, Config, Training
+from selex.config import PAPER, Config
 from selex.data.labels import encode
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable
@@ -45,16 +45,10 @@ class Job:
         root: the folder of the dataset; a CSV file's own if not given.
         method: `"frozen"`, `"gcd"`, `"simgcd"` or `"selex"`; or `"kmeans"`, plain k-means on frozen features.
         backbone: name of the network.
-        training: settings; a row of a suite changes some.
+        config: settings; a row of a suite changes some.
         variant: short name of these settings in tables.
         suite: name of the suite.
         row: which of its rows.
-        crop: pixels that the backbone looks at; None takes its own.
-        sizes: how the last clustering ends, see `Config`.
-        whiten: how far features are whitened, see `Config`.
-        views: views of an image that its feature is the mean of.
-        closer: look at every image a second time, closer.
-        weights: a file with the backbone's weights.
         device: where it runs.
         store: where decoded images are kept.
         runs: where run folders are left, each a model for `selex predict`; None leaves none.
@@ -64,16 +58,10 @@ class Job:
     root: Path | None
     method: str
     backbone: str
-    training: Training
+    config: Config = PAPER
     variant: str = "paper"
     suite: str = "main"
     row: Row = MAIN
-    crop: int | None = None
-    sizes: str = "paper"
-    whiten: float = 0.0
-    views: int = 1
-    closer: bool = False
-    weights: str | None = None
     device: str = "cpu"
     store: Path | None = None
     runs: Path | None = None
@@ -150,39 +138,27 @@ def run(job: Job, seed: int, command: str = "", progress: bool = False, tell: Ca
     return result
 
 
-def settings_of(job: Job) -> Training:
-    """The settings with what the row changes."""
-    return replace(job.training, **job.row.training)
-
-
 def planned(job: Job, seed: int) -> str:
     """Name of the file that a run will write."""
     return _draft(job, seed, None).file_name
 
 
 def _config(job: Job, train: Benchmark, seed: int) -> Config:
-    if _method(job) not in (*METHODS, KMEANS):
-        raise InputError(f"method {_method(job)!r} is not one of {', '.join((*METHODS, KMEANS))}")
-    if _method(job) == KMEANS and job.whiten:
-        raise InputError("--method kmeans uses no labels, and features are whitened by labels: leave --whiten out")
-    if _method(job) == KMEANS and job.sizes != "paper":
-        raise InputError("--method kmeans is plain k-means: leave --sizes out")
-    return Config(
-        photos=train.table.root,
-        categories=None if job.row.categories == "auto" else len(np.unique(train.truth)),
-        backbone=job.backbone,
-        weights=job.weights,
-        crop=job.crop,
-        method="frozen" if _method(job) == KMEANS else _method(job),
-        training=settings_of(job),
-        restarts=10,
-        balanced=job.row.balanced,
-        sizes=job.sizes,  # type: ignore[arg-type]  # it is checked there
-        whiten=job.whiten,
-        views=job.views,
-        closer=job.closer,
-        seed=seed,
-    )
+    """What is asked of `discover`."""
+    true = len(np.unique(train.truth))
+    asked = {"photos": train.table.root, "categories": None if job.row.categories == "auto" else true, "seed": seed}
+    return _settings(job).change(**asked)
+
+
+def _settings(job: Job) -> Config:
+    """The settings with what the row changes."""
+    method = _method(job)
+    config = job.config.change(**job.row.settings, method="frozen" if method == KMEANS else method)
+    if method == KMEANS and config.cluster.whiten:
+        raise InputError("--method kmeans uses no labels, and features are whitened by labels: set cluster.whiten=0")
+    if method == KMEANS and config.cluster.refine != "none":
+        raise InputError("--method kmeans is plain k-means: set cluster.refine=none")
+    return config.change(backbone=job.backbone)
 
 
 def _method(job: Job) -> str:
@@ -199,9 +175,9 @@ def _draft(job: Job, seed: int, config: Config | None) -> Result:
         row=job.row.label,
         backbone=job.backbone,
         seed=seed,
-        epochs=settings_of(job).epochs if method not in ("frozen", KMEANS) else 0,
+        epochs=_settings(job).train.epochs if method not in ("frozen", KMEANS) else 0,
         n_categories=0,
-        config={} if config is None else _settings(job, config),
+        config={} if config is None else _record(job, config),
         versions=versions(),
         device=_device_name(job.device),
         seconds={},
@@ -209,9 +185,10 @@ def _draft(job: Job, seed: int, config: Config | None) -> Result:
     )
 
 
-def _settings(job: Job, config: Config) -> dict[str, Any]:
+def _record(job: Job, config: Config) -> dict[str, Any]:
     """All settings but the folders of this machine."""
-    settings = {key: value for key, value in asdict(config).items() if key not in ("photos", "labels", "weights")}
+    settings = config.to_json()
+    del settings["data"]["photos"], settings["data"]["labels"], settings["features"]["weights"]
     return {**settings, "label_ratio": job.row.label_ratio, "long_tail": job.row.long_tail}
 
 
@@ -221,17 +198,17 @@ def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, t
     clusters = np.array(found.clusters["cluster"])
     if _method(job) == KMEANS:
         k = len(tree["names"])
-        plain = bssk(found.embeddings, None, k, balanced=False, n_init=config.restarts, rng=seed)
+        plain = bssk(found.embeddings, None, k, balanced=False, n_init=config.cluster.restarts, rng=seed)
         clusters = np.asarray(plain.labels)
     seconds = {"total": total, "embed": steps["embed"]["seconds"], "cluster": steps["cluster"]["seconds"]}
-    if config.closer:
+    if config.features.attention_crop:
         seconds["look"] = steps["look"]["seconds"]
     if epochs:
         seconds["epoch"] = statistics.median(entry["seconds"] for entry in epochs)
     estimate, draft = tree["estimate"], _draft(job, seed, config)
     return replace(
         draft,
-        config={**draft.config, "ending": steps["cluster"]["sizes"]},  # what `auto` came to
+        config={**draft.config, "refined": steps["cluster"]["refine"]},  # what `auto` came to
         n_categories=len(tree["names"]),
         estimated=estimate and {key: estimate[key] for key in ("n_clusters", "low", "high")},
         seconds={key: round(value, 4) for key, value in seconds.items()},

@@ -7,10 +7,10 @@ are the ones its text names and some between them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from selex.config import SLIPS, Training
+from selex.config import SLIPS
 from selex.errors import InputError, unknown
 
 DEPTH = 12
@@ -19,9 +19,6 @@ DEPTH = 12
 TAIL = 10.0
 """How much larger the largest class of the long-tailed subsample is than the smallest."""
 
-TRAINING = tuple(entry.name for entry in fields(Training))
-"""Settings of training that a row may change."""
-
 
 @dataclass(frozen=True)
 class Row:
@@ -29,9 +26,8 @@ class Row:
 
     Attributes:
         label: its name in tables and result files.
-        training: settings of training that differ from the default.
+        settings: settings that it changes, by name.
         categories: `"true"` gives the number of categories, `"auto"` estimates it.
-        balanced: limit cluster sizes.
         label_ratio: share of the known classes' training images that is labelled.
         long_tail: thin the classes to a long tail of this imbalance; None leaves them.
         paper: key into the paper's numbers (see `paper.scores_of`), None where it has none.
@@ -40,9 +36,8 @@ class Row:
     """
 
     label: str
-    training: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     categories: Literal["true", "auto"] = "true"
-    balanced: bool = True
     label_ratio: float = 0.5
     long_tail: float | None = None
     paper: str | None = None
@@ -90,7 +85,7 @@ def _components() -> tuple[Row, ...]:
 def _levels() -> tuple[Row, ...]:
     # The paper's baseline has the numbers of HSSK alone: labels are the only supervision.
     baseline = Row("levels=0", {"use": False, "sse": False}, paper="levels/levels=0", value=0)
-    more = (Row(f"levels={n}", {"levels": n}, paper=f"levels/levels={n}", value=n) for n in range(1, 8))
+    more = (Row(f"levels={n}", {"loss_levels": n}, paper=f"levels/levels={n}", value=n) for n in range(1, 8))
     return (baseline, *more)
 
 
@@ -121,7 +116,7 @@ def _published() -> tuple[Row, ...]:
 def _tail(balanced: bool, tail: float | None) -> Row:
     words = [f"balanced={'on' if balanced else 'off'}", *([f"tail={tail:g}"] if tail else [])]
     paper = None if balanced or tail else "long-tailed"
-    return Row(" ".join(words), balanced=balanced, long_tail=tail, paper=paper)
+    return Row(" ".join(words), {"balanced": balanced}, long_tail=tail, paper=paper)
 
 
 _FINE = ("cub", "aircraft", "cars", "pets")
@@ -141,7 +136,7 @@ _SUITES = (
     Suite(
         "lambda",
         "Balance of supervised and unsupervised self-expertise, lambda",
-        _sweep("lambda", "balance", (0, 0.1, 0.2, 0.35, 0.5, 0.75, 1), 0.35),
+        _sweep("lambda", "sup_weight", (0, 0.1, 0.2, 0.35, 0.5, 0.75, 1), 0.35),
         axis="lambda",
     ),
     Suite(
@@ -150,7 +145,7 @@ _SUITES = (
         tuple(map(_ratio, (0.1, 0.2, 0.35, 0.5, 0.75, 1.0))),
         axis="share of labelled images",
     ),
-    Suite("frozen-blocks", "Frozen blocks", tuple(map(_frozen, (0, 4, 8, 9, 10, 11, 12))), axis="frozen blocks"),
+    Suite("frozen-blocks", "Frozen blocks", tuple(map(_frozen, (0, 4, 8, 9, 10, 11))), axis="frozen blocks"),
     Suite(
         "estimated-k",
         "Number of categories known and estimated",

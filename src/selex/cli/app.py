@@ -17,50 +17,6 @@ from selex.errors import InputError, Note
 app = typer.Typer(name="selex", pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `selex discover` wrote.")]
-Seed = Annotated[int, typer.Option(min=0, metavar="N", help="The same seed gives the same result on the same device.")]
-Unbalanced = Annotated[
-    bool, typer.Option("--unbalanced", help="Categories of very different size: do not balance clusters.")
-]
-Whiten = Annotated[
-    float,
-    typer.Option(
-        metavar="X",
-        help="From 0 to 1: how far to whiten features by what varies among labelled images of one category, before "
-        "clustering; 0 takes them as they are, as the paper does.",
-    ),
-]
-Closer = Annotated[
-    bool,
-    typer.Option(
-        "--closer",
-        help="Look at each image a second time, closer, at what the backbone itself looks at: for things that are "
-        "small in their photos. Takes three times as long.",
-    ),
-]
-Sizes = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|paper|any|unequal|equal",
-        help="How clustering ends: as in the `paper`, or with rows that take part in several categories, large and "
-        "small ones alike (`any`), by size (`unequal`), or drawn to one size (`equal`). `auto` hides some labels and "
-        "takes what sorts them best; after training it is the paper's way.",
-    ),
-]
-Views = Annotated[
-    int,
-    typer.Option(
-        metavar="1|2|10",
-        help="A feature is the mean over the middle of an image (1), its mirror image too (2), and the corners (10).",
-    ),
-]
-Categories = Annotated[
-    str, typer.Option(metavar="N|auto", help="How many categories, known and novel together; `auto` estimates it.")
-]
-Levels = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="At most so many levels of abstraction; all if not given.")
-]
-Restarts = Annotated[int, typer.Option(min=1, metavar="N", help="Runs, of which the tightest is kept.")]
-
 _INTERRUPTED = 130
 _shown: set[str] = set()  # notes said so far: each once
 
@@ -114,15 +70,6 @@ def resumable(kept: str) -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(f"stopped; {kept}: the same command goes on from there", err=True)
         sys.exit(_INTERRUPTED)
-
-
-def parse_count(text: str) -> int | None:
-    """A number of categories, None for `auto`."""
-    if text == "auto":
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"--categories {text}: give a whole number of at least 1, or auto")
-    return int(text)
 
 
 def _show_note(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selex.cli import training
-from selex.cli.app import Closer, Sizes, Views, Whiten, resumable
-from selex.config import Training
+from selex.cli import settings
+from selex.cli.app import resumable
+from selex.cli.settings import configured
+from selex.config import Config
 
 if TYPE_CHECKING:
     from selex.bench.render import Table
@@ -64,9 +65,7 @@ def bench() -> None:
 
 
 @app.command()
-@training.trains(Training())
 def run(
-    asked: Training,
     dataset: Annotated[
         str,
         typer.Option(
@@ -83,9 +82,10 @@ def run(
             help="As in `selex discover`; `kmeans` is plain k-means on the backbone as it is, without any label.",
         ),
     ] = "selex",
-    backbone: Annotated[str | None, typer.Option(metavar="NAME", help="As in `selex discover`.")] = None,
-    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="A file with the backbone's weights.")] = None,
-    crop: Annotated[int | None, typer.Option(min=1, metavar="N", help="Pixels the backbone looks at.")] = None,
+    backbone: settings.Backbone = None,
+    preset: settings.Preset = "paper",
+    config_file: settings.ConfigFile = None,
+    changes: settings.Set = None,
     suite: Annotated[
         str,
         typer.Option(metavar="NAME", help="A suite, all its rows unless `--row` is given: see `selex bench table`."),
@@ -102,10 +102,9 @@ def run(
     categories: Annotated[
         Count, typer.Option(metavar="true|auto", help="The true number of categories, or an estimate.")
     ] = Count.true,
-    sizes: Sizes = "paper",
-    whiten: Whiten = 0.0,
-    views: Views = 1,
-    closer: Closer = False,
+    refine: settings.Refine = None,
+    attention_crop: settings.AttentionCrop = False,
+    epochs: settings.Epochs = None,
     variant: Annotated[
         str | None, typer.Option(metavar="NAME", help="What these settings are called in tables; `paper` if not given.")
     ] = None,
@@ -127,20 +126,16 @@ def run(
     from selex.models import default_backbone
 
     place = find_device(device)
+    given = {"refine": refine, "attention_crop": attention_crop or None, "epochs": epochs, "backbone": backbone}
+    config = configured(Config.of(preset=preset or "paper"), config_file, changes, **given)
     job = Job(
         dataset=dataset,
         root=root,
         method=method,
-        backbone=backbone or default_backbone(place),
-        training=asked,
-        variant=variant or ("published" if asked.published else "paper"),
+        backbone=config.features.backbone or default_backbone(place),
+        config=config,
+        variant=variant or ("published" if config.train.published else "paper"),
         suite=suite,
-        crop=crop,
-        sizes=sizes,
-        whiten=whiten,
-        views=views,
-        closer=closer,
-        weights=str(weights.absolute()) if weights else None,
         device=place,
         store=store,
         runs=runs,

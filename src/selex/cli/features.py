@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from selex.cli.app import Categories, Levels, Restarts, Seed, Sizes, Unbalanced, Whiten, app, parse_count
+from selex.cli import settings
+from selex.cli.app import app
+from selex.cli.settings import BASICS, CLUSTERING, configured
+from selex.config import Config
 from selex.errors import InputError, Note
-from selex.progress import estimate_bar, progress_bar
+from selex.progress import estimate_bar
 
 if TYPE_CHECKING:
     from selex.types import KEstimate
@@ -21,14 +24,26 @@ FeaturesFile = Annotated[
 ]
 LabelsFile = Annotated[
     Path | None,
-    typer.Option("--labels", metavar="CSV", help="Columns `row` (from 0) or `file`, and `label`; empty is unlabelled."),
+    typer.Option(
+        "--labels",
+        metavar="CSV",
+        help="Columns `row` (from 0) or `file`, and `label`; empty is unlabelled.",
+        rich_help_panel=BASICS,
+    ),
 ]
 Device = Annotated[
-    str, typer.Option(metavar="cpu|cuda", help="Where to work; `cuda` needs a GPU that holds the features.")
+    str,
+    typer.Option(
+        metavar="cpu|cuda", help="Where to work; `cuda` needs a GPU that holds the features.", rich_help_panel=BASICS
+    ),
 ]
 Normalize = Annotated[
     bool,
-    typer.Option("--normalize", help="L2-normalise every row first, as the paper does with a backbone's features."),
+    typer.Option(
+        "--normalize",
+        help="L2-normalise every row first, as the paper does with a backbone's features.",
+        rich_help_panel=BASICS,
+    ),
 ]
 
 
@@ -36,18 +51,21 @@ Normalize = Annotated[
 def cluster(
     features: FeaturesFile,
     labels: LabelsFile = None,
-    categories: Categories = "auto",
-    out: Annotated[Path, typer.Option(metavar="CSV", help="The table to write.")] = Path("clusters.csv"),
-    levels: Levels = None,
-    restarts: Restarts = 1,
-    seed: Seed = 0,
+    out: Annotated[Path, typer.Option(metavar="CSV", help="The table to write.", rich_help_panel=BASICS)] = Path(
+        "clusters.csv"
+    ),
+    preset: settings.Preset = "photos",
+    config_file: settings.ConfigFile = None,
+    changes: settings.Set = None,
+    seed: settings.Seed = None,
     device: Device = "cpu",
     normalize: Normalize = False,
-    whiten: Whiten = 0.0,
-    sizes: Sizes = "paper",
-    unbalanced: Unbalanced = False,
+    categories: settings.Categories = None,
+    refine: settings.Refine = None,
+    unbalanced: settings.Unbalanced = False,
     published: Annotated[
-        bool, typer.Option("--published", help="Follow the published code where it leaves the paper.")
+        bool,
+        typer.Option("--published", help="Follow the published code, to compare.", rich_help_panel=CLUSTERING),
     ] = False,
 ) -> None:
     """Cluster features into known and novel categories at every level of abstraction, and write a table.
@@ -55,53 +73,35 @@ def cluster(
     Example: `selex cluster features.npz --labels labels.csv --categories 200 --out clusters.csv`
     """
     from selex.cluster.estimators import encode
-    from selex.cluster.hierarchy import hssk
-    from selex.cluster.holdout import choose_sizes
     from selex.cluster.kmeans import distances_to_own
-    from selex.cluster.variant import Variant
+    from selex.cluster.pipeline import fit_clusters
     from selex.cluster.variant import published as published_variant
-    from selex.config import check_sizes
     from selex.data.clusters import category_names, cluster_columns, is_clusters_table, write_columns
     from selex.io import check_target
 
-    count = parse_count(categories)
-    check_sizes(sizes)
+    balanced = False if unbalanced else None
+    given = {"seed": seed, "categories": categories, "refine": refine, "balanced": balanced}
+    config = configured(Config.of(preset=preset or "photos"), config_file, changes, **given)
     check_target(out, [path for path in (features, labels) if path], is_clusters_table)
-    table, given = _read(features, labels, normalize)
-    classes, known = encode(given, len(table.ids))
+    table, names_given = _read(features, labels, normalize)
+    classes, known = encode(names_given, len(table.ids))
     values = _on_device(table.values, device)
-    if count is None:
-        found = _estimate(values, known, "auto", None, unbalanced, seed)
-        typer.echo(_summary(found))
-        count = found.n_clusters
-    if sizes == "auto":
-        with progress_bar("labels hidden for a moment, step") as advance:
-            sizes = choose_sizes(
-                values, known, count, whiten=whiten, balanced=not unbalanced, rng=seed, progress=advance
-            )
-        typer.echo(f"sizes: {sizes} (chosen by --sizes auto)")
-    values = _whitened(values, known, whiten)
-    with progress_bar("clustering, level") as advance:
-        hierarchy = hssk(
-            values,
-            known,
-            count,
-            n_levels=levels,
-            balanced=not unbalanced,
-            sizes=sizes,  # type: ignore[arg-type]  # it is checked there
-            n_init=restarts,
-            variant=published_variant() if published else Variant(),
-            rng=seed,
-            progress=advance,
-        )
-    base = hierarchy.levels[0]
+    variant = published_variant() if published else None
+    found = fit_clusters(
+        values, known, config.cluster, rng=config.seed, variant=variant, calibrate=False, progress=True
+    )
+    if found.estimate:
+        typer.echo(_summary(found.estimate))
+    if config.cluster.refine == "auto":
+        typer.echo(f"refine: {found.refine} (auto)")
+    base = found.hierarchy.levels[0]
     names = category_names(classes.tolist(), base.n_clusters)
-    more = {"distance": distances_to_own(values, base).tolist()}
-    write_columns(out, cluster_columns(table.id_column, table.ids, hierarchy, names, known >= 0, more))
+    more = {"distance": distances_to_own(found.transform(values), base).tolist()}
+    write_columns(out, cluster_columns(table.id_column, table.ids, found.hierarchy, names, known >= 0, more))
     in_known = sum(known_category < base.n_known for known_category in base.labels.tolist())
     typer.echo(
-        f"{len(table.ids)} rows: {in_known} in {base.n_known} known categories, "
-        f"{len(table.ids) - in_known} in {base.n_novel} novel ones; levels of {', '.join(map(str, hierarchy.sizes))}"
+        f"{len(table.ids)} rows: {in_known} in {base.n_known} known categories, {len(table.ids) - in_known} in "
+        f"{base.n_novel} novel ones; levels of {', '.join(map(str, found.hierarchy.sizes))}"
     )
     typer.echo(f"wrote {out}")
 
@@ -119,10 +119,10 @@ def estimate(
         ),
     ] = "auto",
     max_categories: Annotated[int | None, typer.Option(min=2, metavar="N", help="The highest count to try.")] = None,
-    seed: Seed = 0,
+    seed: settings.Seed = None,
     device: Device = "cpu",
     normalize: Normalize = False,
-    unbalanced: Unbalanced = False,
+    unbalanced: settings.Unbalanced = False,
 ) -> None:
     """Estimate how many categories there are: the estimate, an interval, and the curve behind it.
 
@@ -132,11 +132,12 @@ def estimate(
     from selex.io import check_target
     from selex.report.plots import check_ending, is_plot, plot_estimate
 
+    config = configured(Config(), None, None, seed=seed, balanced=False if unbalanced else None)
     check_ending(out)
     check_target(out, [path for path in (features, labels) if path], is_plot)
     table, given = _read(features, labels, normalize)
     _, known = encode(given, len(table.ids))
-    found = _estimate(_on_device(table.values, device), known, method, max_categories, unbalanced, seed)
+    found = _estimate(_on_device(table.values, device), known, method, max_categories, config)
     plot_estimate(found, out)
     typer.echo(f"{'categories':>10}  {found.method}")
     for count, score in found.curve:
@@ -219,14 +220,6 @@ def _read(features: Path, labels: Path | None, normalize: bool) -> tuple[Any, li
     return table, given
 
 
-def _whitened(values: Any, known: Any, amount: float) -> Any:
-    """Features as they are clustered."""
-    from selex.cluster.whiten import fit_whitener
-
-    whitener = fit_whitener(values, known, amount)
-    return whitener(values) if whitener else values
-
-
 def _on_device(values: Any, device: str) -> Any:
     """Features where the work is to be done: as they are, perhaps memory-mapped, or whole on a GPU."""
     if device == "cpu":
@@ -244,7 +237,7 @@ def _summary(found: KEstimate) -> str:
     return f"estimate by {found.method}: {found.n_clusters} categories (90 % interval {found.low} to {found.high})"
 
 
-def _estimate(values: Any, known: Any, method: str, highest: int | None, unbalanced: bool, seed: int) -> KEstimate:
+def _estimate(values: Any, known: Any, method: str, highest: int | None, config: Config) -> KEstimate:
     from selex.cluster.estimate_k import estimate_k
 
     with estimate_bar() as tell:
@@ -253,7 +246,7 @@ def _estimate(values: Any, known: Any, method: str, highest: int | None, unbalan
             known,
             method=method,  # type: ignore[arg-type]
             max_clusters=highest,
-            balanced=not unbalanced,
-            rng=seed,
+            balanced=config.cluster.balanced,
+            rng=config.seed,
             progress=tell,
         )

@@ -9,142 +9,123 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selex.cli import training
-from selex.cli.app import (
-    Categories,
-    Closer,
-    Levels,
-    Restarts,
-    RunFolder,
-    Seed,
-    Sizes,
-    Unbalanced,
-    Views,
-    Whiten,
-    app,
-    parse_count,
-    resumable,
-)
-from selex.config import PHOTOS, Config, Training
+from selex.cli import settings
+from selex.cli.app import app, resumable
+from selex.cli.settings import BASICS, FLAG, TRAINING, configured
+from selex.config import Config
 from selex.errors import InputError
 from selex.progress import progress_bar
 
 if TYPE_CHECKING:
     from selex.run import Run
 
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `selex discover` wrote.")]
 Device = Annotated[
-    str, typer.Option(metavar="auto|cpu|cuda", help="Where the backbone runs; `auto` takes a GPU if there is one.")
+    str,
+    typer.Option(
+        metavar="NAME",
+        show_default=False,
+        help="`cpu`, `cuda` or `auto`, which takes a GPU if any.",
+        rich_help_panel=BASICS,
+    ),
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first image that cannot be read, not skip it.")]
+Strict = Annotated[
+    bool, typer.Option("--strict", metavar=FLAG, help="Stop at an image that cannot be read.", rich_help_panel=BASICS)
+]
 Store = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Where decoded images are kept; in the cache if not given.")
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Where decoded images are kept.", rich_help_panel=BASICS),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", metavar=FLAG, help="Resume an interrupted training.", rich_help_panel=TRAINING)
+]
+Restart = Annotated[
+    bool, typer.Option("--restart", metavar=FLAG, help="Train from the beginning.", rich_help_panel=TRAINING)
+]
+Board = Annotated[
+    bool,
+    typer.Option("--tensorboard", metavar=FLAG, help="Write curves for TensorBoard too.", rich_help_panel=TRAINING),
 ]
 
 
 @app.command()
-@training.trains(PHOTOS)
 def discover(
-    asked: Training,
-    context: typer.Context,
     photos: Annotated[
         Path,
         typer.Argument(
             metavar="PHOTOS",
-            help="A folder (sub-folders are labelled categories; loose files and `unlabelled/` are not), or a CSV or "
-            "parquet file with `file_name` and `label`.",
+            show_default=False,
+            help="A folder, in which sub-folders are labelled categories and loose files and `unlabelled/` are not; or "
+            "a CSV or parquet file with `file_name` and `label`.",
         ),
     ],
-    labels: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="CSV or parquet with `file_name`, `label`, in place of the sub-folders."),
-    ] = None,
-    categories: Categories = "auto",
-    backbone: Annotated[
-        str | None,
+    labels: Annotated[Path | None, settings.option("data.labels")] = None,
+    out: Annotated[
+        Path,
         typer.Option(
-            metavar="NAME",
-            help="Network that turns images into features: see `selex weights list`; also `timm:NAME`, `file:PATH`, "
-            "`pixels`. If not given: `efficientnet-lite1`, or `dinov2-vits14-reg` on a GPU.",
+            metavar="RUN", show_default=False, help="The run folder to write (`selex-run`).", rich_help_panel=BASICS
         ),
-    ] = None,
-    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="A file with the backbone's weights.")] = None,
-    crop: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Pixels of the square the backbone looks at; its own size if not given."),
-    ] = None,
-    method: training.MethodName = "frozen",
-    out: Annotated[Path, typer.Option(metavar="RUN", help="The run folder to write.")] = Path("selex-run"),
-    levels: Levels = None,
-    restarts: Restarts = 3,
-    seed: Seed = 0,
+    ] = Path("selex-run"),
+    preset: settings.Preset = "photos",
+    config_file: settings.ConfigFile = None,
+    changes: settings.Set = None,
+    seed: settings.Seed = None,
     device: Device = "auto",
     store: Store = None,
     strict: Strict = False,
-    unbalanced: Unbalanced = False,
-    sizes: Sizes = Config.sizes,
-    whiten: Whiten = Config.whiten,
-    views: Views = Config.views,
-    closer: Closer = Config.closer,
-    again: Annotated[
-        bool,
-        typer.Option(
-            "--continue", help="PHOTOS is a run: cluster it again, what was decided in `selex review` as labels."
-        ),
-    ] = False,
-    resume: training.Resume = False,
-    restart: training.Restart = False,
-    tensorboard: training.Board = False,
+    backbone: settings.Backbone = None,
+    attention_crop: settings.AttentionCrop = False,
+    categories: settings.Categories = None,
+    refine: settings.Refine = None,
+    unbalanced: settings.Unbalanced = False,
+    method: settings.Method = None,
+    epochs: settings.Epochs = None,
+    resume: Resume = False,
+    restart: Restart = False,
+    tensorboard: Board = False,
 ) -> None:
-    """Sort photos, some of them labelled, into known categories and new ones, and write a run folder.
+    """Sort photos, some of them labelled, into known categories and new ones.
 
     Example: `selex discover photos --categories auto --out birds`
     """
-    from selex.models import default_backbone
     from selex.run import Run
     from selex.training.fit import interrupted
 
-    place = find_device(device)
-    if again:
-        from selex.cli.review import continue_run
-
-        continue_run(context, photos, _summary, device=place, store=store, strict=strict, progress=watched())
-        return
-    config = Config(
+    config = configured(
+        Config.of(preset=preset or "photos"),
+        config_file,
+        changes,
         photos=str(photos.absolute()),
         labels=str(labels.absolute()) if labels else None,
-        categories=parse_count(categories),
-        backbone=backbone or default_backbone(place),
-        weights=str(weights.absolute()) if weights else None,
-        crop=crop,
-        method=method,
-        training=asked,
-        levels=levels,
-        restarts=restarts,
-        balanced=not unbalanced,
-        sizes=sizes,  # type: ignore[arg-type]  # it is checked there
-        whiten=whiten,
-        views=views,
-        closer=closer,
         seed=seed,
+        backbone=backbone,
+        attention_crop=attention_crop or None,
+        categories=categories,
+        refine=refine,
+        balanced=False if unbalanced else None,
+        method=method,
+        epochs=epochs,
     )
     if resume:
-        config = replace(interrupted(Run.open(out)), photos=config.photos)
-    _discover(config, out, place, store, strict, restart, tensorboard)
+        config = interrupted(Run.open(out)).change(photos=config.data.photos)
+    _discover(config, out, find_device(device), store, strict, restart, tensorboard)
 
 
 @app.command()
-@training.trains(PHOTOS)
 def train(
-    asked: Training,
     run: RunFolder,
-    method: training.MethodName = "selex",
-    resume: training.Resume = False,
-    restart: training.Restart = False,
-    tensorboard: training.Board = False,
+    preset: settings.Preset = "photos",
+    config_file: settings.ConfigFile = None,
+    changes: settings.Set = None,
     device: Device = "auto",
     store: Store = None,
+    method: settings.Method = None,
+    epochs: settings.Epochs = None,
+    resume: Resume = False,
+    restart: Restart = False,
+    tensorboard: Board = False,
 ) -> None:
-    """Train the network of a run on its photos, and sort them again with what it has learned.
+    """Train the network of a run on its photos (`selex` if no method is given), and sort them again with it.
 
     Example: `selex train birds --epochs 50`
     """
@@ -152,10 +133,44 @@ def train(
     from selex.training.fit import interrupted
 
     opened = Run.open(run)
-    store = store or opened.store
-    sizes = "auto" if method == "simgcd" else opened.config.sizes  # which has no clusters to end
-    config = interrupted(opened) if resume else replace(opened.config, method=method, training=asked, sizes=sizes)
-    _discover(config, run, find_device(device), store, False, restart, tensorboard)
+    base = replace(opened.config, train=replace(Config.of(preset=preset or "photos").train, method="selex"))
+    refine = "auto" if method == "simgcd" else None  # which has no clusters to refine
+    config = configured(base, config_file, changes, method=method, epochs=epochs, refine=refine)
+    config = interrupted(opened) if resume else config
+    _discover(config, run, find_device(device), store or opened.store, False, restart, tensorboard)
+
+
+@app.command()
+def recluster(
+    run: RunFolder,
+    config_file: settings.ConfigFile = None,
+    changes: settings.Set = None,
+    device: Device = "auto",
+    store: Store = None,
+    strict: Strict = False,
+) -> None:
+    """Cluster a run again, with what was decided in `selex review` as labels.
+
+    Example: `selex recluster birds`
+    """
+    from selex.review.recluster import again
+
+    def change(config: Config) -> Config:
+        return configured(config, config_file, changes)
+
+    with resumable("images, features and whole epochs that are done are kept"):
+        done = again(
+            run,
+            change=change,
+            device=find_device(device),
+            store=store,
+            strict=strict,
+            progress=watched(),
+            tell=typer.echo,
+        )
+    _summary(done.run)
+    typer.echo(f"\nchanged: {done.changes}")
+    typer.echo(f"next:    selex review {run}")
 
 
 def _discover(
@@ -166,7 +181,7 @@ def _discover(
     from selex.training.fit import TrainOptions
 
     options = TrainOptions(restart=restart, tensorboard=tensorboard, progress=watched())
-    done = "images and features" if config.method == "frozen" else "images, features and whole epochs"
+    done = "images and features" if config.train.method == "frozen" else "images, features and whole epochs"
     with resumable(f"{done} that are done are kept"):
         run = run_discover(
             config, out, device=device, store=store, strict=strict, progress=watched(), options=options, tell=typer.echo
@@ -268,9 +283,9 @@ def info(run: RunFolder) -> None:
 
     opened = Run.open(run)
     config = opened.config
-    labels = f", labels {config.labels}" if config.labels else ""
-    typer.echo(f"photos {config.photos}{labels}")
-    typer.echo(f"backbone {config.backbone}, method {config.method}, seed {config.seed}")
+    labels = f", labels {config.data.labels}" if config.data.labels else ""
+    typer.echo(f"photos {config.data.photos}{labels}")
+    typer.echo(f"backbone {config.features.backbone}, method {config.train.method}, seed {config.seed}")
     if opened.complete:
         _summary(opened)
     else:

@@ -36,4 +36,4 @@ def report(
     typer.echo(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser")
     if count := count_decisions(opened):
         typer.echo(f"it shows what the run found, without {count} decided in `selex review`;")
-        typer.echo(f"to take that in: selex discover {run} --continue, then selex report {run}")
+        typer.echo(f"to take that in: selex recluster {run}, then selex report {run}")

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selex.cli.app import RunFolder, app, resumable
-from selex.errors import InputError
+from selex.cli.app import RunFolder, app
 
 if TYPE_CHECKING:
     from selex.data.clusters import Columns
     from selex.run import Run
-
-_WITH_CONTINUE = {"photos", "again", "device", "store", "strict"}
 
 
 @app.command()
@@ -40,21 +35,6 @@ def review(
     from selex.review.server.serve import serve
 
     serve(run, host=host, port=port, browser=not no_browser, tell=typer.echo)
-
-
-def continue_run(context: typer.Context, run: Path, summary: Callable[[Run], None], **options: Any) -> None:
-    """`selex discover RUN --continue`: `summary` prints what a run found."""
-    from selex.review.recluster import again
-
-    for name in context.params.keys() - _WITH_CONTINUE:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise InputError(f"--continue: the run's own settings count; leave --{name.replace('_', '-')} out")
-    with resumable("images, features and whole epochs that are done are kept"):
-        done = again(run, tell=typer.echo, **options)
-    summary(done.run)
-    typer.echo(f"\nchanged: {done.changes}")
-    typer.echo(f"next:    selex review {run}")
 
 
 def decided(run: Run) -> Columns | None:

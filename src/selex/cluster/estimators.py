@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,15 +18,14 @@ from sklearn.base import (
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from selex.cluster.estimate_k import estimate_k
-from selex.cluster.hierarchy import hssk
-from selex.cluster.holdout import choose_sizes
+from selex.cluster.maps import FeatureMaps
+from selex.cluster.pipeline import fit_clusters
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.variant import Variant
 from selex.cluster.whiten import Whitener, fit_whitener
-from selex.config import check_sizes
+from selex.config import ClusterConfig
 from selex.errors import InputError
-from selex.types import UNLABELLED, Hierarchy, KEstimate, Sizes
+from selex.types import UNLABELLED, Hierarchy, KEstimate, Refinement
 
 if TYPE_CHECKING:
     from selex.types import Array
@@ -36,28 +34,33 @@ if TYPE_CHECKING:
 class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """Hierarchical balanced semi-supervised k-means (HSSK): categories, and coarser and coarser groups of them.
 
+    What `selex cluster` does, with the same defaults: the same rows and labels give the same clusters (`fit_clusters`).
+
     Args:
         n_clusters: how many categories there are, known and novel together, or `"auto"` to estimate it.
         n_levels: make at most so many levels; None makes all, up to 'known' against 'novel'.
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
-        sizes: how the base level ends: `"paper"`, each row in its nearest cluster; or with rows that take part in
-            several clusters, `"any"`, `"unequal"` or `"equal"` in size (see `soften`; rows must be of one length);
-            `"auto"` takes what sorts labels best that were hidden for it.
+        refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
+            take part in several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `soften`; they
+            must be of one length); `"auto"` takes what sorts labels best that were hidden for it.
+        whiten: how far rows are whitened by what varies among labelled rows of one category, from 0, the paper's way,
+            to 1; see `Whitening`.
         n_iter: iterations of the balanced stage, and again of the final one.
-        n_init: restarts, of which the lowest inertia is kept; 10 for final results.
+        n_init: restarts, of which the one of lowest inertia is kept; 10 for final results.
         variant: differences from the paper, for comparison; see `Variant` and `published`.
         random_state: seed or numpy generator. The same seed gives the same labels on the same device.
         memory: bytes that temporaries may take.
 
     Attributes:
         labels_: cluster of every row, in row order; clusters `0 … len(classes_) - 1` are the known categories.
-        cluster_centers_: centres of the clusters, `(n_clusters_, n_features)`.
+        cluster_centers_: centres of the clusters, `(n_clusters_, n_features)`, among rows as `maps_` gives them.
         classes_: names of the known categories, in the order of their clusters.
         hierarchy_: every level, finest first: `hierarchy_.levels[i].labels` and `.centers`.
+        maps_: what rows go through before they are clustered: the whitening, `maps_.transform(X)`.
         inertia_: sum of squared distances of rows to their own centres.
         n_clusters_: how many clusters there are.
         n_iter_: iterations made.
-        sizes_: how the base level ended.
+        refine_: how the base level was refined: what `"auto"` came to.
         k_estimate_: the `KEstimate` behind `n_clusters="auto"`, else None.
         n_features_in_: number of columns seen by `fit`.
 
@@ -69,8 +72,9 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
     cluster_centers_: Array
     classes_: NDArray[Any]
     hierarchy_: Hierarchy
+    maps_: FeatureMaps
     k_estimate_: KEstimate | None
-    sizes_: Sizes
+    refine_: Refinement
     inertia_: float
     n_clusters_: int
     n_iter_: int
@@ -79,11 +83,12 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         self,
         n_clusters: int | Literal["auto"] = 8,
         *,
-        n_levels: int | None = None,
-        balanced: bool = True,
-        sizes: Sizes | Literal["auto"] = "paper",
-        n_iter: int = 10,
-        n_init: int = 1,
+        n_levels: int | None = ClusterConfig.levels,
+        balanced: bool = ClusterConfig.balanced,
+        refine: Refinement | Literal["auto"] = ClusterConfig.refine,
+        whiten: float = ClusterConfig.whiten,
+        n_iter: int = ClusterConfig.iterations,
+        n_init: int = ClusterConfig.restarts,
         variant: Variant | None = None,
         random_state: Any = None,
         memory: int = DEFAULT_MEMORY,
@@ -91,7 +96,8 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         self.n_clusters = n_clusters
         self.n_levels = n_levels
         self.balanced = balanced
-        self.sizes = sizes
+        self.refine = refine
+        self.whiten = whiten
         self.n_iter = n_iter
         self.n_init = n_init
         self.variant = variant
@@ -102,25 +108,18 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         """Find the clusters of `X`; `y` holds the category of each row, -1 (or None, NaN, "") where it is unknown."""
         X = _features(self, X, reset=True)
         self.classes_, labels = encode(y, len(X))
-        rng = _generator(self.random_state)
-        given = labels if y is not None else None
-        self.k_estimate_ = self._estimate(X, given, rng)
-        count = self.k_estimate_.n_clusters if self.k_estimate_ else self._n_clusters()
-        self.sizes_ = self._sizes(X, labels, count, rng)
-        self.hierarchy_ = hssk(
+        found = fit_clusters(
             X,
-            given,
-            count,
-            n_levels=self._levels(),
-            balanced=self.balanced,
-            sizes=self.sizes_,
-            n_iter=self.n_iter,
-            n_init=self.n_init,
+            labels if y is not None else None,
+            self._config(),
+            rng=_generator(self.random_state),
             variant=self.variant,
-            rng=rng,
+            calibrate=False,
             memory=self.memory,
         )
-        base = self.hierarchy_.levels[0]
+        self.hierarchy_, self.maps_, self.refine_ = found.hierarchy, found.maps, found.refine
+        self.k_estimate_ = found.estimate
+        base = found.hierarchy.levels[0]
         self.labels_, self.cluster_centers_, self.inertia_ = base.labels, base.centers, base.inertia
         self.n_clusters_, self.n_iter_ = base.n_clusters, base.n_iter
         return self
@@ -137,7 +136,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         return as_given(rows.nearest(centers, less)[0])
 
     def transform(self, X: Any) -> Array:
-        """Distance of every row of `X` to every centre, `(n, n_clusters_)`."""
+        """Distance of every row of `X`, after `maps_`, to every centre, `(n, n_clusters_)`."""
         rows, centers, as_given = self._against(X)
         step = rows.step(len(centers))
         parts = [rows.distances(centers, slice(i, i + step)).sqrt_() for i in range(0, rows.n, step)]
@@ -147,32 +146,31 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
     def _n_features_out(self) -> int:
         return self.n_clusters_
 
+    def _config(self) -> ClusterConfig:
+        """The parameters as settings of the pipeline, which checks them."""
+        auto = isinstance(self.n_clusters, str) and self.n_clusters == "auto"
+        if not auto and not (isinstance(self.n_clusters, (int, np.integer)) and self.n_clusters > 0):
+            raise InputError(f"n_clusters must be a whole number of at least 1, or 'auto', not {self.n_clusters!r}")
+        return ClusterConfig(
+            categories=None if auto else self.n_clusters,  # type: ignore[arg-type]  # it is a number
+            whiten=self.whiten,
+            refine=self.refine,
+            balanced=self.balanced,
+            levels=self._levels(),
+            restarts=self.n_init,
+            iterations=self.n_iter,
+        )
+
     def _levels(self) -> int | None:
         return self.n_levels
 
-    def _n_clusters(self) -> int:
-        if isinstance(self.n_clusters, (int, np.integer)) and self.n_clusters > 0:
-            return int(self.n_clusters)
-        raise InputError(f"n_clusters must be a whole number of at least 1, or 'auto', not {self.n_clusters!r}")
-
-    def _estimate(self, X: Any, labels: NDArray[np.int64] | None, rng: np.random.Generator) -> KEstimate | None:
-        if not (isinstance(self.n_clusters, str) and self.n_clusters == "auto"):
-            return None
-        return estimate_k(X, labels, balanced=self.balanced, rng=rng, memory=self.memory)
-
-    def _sizes(self, X: Any, labels: NDArray[np.int64], count: int, rng: np.random.Generator) -> Sizes:
-        check_sizes(self.sizes)
-        if self.sizes != "auto":
-            return self.sizes
-        own = deepcopy(rng)  # so that what is chosen gives what it would give if it were asked for
-        return choose_sizes(X, labels, count, balanced=self.balanced, rng=own, memory=self.memory)
-
     def _against(self, X: Any) -> tuple[Rows, Tensor, Callable[[Tensor], Array]]:
-        """New rows, the centres in their coordinates, and how to hand back a result."""
+        """New rows after `maps_`, the centres in their coordinates, and how to hand back a result."""
         check_is_fitted(self)
         X = _features(self, X, reset=False)
         centers = torch.as_tensor(self.cluster_centers_)
-        rows = Rows(X, self.memory, centers.mean(0))  # not the mean of X: a row's answer must not depend on the others
+        # not the mean of X: a row's answer must not depend on the others
+        rows = Rows(self.maps_.transform(X), self.memory, centers.mean(0))
         centers = centers.to(rows.device, rows.dtype) - rows.shift
         return rows, centers, Tensor.detach if isinstance(X, Tensor) else Tensor.numpy
 
@@ -185,11 +183,13 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
     Args:
         n_clusters: how many categories there are, known and novel together, or `"auto"` to estimate it.
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
-        sizes: how the base level ends: `"paper"`, each row in its nearest cluster; or with rows that take part in
-            several clusters, `"any"`, `"unequal"` or `"equal"` in size (see `soften`; rows must be of one length);
-            `"auto"` takes what sorts labels best that were hidden for it.
+        refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
+            take part in several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `soften`; they
+            must be of one length); `"auto"` takes what sorts labels best that were hidden for it.
+        whiten: how far rows are whitened by what varies among labelled rows of one category, from 0, the paper's way,
+            to 1; see `Whitening`.
         n_iter: iterations of the balanced stage, and again of the final one.
-        n_init: restarts, of which the lowest inertia is kept; 10 for final results.
+        n_init: restarts, of which the one of lowest inertia is kept; 10 for final results.
         variant: differences from the paper, for comparison; see `Variant` and `published`.
         random_state: seed or numpy generator. The same seed gives the same labels on the same device.
         memory: bytes that temporaries may take.
@@ -199,17 +199,19 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
         self,
         n_clusters: int | Literal["auto"] = 8,
         *,
-        balanced: bool = True,
-        sizes: Sizes | Literal["auto"] = "paper",
-        n_iter: int = 10,
-        n_init: int = 1,
+        balanced: bool = ClusterConfig.balanced,
+        refine: Refinement | Literal["auto"] = ClusterConfig.refine,
+        whiten: float = ClusterConfig.whiten,
+        n_iter: int = ClusterConfig.iterations,
+        n_init: int = ClusterConfig.restarts,
         variant: Variant | None = None,
         random_state: Any = None,
         memory: int = DEFAULT_MEMORY,
     ) -> None:
         self.n_clusters = n_clusters
         self.balanced = balanced
-        self.sizes = sizes
+        self.refine = refine
+        self.whiten = whiten
         self.n_iter = n_iter
         self.n_init = n_init
         self.variant = variant

@@ -16,21 +16,21 @@ from numpy.typing import NDArray
 
 from selex.cluster.assign import likeliest_temperature
 from selex.cluster.kmeans import bssk, prepare
-from selex.cluster.refine import soften
+from selex.cluster.refine import of_one_length, soften
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.whiten import fit_whitener
 from selex.errors import Note
 from selex.metrics import matched
-from selex.types import UNLABELLED, Level, Sizes
+from selex.types import UNLABELLED, Level, Refinement
 
-UNTOLD: Sizes = "unequal"
+UNTOLD: Refinement = "proportional"
 """What suits where labels cannot tell: it costs little where sizes are equal and gains much where they are not."""
-_FORMS: tuple[Sizes, ...] = (UNTOLD, "any", "equal", "paper")  # where two are as good, the first
+_FORMS: tuple[Refinement, ...] = (UNTOLD, "uniform", "balanced", "none")  # where two are as good, the first
 _ENOUGH = 20  # hidden rows from which on they tell
 _WHOLE = 4  # of every so many categories one is hidden as a whole: it has to be discovered
 
 
-def choose_sizes(
+def select_refinement(
     features: Any,
     labels: Any,
     n_clusters: int,
@@ -40,11 +40,11 @@ def choose_sizes(
     rng: np.random.Generator | int | None = None,
     memory: int = DEFAULT_MEMORY,
     progress: Callable[[int, int], None] | None = None,
-) -> Sizes:
+) -> Refinement:
     """The ending that sorts hidden rows best, see `soften`.
 
     Half of the labels of each category are hidden and all of every fourth category, which has to be discovered. Fewer
-    than twenty rows tell nothing: then it is `"unequal"`.
+    than twenty rows tell nothing: then it is `"proportional"`. Rows of different length can only end as in the paper.
 
     Args:
         features: `n × d` features: numpy (memory-mapped too) or torch on any device.
@@ -65,11 +65,13 @@ def choose_sizes(
         if progress:
             progress(done, len(_FORMS) + 1)
 
-    right: dict[Sizes, int] = {}
+    right: dict[Refinement, int] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)  # of what is hidden
         advance(0)
         rows, left, level = _without(hidden, features, known, n_clusters, whiten, balanced, rng, memory)
+        if not of_one_length(Rows(rows, memory)):
+            return "none"
         for done, form in enumerate(_FORMS, 1):
             advance(done)
             found = np.asarray(soften(rows, left, level, form, memory).on_host().labels)
@@ -82,7 +84,7 @@ def held_out_temperature(
     labels: Any,
     n_clusters: int,
     *,
-    sizes: Sizes = "paper",
+    refine: Refinement = "none",
     whiten: float = 0.0,
     balanced: bool = True,
     rng: np.random.Generator | int | None = None,
@@ -96,8 +98,8 @@ def held_out_temperature(
         features: `n × d` features: numpy (memory-mapped too) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
-        sizes: how clustering ends, see `soften`.
-        whiten: how far features are whitened, see `fit_whitener`.
+        refine: how clustering ends, see `soften`.
+        whiten: how far features are whitened, see `evening`.
         balanced: limit cluster sizes.
         rng: generator or seed.
         memory: bytes that temporaries may take.
@@ -109,7 +111,8 @@ def held_out_temperature(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)  # of what is hidden
         rows, left, level = _without(hidden, features, known, n_clusters, whiten, balanced, rng, memory)
-        level = soften(rows, left, level, sizes, memory)
+        if of_one_length(Rows(rows, memory)):  # too few labels to whiten by may be left
+            level = soften(rows, left, level, refine, memory)
     if level.n_clusters < 2:
         return None
     seen = Rows(rows, memory)

@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 from selex.cluster.kmeans import as_data, as_labels
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.errors import InputError, Note
-from selex.types import SIZES, UNLABELLED, Level, Sizes
+from selex.types import REFINEMENTS, UNLABELLED, Level, Refinement
 
 _ROUNDS = 30
 _SOFTNESS = 0.12  # of the mean squared distance of rows to their centres: over so much the odds change by a factor of e
@@ -27,7 +27,7 @@ _NOTHING = 1e-6  # rows; the sum of fewer has no direction to speak of
 _LEAST = 0.5  # rows; a cluster counts for no fewer, or it would never have any again
 
 
-def soften(data: Any, labels: Any, level: Level, sizes: Sizes, memory: int = DEFAULT_MEMORY) -> Level:
+def soften(data: Any, labels: Any, level: Level, refine: Refinement, memory: int = DEFAULT_MEMORY) -> Level:
     """Clusters in which rows take part, from a level of clusters to which they belong.
 
     A mixture of directions (von Mises-Fisher) of one width: the odds of a row are `exp(-distance² / temperature)` times
@@ -37,8 +37,8 @@ def soften(data: Any, labels: Any, level: Level, sizes: Sizes, memory: int = DEF
         data: `n × d` features, all of one length: numpy (memory-mapped too) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         level: where to start, such as what `bssk` found.
-        sizes: what clusters count for: `"any"` takes all for equally likely, `"unequal"` each by its share of rows,
-            `"equal"` draws all to equal shares. `"paper"` leaves the level as it is.
+        refine: what clusters count for: `"uniform"` takes all for equally likely, `"proportional"` each by its share
+            of rows, `"balanced"` draws all to equal shares. `"none"` leaves the level as it is.
         memory: bytes that temporaries may take.
 
     Returns:
@@ -46,22 +46,22 @@ def soften(data: Any, labels: Any, level: Level, sizes: Sizes, memory: int = DEF
         no row goes to are left out.
     """
     rows = Rows(data, memory)
-    check_sizes(sizes, rows)
+    check_refinement(refine, rows)
     moved = replace(level, centers=torch.as_tensor(level.centers).to(rows.device, rows.dtype) - rows.shift)
-    return as_data(softened(rows, as_labels(labels, rows), moved, sizes), rows, data)
+    return as_data(softened(rows, as_labels(labels, rows), moved, refine), rows, data)
 
 
-def check_sizes(sizes: Sizes, rows: Rows) -> None:
+def check_refinement(refine: Refinement, rows: Rows) -> None:
     """Refuse another word, and rows of very different lengths."""
-    if sizes not in SIZES:
-        raise InputError(f"sizes must be {', '.join(SIZES[:-1])} or {SIZES[-1]}, not {sizes!r}")
-    if sizes != "paper":
+    if refine not in REFINEMENTS:
+        raise InputError(f"refine must be {', '.join(REFINEMENTS[:-1])} or {REFINEMENTS[-1]}, not {refine!r}")
+    if refine != "none":
         _length(rows)
 
 
-def softened(rows: Rows, known: Tensor, level: Level, sizes: Sizes) -> Level:
+def softened(rows: Rows, known: Tensor, level: Level, refine: Refinement) -> Level:
     """The same among rows in working form; centres are in their centred coordinates."""
-    if sizes == "paper" or not level.inertia:  # every row is where its centre is: nothing is between clusters
+    if refine == "none" or not level.inertia:  # every row is where its centre is: nothing is between clusters
         return level
     start = torch.as_tensor(level.centers)
     k, length = len(start), _length(rows)
@@ -79,29 +79,41 @@ def softened(rows: Rows, known: Tensor, level: Level, sizes: Sizes) -> Level:
         sums, counts = sums + mass, counts + held_counts
         centers = torch.where(counts[:, None] > _NOTHING, on_sphere(sums, counts), centers)
         share = counts.clamp(min=_LEAST) / rows.n
-        if sizes == "unequal":
+        if refine == "proportional":
             offsets = temperature * share.log()
-        elif sizes == "equal":
+        elif refine == "balanced":
             offsets = offsets - temperature * (share * k).log()
     labels = known.clone()
     if len(free_index):
         labels[free_index] = free.nearest(centers, offsets)[0]
-    return _filled(rows, labels, centers, offsets if sizes != "any" else None, level)
+    return _filled(rows, labels, centers, offsets if refine != "uniform" else None, level)
+
+
+def of_one_length(rows: Rows) -> bool:
+    """Whether all rows but few are of one length, as soft refinement needs them."""
+    low, length, high = _lengths(rows)
+    return bool(high - low <= _UNEQUAL * length)
 
 
 def _length(rows: Rows) -> Tensor:
-    """The length that rows have, all but few; those of length 0, such as black images, do not count."""
-    lengths = torch.cat([(x + rows.shift).norm(dim=1) for _, x in rows.blocks(rows.d)])
-    some = lengths[lengths > 0].sort().values
-    if not len(some):
-        return lengths[0]
-    low, length, high = (some[int(share * (len(some) - 1))] for share in (0.1, 0.5, 0.9))
+    """The length that rows have."""
+    low, length, high = _lengths(rows)
     if high - low > _UNEQUAL * length:
         raise InputError(
             f"rows that take part in several clusters must be of one length, but theirs are from {low:.3g} to "
             f"{high:.3g}: normalise them (--normalize)"
         )
     return length
+
+
+def _lengths(rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+    """A low, the middle and a high length of rows; those of length 0, such as black images, do not count."""
+    lengths = torch.cat([(x + rows.shift).norm(dim=1) for _, x in rows.blocks(rows.d)])
+    some = lengths[lengths > 0].sort().values
+    if not len(some):
+        return lengths[0], lengths[0], lengths[0]
+    low, length, high = (some[int(share * (len(some) - 1))] for share in (0.1, 0.5, 0.9))
+    return low, length, high
 
 
 def _shares(rows: Rows, centers: Tensor, offsets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.nn.functional import normalize
 
-from selex.config import check_views
+from selex.config import FeatureConfig
 from selex.data.crops import CropParams, fixed_crops, scales
 from selex.errors import InputError
 from selex.features.cache import FeatureFile, Features, Standing
@@ -70,7 +70,7 @@ def embed(
     """
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch_size is {batch_size}, must be at least 1")
-    check_views(views)
+    FeatureConfig(views=views)  # type: ignore[arg-type]  # which checks it
     if views > 1 and not hasattr(images, "crops"):
         raise InputError(
             f"{views} views need images with `crops`, such as HostImages; {type(images).__name__} has none"

@@ -133,7 +133,7 @@ def load_backbone(
     else:
         raise InputError(_unknown(name))
     if crop not in (None, backbone.crop):
-        raise InputError(f"backbone {name} always looks at {backbone.crop} pixels; leave --crop out")
+        raise InputError(f"backbone {name} always looks at {backbone.crop} pixels; leave features.crop out")
     return backbone.to(device).eval()
 
 
@@ -143,7 +143,9 @@ def _looking_at(spec: Spec, crop: int | None) -> Spec:
         return spec
     if spec.patch and crop % spec.patch:
         near = max(1, round(crop / spec.patch)) * spec.patch
-        raise InputError(f"--crop {crop}: {spec.name} sees patches of {spec.patch} pixels; the nearest is {near}")
+        raise InputError(
+            f"features.crop {crop}: {spec.name} sees patches of {spec.patch} pixels; the nearest is {near}"
+        )
     return replace(spec, crop=crop)
 
 

@@ -71,7 +71,7 @@ class Facts:
 
     def whitened(self, rows: Ints) -> Floats:
         """Features of some rows as they are compared with the categories' centres."""
-        features: Floats = self.model.whitened(self.features[rows])
+        features: Floats = self.model.maps.transform(self.features[rows])
         return features
 
     @cached_property
@@ -127,7 +127,7 @@ def read_facts(run: Run) -> Facts:
     root, number = str(run.root), {name: cluster for cluster, name in enumerate(model.names)}
     paths = run.image_paths(table["file"])
     return Facts(
-        title=Path(run.config.photos).name.removesuffix(".csv").removesuffix(".parquet") or "images",
+        title=Path(run.config.data.photos).name.removesuffix(".csv").removesuffix(".parquet") or "images",
         files=_shown(table["file"], [real_path(root, file) for file in table["file"]]),
         paths=paths,
         clusters=_within(run, table["cluster"], len(model.names)),

@@ -86,29 +86,30 @@ def summarise(run: Run, truth: Path | None = None) -> Summary:
 def _about(config: Config, facts: Facts) -> dict[str, str]:
     """Settings for a reader of the page; folders only by name, for the page may be sent around."""
     levels = ", ".join(str(len(level["sizes"])) for level in facts.tree["levels"])
-    asked = "estimated" if config.categories is None else str(config.categories)
+    cluster, features = config.cluster, config.features
+    asked = "estimated" if cluster.categories is None else str(cluster.categories)
     times = [entry["time"] for entry in facts.metrics if isinstance(entry.get("time"), (int, float))]
     finished = {"Finished": datetime.fromtimestamp(times[-1], UTC).strftime("%Y-%m-%d %H:%M UTC")} if times else {}
     return {
-        "Photos": _name(config.photos) or "a list of images",
+        "Photos": _name(config.data.photos) or "a list of images",
         "Categories": f"{asked}; levels of {levels}",
-        "Backbone": _name(config.backbone)
-        + (f", mean of {config.views} views" if config.views > 1 else "")
-        + (", whole photos and a closer look" if config.closer else ""),
-        "Method": config.method,
-        "Clustering": f"{'balanced' if config.balanced else 'not balanced'}, best of {config.restarts}"
-        + (f", features whitened by {config.whiten:g}" if config.whiten else "")
-        + _ending(facts),
+        "Backbone": _name(features.backbone or "")
+        + (f", mean of {features.views} views" if features.views > 1 else "")
+        + (", whole photos and a closer look" if features.attention_crop else ""),
+        "Method": config.train.method,
+        "Clustering": f"{'balanced' if cluster.balanced else 'not balanced'}, best of {cluster.restarts}"
+        + (f", features whitened by {cluster.whiten:g}" if cluster.whiten else "")
+        + _refinement(facts),
         "Seed": str(config.seed),
         **finished,
         "Written by": f"selex {__version__}",
     }
 
 
-def _ending(facts: Facts) -> str:
-    """How the last clustering ended, where that is not the paper's way."""
-    ended = [entry["sizes"] for entry in facts.metrics if entry.get("step") == "cluster" and "sizes" in entry]
-    return f", soft in the end, sizes {ended[-1]}" if ended and ended[-1] != "paper" else ""
+def _refinement(facts: Facts) -> str:
+    """How the last clustering was refined, where it was."""
+    found = [entry["refine"] for entry in facts.metrics if entry.get("step") == "cluster" and "refine" in entry]
+    return f", soft refinement ({found[-1]})" if found and found[-1] != "none" else ""
 
 
 def _name(setting: str) -> str:

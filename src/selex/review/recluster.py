@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from selex.config import Config
 from selex.data.spelling import cell_of_label
 from selex.data.table import ImageTable, read_table
 from selex.discovery import discover
@@ -34,12 +35,19 @@ class Again:
     changes: Changes
 
 
-def again(folder: Path, *, tell: Callable[[str], None] = lambda line: None, **options: Any) -> Again:
+def again(
+    folder: Path,
+    *,
+    tell: Callable[[str], None] = lambda line: None,
+    change: Callable[[Config], Config] = lambda config: config,
+    **options: Any,
+) -> Again:
     """Do a run again with its own settings, its decisions as labels, and without the images that are junk.
 
     Args:
         folder: a finished run.
         tell: called with a line about each step that is done.
+        change: what to change in the settings of the run.
         options: `device`, `store` (that of the run, if not given), `strict` and `progress` as `discover` takes them.
 
     Returns:
@@ -51,7 +59,7 @@ def again(folder: Path, *, tell: Callable[[str], None] = lambda line: None, **op
         raise InputError(
             f"{folder}: nothing was decided yet: name, merge or confirm something (`selex review {folder}`)"
         )
-    if not run.config.photos:
+    if not run.config.data.photos:
         raise InputError(f"{folder}: its images came from a list in Python; call discover with the list and new labels")
     number, before = _standing(run)
     photos = _photos(run, labels)
@@ -60,7 +68,7 @@ def again(folder: Path, *, tell: Callable[[str], None] = lambda line: None, **op
     write_csv(folder / LABELS, ["file_name", "label"], lines)
     tell(f"labels: {len(lines)} images in {len({name for _, name in lines})} categories, {len(labels.junk)} left out")
     count = max(labels.categories, len({name for _, name in lines}))
-    config = replace(run.config, labels=str((folder / LABELS).absolute()), categories=min(count, len(photos)))
+    config = change(run.config).change(labels=str((folder / LABELS).absolute()), categories=min(count, len(photos)))
     options["store"] = options.get("store") or run.store
     done = discover(config, folder, photos=photos, tell=tell, **options)
     changes, late = _changes(done, before.state), _since(folder, number, before.version)
@@ -84,7 +92,7 @@ def _since(folder: Path, number: int, version: int) -> int:
 
 def _photos(run: Run, labels: Labels) -> ImageTable:
     """The photos of the run that are not junk. Labels of photos that were added since are not looked at."""
-    table = read_table(run.config.photos)
+    table = read_table(run.config.data.photos)
     kept = [row for row, file in enumerate(table.files) if file not in labels.junk]
     if not kept:
         raise InputError(f"{run.folder}: every image is marked as junk: nothing is left to cluster")

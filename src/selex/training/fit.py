@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from selex.cluster.maps import FeatureMaps
+from selex.cluster.pipeline import FittedClusters, calibrated
 from selex.config import Config
 from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
@@ -24,7 +26,6 @@ from selex.run import BOARD, Run
 from selex.training.checkpoint import Checkpoints, newest
 from selex.training.loop import Callbacks, Data, Entry, Score, train
 from selex.training.methods import METHODS, Method, Task
-from selex.types import Hierarchy, Sizes
 
 WORTH_COMPILING = 4000
 """Steps from which on the minute that compiling takes is won back."""
@@ -49,12 +50,13 @@ class TrainOptions:
 
 def make_method(config: Config, backbone: Backbone, n_categories: int, n_known: int) -> Method:
     """The method of a config. A backbone without pretrained weights is trained as a whole."""
-    training = config.training
-    if backbone.weights is None and config.method != "frozen":
+    training = config.train
+    if backbone.weights is None and config.train.method != "frozen":
         training = replace(training, trained_blocks=None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)  # of the head
-        return METHODS[config.method](backbone, Task(n_categories, n_known, config.balanced, config.whiten), training)
+        task = Task(n_categories, n_known, config.cluster.balanced, config.cluster.whiten)
+        return METHODS[training.method](backbone, task, training)
 
 
 def fit(
@@ -84,8 +86,8 @@ def train_worker(config: Config, out: Path, table: ImageTable, fabric: Any, stor
     """What all processes do but the first: they train with it, and write nothing."""
     backbone, config = load_backbone_for(config, fabric.device)
     n_categories, boxes = fabric.broadcast((0, None))
-    folder = place_for(store, config.photos, table.root, config.size or 0)
-    images = ImageStore.build(table, folder, size=config.size or 0)
+    folder = place_for(store, config.data.photos, table.root, config.data.size or 0)
+    images = ImageStore.build(table, folder, size=config.data.size or 0)
     method = make_method(config, backbone, n_categories, images.table.n_known)
     closer = None if boxes is None else cut_to(images, folder, boxes)
     train(method, _data(images, to_device(images, fabric.device, closer), config), config.seed, fabric=fabric)
@@ -105,22 +107,23 @@ def interrupted(run: Run) -> Config:
 
 def identity(config: Config, method: Method, images: ImageStore) -> dict[str, Any]:
     """What makes two trainings the same: a checkpoint of one is no use to another."""
-    names = ("method", "backbone", "weights", "crop", "size", "balanced", "whiten", "closer", "seed")
-    wanted = {name: getattr(config, name) for name in names}
+    wanted = {**asdict(config.features), "size": config.data.size, "seed": config.seed}
+    del wanted["views"]  # of features that are clustered, not of those that are trained
+    wanted |= {"balanced": config.cluster.balanced, "whiten": config.cluster.whiten}
     labels = hashlib.sha256(np.asarray(images.table.labels, dtype=np.int64).tobytes()).hexdigest()
     found = {"categories": method.task.n_categories, "images": images.key[:12], "labels": labels[:12]}
     return {**asdict(method.settings), **wanted, **found}
 
 
-def predict(config: Config, method: Method, features: Any, labels: Any, sizes: Sizes) -> Hierarchy:
-    """Categories of trained features."""
+def classify(method: Method, features: Any, labels: Any) -> FittedClusters:
+    """Categories of trained features by the method's own classifier."""
     rows = features if isinstance(features, torch.Tensor) else torch.from_numpy(np.array(features))
-    known, rng = torch.as_tensor(labels, device=rows.device), np.random.default_rng(config.seed)
-    return method.to(rows.device).predict(rows, known, rng, config.levels, config.restarts, sizes)
+    hierarchy = method.to(rows.device).classify(rows, torch.as_tensor(labels, device=rows.device))
+    return calibrated(FittedClusters(hierarchy, FeatureMaps(), "none"), rows, labels)
 
 
 def _data(images: ImageStore, shown: AnyImages, config: Config) -> Data:
-    return Data(shown, images.table.labels, list(images.table.files), config.crop or 0)
+    return Data(shown, images.table.labels, list(images.table.files), config.features.crop or 0)
 
 
 def _log(run: Run, tensorboard: bool) -> Callable[[Entry], None]:

@@ -74,8 +74,8 @@ def train(
     except torch.OutOfMemoryError:
         smaller = max(1, (method.settings.micro_batch or method.settings.batch) // 4)
         raise InputError(
-            f"{fabric.device} has too little memory for this training: set --micro-batch {smaller} (the result is the "
-            "same), no view bank, or a smaller --batch"
+            f"{fabric.device} has too little memory for this training: set train.micro_batch={smaller} (the result is "
+            "the same), no view bank, or a smaller train.batch"
         ) from None
     finally:
         loop.close()
@@ -85,12 +85,16 @@ def check(method: Method, data: Data, processes: int = 1) -> None:
     """Refuse what cannot be trained on, before anything is done."""
     n, settings = len(data.images), method.settings
     if settings.batch > n:
-        raise InputError(f"a batch of {settings.batch} is larger than the {n} images: set --batch to at most {n}")
+        raise InputError(f"a batch of {settings.batch} is larger than the {n} images: set train.batch to at most {n}")
     if settings.batch < 2:
-        raise InputError("a batch needs at least 2 images, which are compared with each other: set a larger --batch")
+        raise InputError(
+            "a batch needs at least 2 images, which are compared with each other: set a larger train.batch"
+        )
     if settings.batch % processes:
         near = max(1, settings.batch // processes) * processes
-        raise InputError(f"a batch of {settings.batch} cannot be shared by {processes} processes: set --batch {near}")
+        raise InputError(
+            f"a batch of {settings.batch} cannot be shared by {processes} processes: set train.batch={near}"
+        )
     if (np.asarray(data.labels) >= 0).all():
         raise InputError("every image is labelled, so there is nothing to discover: leave some unlabelled")
 
@@ -207,7 +211,9 @@ class _Loop:
             made = [self._embedded(states.centres()) for states in self.scales]
             features = made[0] if len(made) == 1 else normalize(torch.stack(made).mean(0), dim=1)
         if not features.isfinite().all():
-            raise InputError(f"features are not finite before epoch {epoch}; {self._last_good()}; try a smaller --lr")
+            raise InputError(
+                f"features are not finite before epoch {epoch}; {self._last_good()}; try a smaller train.lr"
+            )
         return features
 
     def _embedded(self, chunks: Iterator[Tensor]) -> Tensor:
@@ -388,14 +394,14 @@ class _Loop:
             files = ", ".join(self.data.files[row] for row in rows[:3].tolist())
             raise InputError(
                 f"the loss is {value} in epoch {epoch}, step {step} (batch of {files}, …); {self._last_good()}; try a "
-                "smaller --lr"
+                "smaller train.lr"
             )
         return value
 
     def _check_weights(self, epoch: int) -> None:
         """The last step's loss can be finite and its gradient not: such weights must not become a checkpoint."""
         if not all(bool(parameter.isfinite().all()) for parameter in self.trained):
-            raise InputError(f"weights are not finite after epoch {epoch}; {self._last_good()}; try a smaller --lr")
+            raise InputError(f"weights are not finite after epoch {epoch}; {self._last_good()}; try a smaller train.lr")
 
     def _last_good(self) -> str:
         if not self.checkpoints:

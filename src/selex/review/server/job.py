@@ -66,7 +66,7 @@ class Job:
         """How far training is: it may take hours, and says nothing until it is done."""
         run, began = Run(self._folder), round(self._began, 3)  # as times in metrics are
         done = [entry for entry in run.metrics if entry.get("step") == "epoch" and entry["time"] >= began]
-        of = run.config.training.epochs
+        of = run.config.train.epochs
         return [f"epoch {entry['epoch'] + 1} of {of}, loss {entry['loss']:.3f}" for entry in done[-1:]]
 
     def _listen(self, pipe: Connection) -> None:

@@ -1,4 +1,4 @@
-"""TrainOptions of training, one contract each: `prepare`, `forward -> {"loss", parts}`, `predict`.
+"""Ways of training, one contract each: `prepare`, `forward -> {"loss", parts}`.
 
 They know the network, the losses and the clustering; they know nothing of the loop, the run folder or the command line.
 """

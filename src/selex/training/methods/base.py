@@ -1,4 +1,4 @@
-"""The contract of all methods: `prepare` before an epoch, `forward` on a batch, `predict` at the end.
+"""The contract of all methods: `prepare` before an epoch, `forward` on a batch; in the end features are clustered.
 
 b images in two views are 2b rows, one view below the other; N images in all; L levels of pseudo-labels, finest first.
 """
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from selex.cluster.hierarchy import hssk
 from selex.cluster.whiten import Whitener, fit_whitener
-from selex.config import Training
+from selex.config import TrainConfig
 from selex.losses.similarity import Kind
 from selex.models.backbones import Backbone
 from selex.models.heads import BOTTLENECK, HIDDEN, ProjectionHead
 from selex.models.trunk import split_backbone
-from selex.types import Hierarchy, Level, Sizes
+from selex.types import Hierarchy, Level
 
 TINY = 256  # dims of a feature
 
@@ -70,7 +70,7 @@ class Method(nn.Module):
     augmented = False
     """Whether `prepare` is given features of random views rather than of centre crops."""
 
-    def __init__(self, backbone: Backbone, task: Task, settings: Training) -> None:
+    def __init__(self, backbone: Backbone, task: Task, settings: TrainConfig) -> None:
         super().__init__()
         self.task, self.settings = task, settings
         self.tail: nn.Module
@@ -144,39 +144,15 @@ class Method(nn.Module):
         features: Tensor = self.tail(states)
         return features
 
-    def cluster(
-        self,
-        features: Tensor,
-        labels: Tensor,
-        rng: Any,
-        n_levels: int | None = None,
-        n_init: int = 1,
-        sizes: Sizes = "paper",
-    ) -> Hierarchy:
-        """Categories of features at several levels of abstraction."""
+    def cluster(self, features: Tensor, labels: Tensor, rng: Any, n_levels: int | None = None) -> Hierarchy:
+        """Categories of features at several levels of abstraction, for an epoch."""
         task = self.task
-        return hssk(
-            features,
-            labels if task.n_known else None,
-            task.n_categories,
-            n_levels=n_levels,
-            balanced=task.balanced,
-            sizes=sizes,
-            n_init=n_init,
-            rng=rng,
-        )
+        known = labels if task.n_known else None
+        return hssk(features, known, task.n_categories, n_levels=n_levels, balanced=task.balanced, rng=rng)
 
-    def predict(
-        self,
-        features: Tensor,
-        labels: Tensor,
-        rng: Any,
-        n_levels: int | None = None,
-        n_init: int = 10,
-        sizes: Sizes = "paper",
-    ) -> Hierarchy:
-        """The categories in the end."""
-        return self.cluster(features, labels, rng, n_levels, n_init, sizes)
+    def classify(self, features: Tensor, labels: Tensor) -> Hierarchy:
+        """The categories in the end, of a method that does not find them by clustering."""
+        raise NotImplementedError
 
     def memory(self) -> dict[str, Any]:
         """What an epoch needs of earlier ones, besides weights."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from selex.config import Training
+from selex.config import TrainConfig
 from selex.models.backbones import Backbone
 from selex.training.methods.base import Batch, Losses, Method, Task, here_only
 
 
 class Frozen(Method):
-    """No training: `forward` has no loss to give, and `predict` is all that is used."""
+    """No training: `forward` has no loss to give, features are clustered as they are."""
 
     trains = False
 
-    def __init__(self, backbone: Backbone, task: Task, settings: Training) -> None:
+    def __init__(self, backbone: Backbone, task: Task, settings: TrainConfig) -> None:
         nn.Module.__init__(self)
         self.task, self.settings, self.gather = task, settings, here_only
         self.whitener = None

@@ -21,5 +21,5 @@ class GCD(Method):
         unsupervised = info_nce(*views(embeddings), settings.temperature, self.kind)
         labels = batch.labels.repeat(2)
         supervised = supervised_contrastive(embeddings, labels, settings.supervised_temperature, self.kind)
-        loss = (1 - settings.balance) * unsupervised + settings.balance * supervised
+        loss = (1 - settings.sup_weight) * unsupervised + settings.sup_weight * supervised
         return {"loss": loss, "unsupervised": unsupervised.detach(), "supervised": supervised.detach()}

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, normalize
 from selex.cluster.hierarchy import hssk
 from selex.cluster.variant import Variant, published
 from selex.cluster.whiten import Whitener
-from selex.config import Training
+from selex.config import TrainConfig
 from selex.losses import (
     TargetVariant,
     cluster_radii,
@@ -40,7 +40,7 @@ class SelEx(Method):
     radii: Tensor
     centers: Tensor
 
-    def __init__(self, backbone: Backbone, task: Task, settings: Training) -> None:
+    def __init__(self, backbone: Backbone, task: Task, settings: TrainConfig) -> None:
         super().__init__(backbone, task, settings)
         self.variant = variant_for(settings.differences)
         self.target_variant = PUBLISHED_TARGETS if "targets" in settings.differences else TargetVariant()
@@ -67,7 +67,7 @@ class SelEx(Method):
             features,
             labels if task.n_known else None,
             task.n_categories,
-            n_levels=settings.levels if settings.hssk else 1,
+            n_levels=settings.loss_levels if settings.hssk else 1,
             balanced=task.balanced,
             variant=self.variant,
             rng=rng,
@@ -97,7 +97,7 @@ class SelEx(Method):
         use, sse = self_expertise(
             inner, targets, batch.labels.repeat(2), pseudo.repeat(1, 2), temperatures, self.kind, settings.form
         )
-        loss = (1 - settings.balance) * use + settings.balance * sse
+        loss = (1 - settings.sup_weight) * use + settings.sup_weight * sse
         parts = {"use": use.detach(), "sse": sse.detach()}
         if settings.prototypes:
             near = self.nearness(encoded[1], levels[0].repeat(2))

@@ -19,7 +19,7 @@ from selex.losses import (
 )
 from selex.models.heads import Classifier
 from selex.training.methods.base import Batch, Losses, Method, views
-from selex.types import Hierarchy, Level, Sizes
+from selex.types import Hierarchy, Level
 
 ENTROPY_WEIGHT = 2.0
 WARMUP = 30
@@ -41,7 +41,7 @@ class SimGCD(Method):
         self.sharpness = teacher_temperature(epoch, min(WARMUP, max(1, self.settings.epochs // 4)))
         if epoch % self.settings.interval:
             return None
-        return self.predict(features(), labels, rng).levels[0]
+        return self.classify(features(), labels).levels[0]
 
     def encode(self, states: Tensor) -> tuple[Tensor, ...]:
         """Projections and logits."""
@@ -50,7 +50,7 @@ class SimGCD(Method):
 
     def losses(self, encoded: tuple[Tensor, ...], batch: Batch) -> Losses:
         """Self-distillation with even use of categories, cross-entropy of labelled rows, and GCD's two losses."""
-        (projections, logits), labels, weight = encoded, batch.labels.repeat(2), self.settings.balance
+        (projections, logits), labels, weight = encoded, batch.labels.repeat(2), self.settings.sup_weight
         distilled = self_distillation(*views(logits), self.sharpness)
         uneven = mean_entropy(logits)
         supervised = supervised_cross_entropy(logits, labels)
@@ -62,15 +62,7 @@ class SimGCD(Method):
         return {"loss": loss, **{name: part.detach() for name, part in parts.items()}}
 
     @torch.no_grad()
-    def predict(
-        self,
-        features: Tensor,
-        labels: Tensor,
-        rng: Any,
-        n_levels: int | None = None,
-        n_init: int = 10,
-        sizes: Sizes = "paper",
-    ) -> Hierarchy:
+    def classify(self, features: Tensor, labels: Tensor) -> Hierarchy:
         """One level: the classifier's categories; labelled rows keep their own."""
         prototypes, rows = self.head.prototypes.float(), normalize(features.float(), dim=1)
         found = (rows @ prototypes.T).argmax(1)

@@ -1,0 +1,126 @@
+"""Settings on the command line: `--preset`, `--config`, `--set`, and an option each for those that are often changed.
+
+What an option says of itself comes from the setting (`config.py`), as do its values.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from selex.cli.app import app
+from selex.config import GROUPS, PRESETS, Config, find, flat
+from selex.errors import InputError
+from selex.settings import allowed, from_file, metavar, parse
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+BASICS, FEATURES, CLUSTERING, TRAINING = None, "Features", "Clustering", "Training"  # None is the first panel
+FLAG, _WIDE = " ", 16
+_PANELS = {"": BASICS, "data": BASICS, "features": FEATURES, "cluster": CLUSTERING, "train": TRAINING}
+
+
+def _home(group: str) -> type:
+    return GROUPS[group] if group else Config
+
+
+def option(name: str, *flags: str) -> Any:
+    """The option of a setting, described as the setting is."""
+    group, about = find(name)
+    flags = flags or (f"--{about.name.replace('_', '-')}",)
+    home = _home(group)
+    shown = FLAG if allowed(home, about.name)[0] is bool else metavar(home, about)
+    return typer.Option(
+        *flags,
+        metavar=shown if len(shown) < _WIDE else "NAME",
+        help=about.metadata["summary"],
+        rich_help_panel=_PANELS[group],
+    )
+
+
+Preset = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", show_default=False, help=f"Start from {', '.join(PRESETS)}.", rich_help_panel=BASICS),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings in a TOML file.", rich_help_panel=BASICS),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting that `selex config` lists.", rich_help_panel=BASICS),
+]
+Seed = Annotated[str | None, option("seed")]
+Backbone = Annotated[str | None, option("features.backbone")]
+AttentionCrop = Annotated[bool, option("features.attention_crop")]
+Categories = Annotated[str | None, option("cluster.categories")]
+Refine = Annotated[str | None, option("cluster.refine")]
+Unbalanced = Annotated[
+    bool,
+    typer.Option(
+        "--unbalanced", metavar=FLAG, help="For categories that differ much in size.", rich_help_panel=CLUSTERING
+    ),
+]
+Method = Annotated[str | None, option("train.method")]
+Epochs = Annotated[str | None, option("train.epochs")]
+
+
+def configured(base: Config, file: Path | None, changes: list[str] | None, **given: Any) -> Config:
+    """Settings with those of a file, of `--set` and of options, the latter of which count most.
+
+    Args:
+        base: where to start.
+        file: what `--config` says.
+        changes: what `--set` says.
+        given: settings by name, as they were typed; None where an option was not given.
+    """
+    config = _with_file(base, file) if file else base
+    settings = dict(map(_split, changes or ()))
+    settings |= {name: value for name, value in given.items() if value is not None}
+    return config.change(**{name: _parsed(name, value) for name, value in settings.items()})
+
+
+@app.command("config")
+def show_config(
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="One of " + ", ".join(PRESETS) + ".")] = "photos",
+) -> None:
+    """Print the settings of a preset, as a file for `--config`; a file may hold fewer.
+
+    Example: `selex config best`
+    """
+    typer.echo(Config.of(preset=preset).to_toml(), nl=False)
+
+
+def _with_file(base: Config, path: Path) -> Config:
+    try:
+        with path.open("rb") as file:
+            values = flat(tomllib.load(file))
+        return base.change(**{name: _from_file(name, value) for name, value in values.items()})
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
+        raise InputError(f"{path}: cannot be read ({reason})") from None
+
+
+def _split(change: str) -> tuple[str, str]:
+    name, equals, text = change.partition("=")
+    if not equals:
+        raise InputError(f"--set {change}: give a setting and its value, such as --set cluster.whiten=0")
+    return name.strip(), text.strip()
+
+
+def _parsed(name: str, value: Any) -> Any:
+    group, about = find(name)
+    return parse(_home(group), about, value) if isinstance(value, str) else value
+
+
+def _from_file(name: str, value: Any) -> Any:
+    group, about = find(name)
+    return from_file(_home(group), about, value)

@@ -1,0 +1,183 @@
+"""Features and a few labels in, categories out: what `discover`, `selex cluster` and the estimators call.
+
+Estimate K, whiten, select the refinement by hidden labels, cluster level by level, calibrate confidence.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selex.cluster.assign import Assigner, Assignment, fit_assigner
+from selex.cluster.estimate_k import estimate_k
+from selex.cluster.hierarchy import hssk
+from selex.cluster.holdout import held_out_temperature, select_refinement
+from selex.cluster.kmeans import as_labels
+from selex.cluster.maps import FeatureMaps
+from selex.cluster.refine import of_one_length
+from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.cluster.variant import Variant
+from selex.cluster.whiten import fit_whitener
+from selex.config import ClusterConfig
+from selex.progress import estimate_bar, progress_bar
+from selex.types import Hierarchy, KEstimate, Refinement
+
+
+@dataclass(frozen=True)
+class FittedClusters:
+    """Clusters that were found, and what new rows need to be sorted into them.
+
+    Attributes:
+        hierarchy: every level, finest first, in the kind of the features and on their device.
+        maps: what features go through before they are compared with centres.
+        refine: how the base level was refined: what `"auto"` came to.
+        estimate: the estimate of the number of clusters, where it was not given.
+        assigner: sorts rows that went through `maps` into clusters; None where nothing was calibrated.
+        assignment: where the rows of the data are, and how sure that is; None where nothing was calibrated.
+    """
+
+    hierarchy: Hierarchy
+    maps: FeatureMaps
+    refine: Refinement
+    estimate: KEstimate | None = None
+    assigner: Assigner | None = None
+    assignment: Assignment | None = None
+
+    @property
+    def labels(self) -> Any:
+        """Cluster of every row; known categories first."""
+        return self.hierarchy.levels[0].labels
+
+    def transform(self, features: Any) -> Any:
+        """Rows `(n, d)` as they are compared with cluster centres."""
+        return self.maps.transform(features)
+
+
+def fit_clusters(
+    features: Any,
+    labels: Any,
+    config: ClusterConfig | None = None,
+    *,
+    rng: np.random.Generator | int | None = 0,
+    variant: Variant | None = None,
+    calibrate: bool = True,
+    memory: int = DEFAULT_MEMORY,
+    progress: bool = False,
+) -> FittedClusters:
+    """Known and novel categories of features, at every level of abstraction.
+
+    The same features, labels, settings and seed give the same labels, wherever it is called from.
+
+    Args:
+        features: `n × d` features: numpy (memory-mapped too) or torch on any device.
+        labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
+        config: how to cluster; the defaults of `ClusterConfig` if not given.
+        rng: generator or seed.
+        variant: differences from the paper, for comparison.
+        calibrate: work out confidences too, and what new rows need.
+        memory: bytes that temporaries may take.
+        progress: show bars on standard error.
+
+    Returns:
+        The clusters, and all that sorting new rows takes.
+    """
+    known = as_labels(labels, Rows(features, memory)).cpu().numpy()
+    fit = _Fit(features, labels, known, config or ClusterConfig(), variant, memory, progress)
+    generator = np.random.default_rng(rng)
+    hidden = deepcopy(generator)  # so that what is selected gives what it would give if it were asked for
+    estimate = fit.estimate(deepcopy(generator))
+    count = estimate.n_clusters if estimate else fit.config.categories or 0
+    maps = fit.maps()
+    rows = maps.transform(features)
+    refine = fit.select_refinement(rows, count, hidden)
+    found = FittedClusters(fit.cluster(rows, count, refine, generator), maps, refine, estimate)
+    return calibrated(found, rows, known, fit.temperature(found, count, hidden), memory) if calibrate else found
+
+
+def estimate_clusters(
+    features: Any,
+    labels: Any,
+    config: ClusterConfig,
+    rng: np.random.Generator | int | None = 0,
+    memory: int = DEFAULT_MEMORY,
+    progress: bool = False,
+) -> KEstimate:
+    """How many categories there seem to be, as `fit_clusters` estimates it."""
+    with estimate_bar(progress) as tell:
+        return estimate_k(features, labels, balanced=config.balanced, rng=rng, memory=memory, progress=tell)
+
+
+def calibrated(
+    found: FittedClusters, rows: Any, labels: Any, temperature: float | None = None, memory: int = DEFAULT_MEMORY
+) -> FittedClusters:
+    """Clusters with confidences; `rows` are the features after `maps`, None fits the temperature to the labels."""
+    assigner = fit_assigner(rows, found.hierarchy.levels[0], labels, memory)
+    if temperature:
+        assigner = replace(assigner, temperature=temperature)
+    return replace(found, assigner=assigner, assignment=assigner(rows, found.labels, memory))
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """The steps, and what all of them need. `known` is `labels`, checked, -1 for all rows where there are none."""
+
+    features: Any
+    labels: Any
+    known: NDArray[np.int64]
+    config: ClusterConfig
+    variant: Variant | None
+    memory: int
+    progress: bool
+
+    def estimate(self, rng: np.random.Generator) -> KEstimate | None:
+        """The number of clusters, where it is not given."""
+        if self.config.categories:
+            return None
+        return estimate_clusters(self.features, self.labels, self.config, rng, self.memory, self.progress)
+
+    def maps(self) -> FeatureMaps:
+        """What features go through, learned from labelled rows."""
+        whitener = fit_whitener(self.features, self.known, self.config.whiten, self.memory)
+        return FeatureMaps((whitener,) if whitener else ())
+
+    def select_refinement(self, rows: Any, count: int, rng: np.random.Generator) -> Refinement:
+        """The refinement that is asked for; for `"auto"` the one that sorts hidden labels best."""
+        if self.config.refine != "auto":
+            return self.config.refine
+        if not of_one_length(Rows(rows, self.memory)):
+            return "none"
+        with progress_bar("labels hidden for a moment, step", self.progress) as advance:
+            return select_refinement(self.features, self.labels, count, rng=rng, progress=advance, **self._how)
+
+    def cluster(self, rows: Any, count: int, refine: Refinement, rng: np.random.Generator) -> Hierarchy:
+        """All levels of clusters."""
+        config = self.config
+        with progress_bar("clustering, level", self.progress) as advance:
+            return hssk(
+                rows,
+                self.labels,
+                count,
+                n_levels=config.levels,
+                balanced=config.balanced,
+                refine=refine,
+                n_iter=config.iterations,
+                n_init=config.restarts,
+                variant=self.variant,
+                rng=rng,
+                memory=self.memory,
+                progress=advance,
+            )
+
+    def temperature(self, found: FittedClusters, count: int, rng: np.random.Generator) -> float | None:
+        """That of confidences, from hidden labels: where labels have chosen the refinement, or have shaped the rows."""
+        if not found.maps and self.config.refine != "auto":
+            return None
+        return held_out_temperature(self.features, self.labels, count, refine=found.refine, rng=rng, **self._how)
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        return {"whiten": self.config.whiten, "balanced": self.config.balanced, "memory": self.memory}

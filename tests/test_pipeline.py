@@ -1,0 +1,150 @@
+"""The one pipeline: what it finds is the same from the command line, the estimators, `discover` and Python."""
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+
+from commands import digit_photos, selex
+from conftest import blobs, half_labelled
+from selex import ClusterConfig, Config, HierarchicalKMeans, InputError, SemiSupervisedKMeans, discover, fit_clusters
+from selex.cluster.assign import fit_assigner
+from selex.cluster.estimate_k import estimate_k
+from selex.cluster.hierarchy import hssk
+from selex.cluster.holdout import held_out_temperature, select_refinement
+from selex.cluster.maps import FeatureMaps
+from selex.cluster.whiten import fit_whitener
+from selex.predictor import load
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """A run of digits, its features, and its labels as whole numbers."""
+    home = tmp_path_factory.mktemp("digits")
+    digit_photos(home / "photos")
+    config = Config.of(str(home / "photos"), backbone="pixels", categories=6, seed=3)
+    run = discover(config, home / "run", store=home / "store")
+    table = run.clusters.to_pydict()
+    features = np.array(run.embeddings)
+    labels = np.where(np.array(table["labelled"]) == 1, np.array(table["cluster"]), -1)
+    np.save(home / "features.npy", features)
+    with (home / "labels.csv").open("w", newline="") as file:
+        rows = [(row, name) for row, name in enumerate(table["category"]) if labels[row] >= 0]
+        csv.writer(file).writerows([("row", "label"), *rows])
+    return home, features, labels, table
+
+
+def levels_of(table):
+    return {name: list(map(int, column)) for name, column in table.items() if name.startswith("level_")}
+
+
+@pytest.mark.parametrize("categories", [6, None])
+def test_the_same_labels_from_everywhere(found, categories, tmp_path):
+    home, features, labels, table = found
+    fitted = fit_clusters(features, labels, ClusterConfig(categories=categories), rng=3)
+    expected = {f"level_{i}": level.labels.tolist() for i, level in enumerate(fitted.hierarchy.levels, 1)}
+    count = "auto" if categories is None else categories
+
+    model = HierarchicalKMeans(count, random_state=3).fit(features, labels)
+    assert {f"level_{i}": level.labels.tolist() for i, level in enumerate(model.hierarchy_.levels, 1)} == expected
+    assert SemiSupervisedKMeans(count, random_state=3).fit(features, labels).labels_.tolist() == fitted.labels.tolist()
+
+    arguments = ("features.npy", "--labels", "labels.csv", "--categories", count, "--seed", 3)
+    done = selex("cluster", *arguments, "--out", tmp_path / "clusters.csv", cwd=home)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "clusters.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert levels_of({name: [row[name] for row in rows] for name in rows[0]}) == expected
+
+    if categories is None:
+        config = Config.of(str(home / "photos"), backbone="pixels", seed=3)
+        table = discover(config, tmp_path / "run", store=home / "store").clusters.to_pydict()
+    assert levels_of(table) == expected
+
+
+def test_tensors_give_what_arrays_give(found):
+    _, features, labels, _ = found
+    array = fit_clusters(features, labels, ClusterConfig(categories=6))
+    tensor = fit_clusters(torch.from_numpy(features), torch.from_numpy(labels), ClusterConfig(categories=6))
+    assert isinstance(tensor.labels, torch.Tensor)
+    assert tensor.labels.tolist() == array.labels.tolist()
+    np.testing.assert_allclose(tensor.assignment.confidence, array.assignment.confidence, atol=1e-5)
+
+
+def test_it_is_its_steps_one_after_the_other():
+    x, truth = blobs(12, 30, spread=2, seed=1)
+    labels = half_labelled(truth, 6)
+    found = fit_clusters(x, labels, rng=5)
+    count = estimate_k(x, labels, rng=5).n_clusters
+    hidden = np.random.default_rng(5)
+    refine = select_refinement(x, labels, count, whiten=0.5, rng=hidden)
+    rows = fit_whitener(x, labels, 0.5)(x)
+    hierarchy = hssk(rows, labels, count, refine=refine, n_init=3, rng=5)
+    temperature = held_out_temperature(x, labels, count, refine=refine, whiten=0.5, rng=hidden)
+    assert (found.estimate.n_clusters, found.refine) == (count, refine)
+    assert found.labels.tolist() == hierarchy.levels[0].labels.tolist()
+    assert found.assigner.temperature == temperature
+    np.testing.assert_array_equal(found.assigner.reach, fit_assigner(rows, hierarchy.levels[0], labels).reach)
+    np.testing.assert_array_equal(found.transform(x), rows)
+
+
+def test_the_papers_way_is_plain_hssk():
+    x, truth = blobs(12, 30, spread=2, seed=1)
+    labels = half_labelled(truth, 6)
+    paper = Config.of(preset="paper", categories=12).cluster
+    found = fit_clusters(x, labels, paper, rng=0)
+    assert not found.maps
+    assert found.labels.tolist() == hssk(x, labels, 12, n_init=10, rng=0).levels[0].labels.tolist()
+    assert found.assigner.temperature == fit_assigner(x, found.hierarchy.levels[0], labels).temperature
+
+
+def test_a_generator_moves_on_as_with_the_last_step_alone():
+    x, truth = blobs(6, 20)
+    labels = half_labelled(truth, 3)
+    used, alone = np.random.default_rng(1), np.random.default_rng(1)
+    found = fit_clusters(x, labels, ClusterConfig(categories=6), rng=used)
+    hssk(found.transform(x), labels, 6, refine=found.refine, n_init=3, rng=alone)
+    assert used.random() == alone.random()
+
+
+def test_new_rows_go_through_the_maps(found):
+    home, features, labels, table = found
+    fitted = fit_clusters(features, labels, ClusterConfig(categories=6), rng=3)
+    model = load(home / "run")
+    free = labels < 0
+    for maps, assigner in ((fitted.maps, fitted.assigner), (model.maps, model.assigner)):
+        again = assigner(maps.transform(features))
+        assert again.labels[free].tolist() == np.array(table["cluster"])[free].tolist()
+
+
+def test_maps_are_applied_in_order_and_come_back_from_tensors():
+    x, truth = blobs(4, 20)
+    first = fit_whitener(x, truth, 0.5)
+    second = fit_whitener(first(x), truth, 0.9)
+    maps = FeatureMaps((first, second))
+    np.testing.assert_array_equal(maps.transform(x), second(first(x)))
+    again = FeatureMaps.from_tensors({"centers": torch.zeros(2, 2), **maps.to_tensors()})
+    np.testing.assert_array_equal(again.transform(x), maps.transform(x))
+    assert not FeatureMaps.from_tensors({"centers": torch.zeros(2, 2)})
+    assert FeatureMaps().transform(x) is x
+
+
+def test_few_labels_that_leave_nothing_to_whiten_by_once_half_are_hidden():
+    """Two labels a category: with one of them hidden, rows keep their own lengths."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 6)) * rng.uniform(1, 9, size=(200, 1))
+    labels = np.r_[np.repeat(np.arange(20), 2), np.full(160, -1)]
+    found = fit_clusters(x, labels, ClusterConfig(categories=25))
+    assert found.maps
+    assert found.refine == "none"
+    soft = fit_clusters(x, labels, ClusterConfig(categories=25, refine="proportional"))
+    assert soft.assignment.confidence.min() > 0
+
+
+def test_labels_that_cannot_be():
+    x, _ = blobs(4, 5)
+    with pytest.raises(InputError, match="one label a row"):
+        fit_clusters(x, [0, 1])
+    with pytest.raises(InputError, match="label -2 in row 0"):
+        fit_clusters(x, np.full(20, -2))
