@@ -218,6 +218,8 @@ class Config:
     def __post_init__(self) -> None:
         if not isinstance(self.seed, int) or self.seed < 0:
             raise InputError(f"seed must be a whole number of at least 0, not {self.seed!r}")
+        if self.seed >= 2**63:
+            raise InputError(f"seed is too large: {self.seed}")
         if self.train.method == "simgcd" and self.cluster.refine not in ("auto", "none"):
             raise InputError(f"cluster.refine {self.cluster.refine}: simgcd classifies, it has no clusters to refine")
 

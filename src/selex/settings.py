@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from selex.errors import InputError
 
+LARGEST = 10**12
+"""Of numbers: beyond this are some that numpy and torch do not compute with."""
 _KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -130,6 +132,8 @@ def _is(kind: type, value: Any) -> bool:
 
 def _check_limits(path: str, limits: Any, value: Any) -> None:
     least, over, most = limits["least"], limits["over"], limits["most"]
+    if isinstance(value, Real) and value > LARGEST:
+        raise InputError(f"{path} is too large: {value}")
     if least is not None and most is not None and not least <= value <= most:
         raise InputError(f"{path} must be from {least} to {most}, not {value}")
     if least is not None and not least <= value < float("inf"):

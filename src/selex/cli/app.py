@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import io
+import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
+from selex.cli.output import guard_output
 from selex.errors import InputError, Note
 
 app = typer.Typer(name="selex", pretty_exceptions_enable=False, rich_markup_mode="markdown")
@@ -37,15 +38,17 @@ def start(
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one line and exit code 2."""
+    """Run the command line; a user's mistake is one line and exit code 2, and so is what the system does not allow."""
     warnings.showwarning = _show_note
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name on disk may be no text
+    guard_output()
     try:
+        os.getcwd()
         code = app(prog_name="selex", standalone_mode=False)
     except InputError as error:
         _fail(str(error))
-    except typer.Abort:  # Ctrl-C, in some versions of typer; in others it is the code below
+    except OSError as error:
+        _fail(_explain(error))
+    except (KeyboardInterrupt, typer.Abort):  # Ctrl-C; in some versions of typer it is the code below
         code = _INTERRUPTED
     except Exception as error:
         if not hasattr(error, "format_message"):  # not one of the command-line parser's own
@@ -58,8 +61,20 @@ def main() -> None:
 
 
 def _fail(line: str) -> NoReturn:
-    typer.echo(f"error: {' '.join(line.split())}", err=True)
+    with suppress(OSError):  # nobody can be told
+        typer.echo(f"error: {' '.join(line.split())}", err=True)
     sys.exit(2)
+
+
+def _explain(error: OSError) -> str:
+    """What the system said, and about which file."""
+    try:
+        os.getcwd()
+    except OSError:
+        return "the folder this was started in is not there any more; change to another"
+    if error.filename is None:
+        return error.strerror or str(error)
+    return f"{os.fsdecode(error.filename)}: {error.strerror}"
 
 
 @contextmanager

@@ -79,7 +79,7 @@ def locate(name: str, sources: Sequence[Source]) -> WeightFile:
 def given_file(path: str | Path) -> WeightFile:
     """A weight file the user points at."""
     path = Path(path).expanduser()
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike the path's own method it takes any name
         raise InputError(f"no weight file at {path}")
     return WeightFile(path, file_digest(path), "given")
 

@@ -21,6 +21,8 @@ from selex.errors import InputError
 from selex.training.cuda import Graph
 
 CPU_CHUNK = 32
+LEAST = 64
+"""Bytes that the states of a view take at least."""
 
 
 class TrunkFeatures:
@@ -84,6 +86,8 @@ class FeatureBank:
 
     def __init__(self, states: TrunkFeatures, views: int, renew: float, augment: AugmentConfig, seed: int) -> None:
         self.states, self.views, self.augment, self.seed = states, views, augment, seed
+        if not room(LEAST * views * len(states), torch.device("cpu"), share=0.8):
+            raise self._too_large(LEAST * views * len(states), "at least ")
         self.n_chunks = -(-views * len(states) // states.chunk)
         self.per_epoch = math.ceil(renew * self.n_chunks)
         self.rounds = np.full(self.n_chunks, -1)
@@ -122,10 +126,11 @@ class FeatureBank:
         for device in (self.states.device, torch.device("cpu")):
             if room(size, device, share=0.8):
                 return torch.empty(shape, dtype=like.dtype, device=device)
-        raise InputError(
-            f"a bank of {self.views} views of {len(self.states)} images takes {size / 2**30:.1f} GiB, more than there "
-            "is: set a smaller view bank, or none"
-        )
+        raise self._too_large(size)
+
+    def _too_large(self, size: int, about: str = "") -> InputError:
+        what = f"a bank of {self.views} views of {len(self.states)} images takes {about}{size / 2**30:.1f} GiB"
+        return InputError(f"{what}, more than there is: set a smaller view bank, or none")
 
 
 def filled(rows: Tensor, size: int) -> Tensor:

@@ -76,8 +76,8 @@ def _listen(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # with the protocol given, asyncio sends answers at once; without it each waits 40 ms for company
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise InputError(f"--host {host}: {error.strerror}") from None
+    except (OSError, UnicodeError) as error:  # the latter for what cannot be a name, such as one with two dots
+        raise InputError(f"--host {host}: {getattr(error, 'strerror', 'not the name of a machine')}") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
