@@ -85,7 +85,8 @@ def test_errors_that_nobody_can_be_told(tmp_path):
 
 
 def test_a_working_folder_that_is_gone(tmp_path):
-    code = "import os, sys; os.rmdir(os.getcwd()); sys.argv[1:] = ['discover', 'photos']; from selex.__main__ import main; main()"
+    begin = "import os, sys; os.rmdir(os.getcwd()); sys.argv[1:] = ['discover', 'photos']"
+    code = f"{begin}; from selex.__main__ import main; main()"
     gone = tmp_path / "gone"
     gone.mkdir()
     done = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True)

@@ -132,7 +132,7 @@ def _is(kind: type, value: Any) -> bool:
 
 def _check_limits(path: str, limits: Any, value: Any) -> None:
     least, over, most = limits["least"], limits["over"], limits["most"]
-    if isinstance(value, Real) and value > LARGEST:
+    if not isinstance(value, str) and value > LARGEST:
         raise InputError(f"{path} is too large: {value}")
     if least is not None and most is not None and not least <= value <= most:
         raise InputError(f"{path} must be from {least} to {most}, not {value}")
