@@ -23,9 +23,10 @@ from selex.config import PAPER, TrainConfig
 from selex.data.crops import DeviceImages
 from selex.models.backbones import Backbone
 from selex.models.registry import IMAGENET_MEAN, IMAGENET_STD
+from selex.training.batches import Data
 from selex.training.checkpoint import Checkpoints
 from selex.training.distributed import start
-from selex.training.loop import Callbacks, Data, _Loop
+from selex.training.loop import Loop
 from selex.training.methods import METHODS, Batch, Task
 
 N, K, KNOWN = 5994, 200, 100
@@ -65,10 +66,10 @@ def loop(
     settings: TrainConfig,
     compile: bool,
     checkpoints: Checkpoints | None = None,
-) -> _Loop:
+) -> Loop:
     fabric = start("cuda")
     method = METHODS["selex"](backbone(fabric.device), Task(K, KNOWN), settings)
-    return _Loop(method, Data(images, labels, [], 224), 0, fabric, checkpoints, Callbacks(), compile)
+    return Loop(method, Data(images, labels, [], 224), 0, fabric, checkpoints, compile=compile)
 
 
 class Stop(Exception):
@@ -81,17 +82,17 @@ def resumed(name: str, images: DeviceImages, labels: np.ndarray, bank: int) -> d
 
     def weights(*, stop: int | None, folder: str | None) -> dict[str, torch.Tensor]:
         made = loop(images, labels, settings, False, Checkpoints(Path(folder), {}, {}) if folder else None)
-        work, steps = made.step, iter(range(10_000))
+        work, steps = made.steps.step, iter(range(10_000))
 
         def step(batch: Batch) -> dict[str, torch.Tensor]:
             if next(steps) == stop:
                 raise Stop
             return work(batch)
 
-        made.step = step  # type: ignore[method-assign]
+        made.steps.step = step  # type: ignore[method-assign]
         try:
             made.run()
-            return {name: value.detach().clone() for name, value in made.trained_state().items()}
+            return {name: value.detach().clone() for name, value in made.method.trained_state().items()}
         finally:
             if made.checkpoints:
                 made.checkpoints.wait()
@@ -124,7 +125,7 @@ def measure(
     counted = history[3:]
     whole = statistics.median(entry["seconds"] for entry in counted)
     ready = statistics.median(entry["prepared"] for entry in counted)
-    trained = sum(parameter.numel() for parameter in made.trained) / 1e6
+    trained = sum(parameter.numel() for parameter in made.steps.trained) / 1e6
     result: dict[str, object] = {
         "what": name,
         "epoch_s": round(whole, 3),
@@ -145,7 +146,7 @@ def measure(
     return result
 
 
-def share(made: _Loop) -> float:
+def share(made: Loop) -> float:
     """Share of the steps' time that the losses and their gradient take: what is saved with a trivial loss instead.
 
     The head's last map, which only the losses use, counts with them, its update too.
@@ -155,8 +156,8 @@ def share(made: _Loop) -> float:
     for _ in range(3):
         for name, losses in (("real", real), ("trivial", lambda encoded, batch: {"loss": encoded[0].sum()})):
             method.losses = losses  # type: ignore[method-assign]
-            if made.graph:
-                made.graph.forget()
+            if made.steps.graph:
+                made.steps.graph.forget()
             times[name] += seconds(lambda: made.epoch(0, lambda epoch, loss: None), 1, 0)
     method.losses = real  # type: ignore[method-assign]
     return 1 - statistics.median(times["trivial"]) / statistics.median(times["real"])

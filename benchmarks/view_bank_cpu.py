@@ -12,8 +12,9 @@ import torch
 from common import save, seconds
 from selex.config import PAPER
 from selex.data.crops import DeviceImages
+from selex.training.batches import Data
 from selex.training.distributed import start
-from selex.training.loop import Callbacks, Data, _Loop
+from selex.training.loop import Loop
 from selex.training.methods import METHODS, Task
 from train_gpu import Patterns, backbone
 
@@ -30,11 +31,11 @@ class Few(Patterns):
         return N
 
 
-def loop(view_bank: int) -> _Loop:
+def loop(view_bank: int) -> Loop:
     labels = np.where(np.arange(N) % 4 == 0, np.arange(N) % 8 // 4, -1)
     settings = PAPER.change(epochs=1, batch=BATCH, view_bank=view_bank).train
     method = METHODS["selex"](backbone(torch.device("cpu")), Task(4, 2), settings)
-    made = _Loop(method, Data(DeviceImages(Few(), "cpu"), labels, [], 224), 0, start("cpu"), None, Callbacks(), False)
+    made = Loop(method, Data(DeviceImages(Few(), "cpu"), labels, [], 224), 0, start("cpu"))
     made.prepare(0)
     return made
 
@@ -44,7 +45,7 @@ def main(out: Path | None) -> None:
     times: dict[str, list[float]] = {"without": [], "bank": []}
     for _ in range(TURNS):
         for name, made in (("without", without), ("bank", bank)):
-            times[name] += seconds(lambda made=made: made.step(next(iter(made.batches(0)))), 1, 0)
+            times[name] += seconds(lambda made=made: made.steps.step(next(iter(made.batches.epoch(0)))), 1, 0)
     ratios = [one / other for one, other in zip(times["without"], times["bank"], strict=True)]
     results: list[dict[str, object]] = [
         {"what": f"{BATCH} images × 2 views, times faster with the view bank (median of {TURNS} turns)"}

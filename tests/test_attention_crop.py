@@ -258,7 +258,7 @@ def test_random_views_are_of_both_framings(data, bank):
     parts = loop(small("gcd", view_bank=bank), replace(data, images=TwoScaleImages(data.images, black)))
     blank = parts.method.trunk(torch.zeros(1, 3, CROP, CROP, dtype=torch.uint8))
     parts.prepare(0)
-    states = torch.cat([part.states for part in parts.batches(0)])
+    states = torch.cat([part.states for part in parts.batches.epoch(0)])
     dark = [torch.allclose(state, blank[0], atol=1e-4) for state in states]
     assert len(dark) == 96
     assert 0.3 < np.mean(dark) < 0.7
@@ -286,9 +286,9 @@ def test_augmented_features_are_of_the_framings_drawn(data):
     both, method = seen_twice(data), small("selex", published=True)
     parts = loop(method, both)
     assert method.augmented
-    place = CropParams.draw(60, parts.augment, generator_of(0, 5, 3))
+    place = CropParams.draw(60, parts.batches.augment, generator_of(0, 5, 3))
     states = method.trunk(both.images.crops(torch.arange(60), place, CROP))
-    torch.testing.assert_close(parts.features(3), parts.embed(states)["features"], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(parts.features(3), parts.steps.embed(states)["features"], rtol=1e-4, atol=1e-5)
 
 
 def test_a_training_with_a_closer_look_is_another(data):

@@ -90,7 +90,7 @@ def test_two_processes_go_on_where_they_were_killed(home):
     command = (*DISCOVER, "--method", "selex")
     expected, _ = several(*command, "--out", "whole", cwd=home)
     assert expected.returncode == 0, expected.stderr
-    first, _ = several(*command, "--out", "stopped", cwd=home, kill=("selex.training.loop:_Loop.step", 5))
+    first, _ = several(*command, "--out", "stopped", cwd=home, kill=("selex.training.steps:Steps.step", 5))
     assert first.returncode == -9
     assert (home / "stopped" / ".work" / "checkpoint-00000.pt").exists()
     first, second = several("discover", "photos", "--resume", "--store", "store", "--out", "stopped", cwd=home)

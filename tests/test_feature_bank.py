@@ -102,8 +102,8 @@ def test_a_step_has_two_different_views_of_each_image(data, views):
     parts = loop(method, data)
     parts.prepare(0)
     picked = []
-    parts.bank.pick = lambda rows, slots: picked.append((rows, slots)) or torch.zeros(len(rows), 1)
-    for _ in parts.batches(0):
+    parts.batches.bank.pick = lambda rows, slots: picked.append((rows, slots)) or torch.zeros(len(rows), 1)
+    for _ in parts.batches.epoch(0):
         rows, slots = picked[-1]
         (a, b), (first, second) = rows.chunk(2), slots.chunk(2)
         assert torch.equal(a, b)

@@ -65,7 +65,6 @@ def test_what_is_remembered_gives_the_same_loss(name, data):
     method = prepared(name, data)
     other = small(name)
     other.load_state_dict(method.state_dict())
-    other.remember(method.memory())
     given = batch(data, method)
     assert torch.equal(method(given)["loss"], other(given)["loss"])
 
@@ -107,7 +106,7 @@ def test_a_batch_in_pieces_has_the_same_gradient(name, way, micro_batch, data):
     for size in (None, micro_batch):
         method = prepared(name, data, micro_batch=size, **way)
         given = batch(data, method)
-        losses = loop(method, data)._forward_backward(given.states, given.rows, given.labels)
+        losses = loop(method, data).steps.forward_backward(given.states, given.rows, given.labels)
         found[size] = (
             {key: float(value) for key, value in losses.items()},
             {key: tensor.grad for key, tensor in method.named_parameters() if tensor.requires_grad},
@@ -271,7 +270,9 @@ def test_published_row_4_features_of_random_views(data):
     asked = []
     for way in (False, True):
         parts = loop(small("selex", published=way), data)
-        parts.states.augmented = lambda generator, *how, parts=parts: asked.append(how) or parts.states.centres()
+        parts.batches.trunk.augmented = lambda generator, *how, parts=parts: (
+            asked.append(how) or parts.batches.trunk.centres()
+        )
         parts.features(0)
     assert asked == [(AugmentConfig(),)]  # as in training
 
@@ -301,7 +302,7 @@ def test_each_difference_of_the_published_code_alone(slips, variant, targets, ra
     method = small("selex", slips=slips)
     assert (method.variant, method.target_variant, method.by_radii) == (variant, targets, radii)
     assert method.augmented == ("crops" in slips)
-    decay = loop(method, data).optimizer.param_groups[0]["weight_decay"]
+    decay = loop(method, data).steps.optimizer.param_groups[0]["weight_decay"]
     assert decay == (5e-5 if slips == "decay" else 1e-4)
 
 

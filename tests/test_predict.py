@@ -62,23 +62,23 @@ def test_the_photos_of_the_run_go_where_they_are(home):
     assert done.stdout.splitlines() == [line, "wrote same.csv"]
 
 
-def test_features_that_are_evened_out_and_seen_in_ten_views(home):
-    base = ("discover", "photos", "--backbone", "tiny-vit", "--categories", 5, "--store", "store2", "--out", "even")
+def test_features_that_are_whitened_and_seen_in_ten_views(home):
+    base = ("discover", "photos", "--backbone", "tiny-vit", "--categories", 5, "--store", "store2", "--out", "whitened")
     done = selex(*base, "--set", "cluster.whiten=0.5", "--set", "features.views=10", cwd=home)
     assert done.returncode == 0, done.stderr
-    model = load(home / "whitener")
+    model = load(home / "whitened")
     assert model.views == 10
     assert model.maps.steps[0].matrix.shape == (model.assigner.centers.shape[1],) * 2
-    done = selex("predict", "even", "photos", "--out", "even.csv", "--store", "store2", cwd=home)
+    done = selex("predict", "whitened", "photos", "--out", "whitened.csv", "--store", "store2", cwd=home)
     assert done.returncode == 0, done.stderr
-    found, table = read(home / "even.csv"), read(home / "even" / "clusters.csv")
+    found, table = read(home / "whitened.csv"), read(home / "whitened" / "clusters.csv")
     for new, old in zip(found, table, strict=True):
         if old["labelled"] == "0":
             assert float(new["distance"]) == pytest.approx(float(old["distance"]), abs=1e-4)
             assert new["fits"] == "0" or new["category"] == old["category"]
-    done = selex("report", "even", cwd=home)
+    done = selex("report", "whitened", cwd=home)
     assert done.returncode == 0, done.stderr
-    page = next((home / "whitener").glob("*.html")).read_text()
+    page = next((home / "whitened").glob("*.html")).read_text()
     assert "tiny-vit, mean of 10 views" in page
     assert "balanced, best of 3, features whitened by 0.5" in page
 

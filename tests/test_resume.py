@@ -10,8 +10,8 @@ import selex as package
 from commands import contents, digit_photos, refused, selex
 from selex.errors import InputError, Note
 from selex.training.checkpoint import Checkpoints, newest
-from selex.training.loop import _Loop
 from selex.training.methods import Task
+from selex.training.steps import Steps
 from training_for_tests import TRAINED, digit_data, fit, seen_twice, small, weights, without_times
 
 TINY = (
@@ -27,7 +27,7 @@ TINY = (
     "store",
 )
 DISCOVER = ("discover", "photos", *TINY, "--method", "selex", "--epochs", 3)
-STEP = "selex.training.loop:_Loop.step"  # three an epoch
+STEP = "selex.training.steps:Steps.step"  # three an epoch
 
 
 def found(run):
@@ -172,13 +172,13 @@ def test_a_disk_that_is_full_at_a_checkpoint(stopped, undisturbed):
 
 def test_a_new_run_that_fails_later_keeps_its_checkpoints(home, undisturbed, monkeypatch):
     """A loss that is not a number in the second epoch, in a folder that was not there before."""
-    real, calls = _Loop.step, []
+    real, calls = Steps.step, []
 
     def step(self, batch):
         calls.append(1)
         return real(self, batch) | ({"loss": torch.tensor(float("nan"))} if len(calls) == 5 else {})
 
-    monkeypatch.setattr(_Loop, "step", step)
+    monkeypatch.setattr(Steps, "step", step)
     training = {"epochs": 3, "batch": 16, "lr": 0.01}
     config = package.Config.of(str(home / "photos"), categories=5, backbone="tiny-vit", method="selex", **training)
     with pytest.raises(InputError, match=r"the loss is nan in epoch 1, step 1 .* checkpoint is .*checkpoint-00000.pt"):

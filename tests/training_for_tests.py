@@ -11,8 +11,9 @@ from selex.data.crops import HostImages, TwoScaleImages
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.models import load_backbone
+from selex.training.batches import Data
 from selex.training.distributed import start
-from selex.training.loop import Data, _Loop, train
+from selex.training.loop import Loop, train
 from selex.training.methods import METHODS, Batch, Task
 
 CROP = 28
@@ -48,9 +49,7 @@ def fit(method, data, seed=0, **more):
 
 def loop(method, data, seed=0):
     """The parts of a training, before its first step."""
-    from selex.training.loop import Callbacks
-
-    return _Loop(method, data, seed, start("cpu"), None, Callbacks(), False)
+    return Loop(method, data, seed, start("cpu"))
 
 
 def batch(data, method, size=16, seed=0):
@@ -60,7 +59,7 @@ def batch(data, method, size=16, seed=0):
     labelled = torch.from_numpy(np.flatnonzero(np.asarray(data.labels) >= 0))
     others = torch.randperm(len(data.labels), generator=generator)[: size - 4]
     rows = torch.cat([labelled[:4], others])
-    states = images._new_views(rows, generator, slice(None))
+    states = images.batches.new_views(rows, generator, slice(None))
     return Batch(states, rows, torch.as_tensor(data.labels)[rows])
 
 

@@ -30,7 +30,7 @@ def teacher_temperature(epoch: int, warmup_epochs: int = 30, start: float = 0.07
 
 
 def self_distillation(
-    logits_a: Tensor, logits_b: Tensor, teacher_temperature: float, student_temperature: float = 0.1
+    logits_a: Tensor, logits_b: Tensor, teacher_temperature: float | Tensor, student_temperature: float = 0.1
 ) -> Tensor:
     """Each view's prediction must match the other view's sharper one; the mean over both ways and all images.
 

@@ -111,9 +111,9 @@ def check_choice(name: str, value: str, allowed: tuple[str, ...] = tuple(KINDS))
         raise InputError(f"{name} must be {' or '.join(map(repr, allowed))}, not {value!r}")
 
 
-def check_temperature(temperature: float) -> None:
-    """Over 0."""
-    if not temperature > 0:
+def check_temperature(temperature: float | Tensor) -> None:
+    """Over 0. A tensor is not looked at: that would wait for its device."""
+    if not isinstance(temperature, Tensor) and not temperature > 0:
         raise InputError(f"temperature must be over 0, not {temperature}")
 
 

@@ -13,7 +13,7 @@ import torch
 from selex.errors import InputError, Note
 from selex.io import first_line, whole
 
-FORMAT = 3
+FORMAT = 4
 KEPT = 2
 _NAME = re.compile(r"checkpoint-(\d{5})\.pt")
 
@@ -53,6 +53,12 @@ class Checkpoints:
     def paths(self) -> list[Path]:
         """Checkpoints, oldest first."""
         return paths(self.folder)
+
+    def last_good(self) -> str:
+        """What a person is told of where training can be taken up again."""
+        self.wait()
+        paths = self.paths()
+        return f"the last good checkpoint is {paths[-1]}" if paths else "there is no checkpoint yet"
 
     def clear(self) -> None:
         """Delete all checkpoints."""

@@ -23,8 +23,9 @@ from selex.folders import own_folder
 from selex.models.backbones import Backbone
 from selex.predictor import load_backbone_for, place_for
 from selex.run import BOARD, Run
+from selex.training.batches import Data
 from selex.training.checkpoint import Checkpoints, newest
-from selex.training.loop import Callbacks, Data, Entry, Score, train
+from selex.training.loop import Callbacks, Entry, Score, train
 from selex.training.methods import METHODS, Method, Task
 
 WORTH_COMPILING = 4000
@@ -75,11 +76,13 @@ def fit(
         checkpoints.clear()
     # Who follows has waited for this: images are decoded now.
     fabric.broadcast((method.task.n_categories, closer.boxes if closer else None))
-    watch = Callbacks(_log(run, options.tensorboard), options.score, options.progress)
+    callbacks = Callbacks(_log(run, options.tensorboard), options.score, options.progress)
     steps = method.settings.epochs * (len(images) // method.settings.batch)
     compile = fabric.device.type == "cuda" and steps >= WORTH_COMPILING
     data = _data(images, shown, config)
-    return len(train(method, data, config.seed, fabric=fabric, checkpoints=checkpoints, watch=watch, compile=compile))
+    return len(
+        train(method, data, config.seed, fabric=fabric, checkpoints=checkpoints, callbacks=callbacks, compile=compile)
+    )
 
 
 def train_worker(config: Config, out: Path, table: ImageTable, fabric: Any, store: Path | None) -> Run:

@@ -69,6 +69,8 @@ class Method(nn.Module):
     """Whether categories are found by clustering features."""
     augmented = False
     """Whether `prepare` is given features of random views rather than of centre crops."""
+    whitening_mean: Tensor | None
+    whitening_matrix: Tensor | None
 
     def __init__(self, backbone: Backbone, task: Task, settings: TrainConfig) -> None:
         super().__init__()
@@ -78,12 +80,19 @@ class Method(nn.Module):
         self._aside = (trunk,)  # in a tuple: its weights are not this module's to move, train or save
         self.head: nn.Module = self.make_head(backbone.dim)
         self.gather: Gather = here_only
-        self.whitener: Whitener | None = None
+        self.register_buffer("whitening_mean", None)
+        self.register_buffer("whitening_matrix", None)
 
     @property
     def trunk(self) -> Any:
         """The frozen half of the backbone: images to states."""
         return self._aside[0]
+
+    @property
+    def whitener(self) -> Whitener | None:
+        """What whitens features before they are clustered, as of the last `prepare`."""
+        mean, matrix = self.whitening_mean, self.whitening_matrix
+        return None if mean is None or matrix is None else Whitener(mean, matrix)
 
     @property
     def n_trained(self) -> int:
@@ -107,8 +116,9 @@ class Method(nn.Module):
 
     def whitened(self, features: Tensor, labels: Tensor) -> Tensor:
         """Features as they are clustered."""
-        self.whitener = fit_whitener(features, labels, self.task.whiten) if self.clusters else None
-        return self.whitener(features) if self.whitener else features
+        whitener = fit_whitener(features, labels, self.task.whiten) if self.clusters else None
+        self.whitening_mean, self.whitening_matrix = (whitener.mean, whitener.matrix) if whitener else (None, None)
+        return whitener(features) if whitener else features
 
     def prepare(self, epoch: int, features: Callable[[], Tensor], labels: Tensor, rng: Any) -> Level | None:
         """Get ready for an epoch; the base level of the clusters that were made for it, or None if none were."""
@@ -154,12 +164,25 @@ class Method(nn.Module):
         """The categories in the end, of a method that does not find them by clustering."""
         raise NotImplementedError
 
-    def memory(self) -> dict[str, Any]:
-        """What an epoch needs of earlier ones, besides weights."""
-        return {}
+    def own_buffers(self) -> dict[str, Tensor]:
+        """What an epoch needs of earlier ones, besides weights: the buffers of the method itself that are set."""
+        return dict(self.named_buffers(recurse=False))
 
-    def remember(self, memory: dict[str, Any]) -> None:
-        """Take up what `memory` gave."""
+    def set_buffers(self, buffers: dict[str, Tensor]) -> None:
+        """Take up what `own_buffers` gave, whatever its shapes."""
+        device = next(self.parameters()).device
+        for name in self._buffers:
+            setattr(self, name, buffers[name].to(device) if name in buffers else None)
+
+    def trained_state(self) -> dict[str, Tensor]:
+        """What training changes: the trained weights and the method's buffers."""
+        trained = {name: tensor for name, tensor in self.named_parameters() if tensor.requires_grad}
+        return {**trained, **self.own_buffers()}
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *how: Any) -> None:
+        """Buffers are taken up as they are: their shapes are those of an epoch."""
+        self.set_buffers({name: state_dict[key] for name in self._buffers if (key := prefix + name) in state_dict})
+        super()._load_from_state_dict(state_dict, prefix, *how)  # type: ignore[no-untyped-call]
 
 
 def no_levels(rows: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from torch.nn.functional import cross_entropy, normalize
 
 from selex.cluster.hierarchy import hssk
 from selex.cluster.variant import Variant, published
-from selex.cluster.whiten import Whitener
 from selex.config import TrainConfig
 from selex.losses import (
     TargetVariant,
@@ -42,6 +41,8 @@ class SelEx(Method):
 
     def __init__(self, backbone: Backbone, task: Task, settings: TrainConfig) -> None:
         super().__init__(backbone, task, settings)
+        for name in ("level_labels", "radii", "centers"):  # they stay for `interval` epochs
+            self.register_buffer(name, None)
         self.variant = variant_for(settings.differences)
         self.target_variant = PUBLISHED_TARGETS if "targets" in settings.differences else TargetVariant()
         self.augmented = self.variant.crops == "augmented"
@@ -113,7 +114,8 @@ class SelEx(Method):
     def as_clustered(self, features: Tensor) -> Tensor:
         """Features of the network in the space in which they are clustered."""
         rows = normalize(features.float(), dim=1)
-        return self.whitener(rows) if self.whitener else rows
+        whitener = self.whitener
+        return whitener(rows) if whitener else rows
 
     def targets(self, encoded: tuple[Tensor, ...], batch: Batch, levels: Tensor) -> Tensor:
         """Target matrix of unsupervised self-expertise."""
@@ -124,17 +126,6 @@ class SelEx(Method):
                 rows = features if self.target_variant.features == "raw" else self.as_clustered(features)
             return radius_targets(*views(rows), self.radii[:, batch.rows], alpha, self.target_variant)
         return use_targets(levels, alpha, self.target_variant)
-
-    def memory(self) -> dict[str, Any]:
-        """Pseudo-labels stay for `interval` epochs."""
-        kept = {name: getattr(self, name) for name in ("level_labels", "radii", "centers") if hasattr(self, name)}
-        return kept | ({"mean": self.whitener.mean, "matrix": self.whitener.matrix} if self.whitener else {})
-
-    def remember(self, memory: dict[str, Any]) -> None:
-        """Take up pseudo-labels."""
-        self.whitener = Whitener(memory["mean"], memory["matrix"]) if "matrix" in memory else None
-        for name in {"level_labels", "radii", "centers"} & memory.keys():
-            setattr(self, name, memory[name])
 
 
 def variant_for(differences: frozenset[str]) -> Variant:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from selex.config import TrainConfig
 from selex.losses import (
     info_nce,
     mean_entropy,
@@ -17,8 +18,9 @@ from selex.losses import (
     supervised_cross_entropy,
     teacher_temperature,
 )
+from selex.models.backbones import Backbone
 from selex.models.heads import Classifier
-from selex.training.methods.base import Batch, Losses, Method, views
+from selex.training.methods.base import Batch, Losses, Method, Task, views
 from selex.types import Hierarchy, Level
 
 ENTROPY_WEIGHT = 2.0
@@ -30,7 +32,11 @@ class SimGCD(Method):
 
     head: Classifier
     clusters = False
-    sharpness = 0.07
+    sharpness: Tensor
+
+    def __init__(self, backbone: Backbone, task: Task, settings: TrainConfig) -> None:
+        super().__init__(backbone, task, settings)
+        self.register_buffer("sharpness", torch.tensor(0.07))
 
     def make_head(self, dim: int) -> nn.Module:
         """A prototype for each category, and the projection beside it."""
@@ -38,7 +44,7 @@ class SimGCD(Method):
 
     def prepare(self, epoch: int, features: Callable[[], Tensor], labels: Tensor, rng: Any) -> Level | None:
         """The teacher's temperature; the categories as they are now, to be watched."""
-        self.sharpness = teacher_temperature(epoch, min(WARMUP, max(1, self.settings.epochs // 4)))
+        self.sharpness.fill_(teacher_temperature(epoch, min(WARMUP, max(1, self.settings.epochs // 4))))
         if epoch % self.settings.interval:
             return None
         return self.classify(features(), labels).levels[0]
@@ -69,11 +75,3 @@ class SimGCD(Method):
         found = torch.where(labels >= 0, labels, found)
         inertia = float((rows - prototypes[found]).square().sum())
         return Hierarchy((Level(found, prototypes, self.task.n_known, inertia, 0),))
-
-    def memory(self) -> dict[str, Any]:
-        """The teacher's temperature, for processes that do not prepare."""
-        return {"sharpness": self.sharpness}
-
-    def remember(self, memory: dict[str, Any]) -> None:
-        """Take up the temperature."""
-        self.sharpness = float(memory["sharpness"])
