@@ -40,14 +40,15 @@ def test_the_contract(name, data, features):
     level = method.prepare(0, lambda: features, labels, np.random.default_rng(0))
     assert isinstance(level, Level)
     assert len(level.labels) == 60
-    states = torch.randn(32, 3, 28, 28) if name == "frozen" else batch(data, method).states
+    states = batch(data, method).states
     rows = torch.arange(16)
     encoded = method.encode(states)
     assert all(len(part) == 32 for part in encoded)
     losses = method(Batch(states, rows, labels[rows]))
     assert losses["loss"].shape == ()
     assert losses["loss"].isfinite()
-    assert losses["loss"].requires_grad == method.trains == bool(method.n_trained)
+    assert losses["loss"].requires_grad
+    assert method.n_trained > 0
     assert not any(part.requires_grad for key, part in losses.items() if key != "loss")
     pieces = [method.encode(piece) for piece in states.split(7)]
     for whole, parts in zip(encoded, zip(*pieces, strict=True), strict=True):
@@ -75,7 +76,7 @@ def test_without_any_label(name, data, features):
     labels = torch.full((60,), -1)
     level = method.prepare(0, lambda: features, labels, np.random.default_rng(0))
     assert level.n_known == 0
-    states = torch.randn(32, 3, 28, 28) if name == "frozen" else batch(data, method).states
+    states = batch(data, method).states
     assert method(Batch(states, torch.arange(16), labels[:16]))["loss"].isfinite()
     assert level.n_clusters == 4
 

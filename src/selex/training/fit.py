@@ -52,7 +52,7 @@ class TrainOptions:
 def make_method(config: Config, backbone: Backbone, n_categories: int, n_known: int) -> Method:
     """The method of a config. A backbone without pretrained weights is trained as a whole."""
     training = config.train
-    if backbone.weights is None and config.train.method != "frozen":
+    if backbone.weights is None:
         training = replace(training, trained_blocks=None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)  # of the head

@@ -4,12 +4,11 @@ They know the network, the losses and the clustering; they know nothing of the l
 """
 
 from selex.training.methods.base import Batch, Method, Task
-from selex.training.methods.frozen import Frozen
 from selex.training.methods.gcd import GCD
 from selex.training.methods.selex import SelEx
 from selex.training.methods.simgcd import SimGCD
 
-METHODS: dict[str, type[Method]] = {"frozen": Frozen, "gcd": GCD, "simgcd": SimGCD, "selex": SelEx}
+METHODS: dict[str, type[Method]] = {"gcd": GCD, "simgcd": SimGCD, "selex": SelEx}
 """Every method by name."""
 
-__all__ = ["GCD", "METHODS", "Batch", "Frozen", "Method", "SelEx", "SimGCD", "Task"]
+__all__ = ["GCD", "METHODS", "Batch", "Method", "SelEx", "SimGCD", "Task"]

@@ -64,7 +64,6 @@ class Method(nn.Module):
     """A way of training. Subclasses say how states are encoded and what the losses of a batch are."""
 
     own_kind: Kind = "cosine"
-    trains = True
     clusters = True
     """Whether categories are found by clustering features."""
     augmented = False
@@ -182,7 +181,7 @@ class Method(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *how: Any) -> None:
         """Buffers are taken up as they are: their shapes are those of an epoch."""
         self.set_buffers({name: state_dict[key] for name in self._buffers if (key := prefix + name) in state_dict})
-        super()._load_from_state_dict(state_dict, prefix, *how)  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(state_dict, prefix, *how)
 
 
 def no_levels(rows: Tensor) -> Tensor:
