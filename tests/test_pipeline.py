@@ -1,6 +1,7 @@
 """The one pipeline: what it finds is the same from the command line, the estimators, `discover` and Python."""
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ import torch
 from commands import digit_photos, selex
 from conftest import blobs, half_labelled
 from selex import ClusterConfig, Config, HierarchicalKMeans, InputError, SemiSupervisedKMeans, discover, fit_clusters
+from selex.cluster.adapt import adapt
 from selex.cluster.assign import fit_assigner
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
-from selex.cluster.holdout import held_out_temperature, select_refinement
+from selex.cluster.holdout import held_out_temperature, select, select_refinement
 from selex.cluster.maps import FeatureMaps
 from selex.cluster.whiten import fit_whitener
 from selex.predictor import load
@@ -148,3 +150,28 @@ def test_labels_that_cannot_be():
         fit_clusters(x, [0, 1])
     with pytest.raises(InputError, match="label -2 in row 0"):
         fit_clusters(x, np.full(20, -2))
+
+
+def test_features_are_adapted_where_hidden_labels_say_so(monkeypatch):
+    x, truth = blobs(12, 30, spread=2, seed=1)
+    labels, config = half_labelled(truth, 6), ClusterConfig(categories=12)
+    assert not fit_clusters(x, labels, config).selection.adapt  # too few rows to try
+    monkeypatch.setattr("selex.cluster.pipeline.ENOUGH_TO_ADAPT", 1)
+    chosen = fit_clusters(x, labels, config)
+    both = [select(x, labels, 12, adapt=(way,), whiten=0.5, rng=0) for way in (False, True)]
+    assert chosen.selection.settings in [one.settings for one in both]
+    assert list(chosen.selected(config)) == [f"{name}: {way} (auto)" for name, way in chosen.selection.settings.items()]
+    asked = fit_clusters(x, labels, replace(config, **chosen.selection.settings))
+    assert asked.labels.tolist() == chosen.labels.tolist()
+
+
+def test_adapted_features_are_one_map_that_new_rows_go_through():
+    x, truth = blobs(12, 30, spread=2, seed=1)
+    labels = half_labelled(truth, 6)
+    found = fit_clusters(x, labels, ClusterConfig(categories=12, adapt="on", refine="none"))
+    (step,) = found.maps.steps
+    whitener = fit_whitener(x, labels, 0.5)
+    np.testing.assert_allclose(step.matrix, adapt(x, labels, 12, whitener, rng=0).matrix, atol=1e-6)
+    again = found.assigner(found.transform(x))
+    free = labels < 0
+    assert again.labels[free].tolist() == found.labels[free].tolist()

@@ -88,6 +88,12 @@ class ClusterConfig(Group):
         least=0,
         most=1,
     )
+    adapt: Literal["auto", "on", "off"] = setting(
+        "auto",
+        "Learn a linear map of the features from what clusterings agree on.",
+        "See `cluster.adapt`. `auto` hides some labels and sees whether it sorts them better, if there are a thousand "
+        "images or more; after training it is `off`, which is the paper's way.",
+    )
     refine: Literal["auto", "none", "uniform", "proportional", "balanced"] = setting(
         "auto",
         "Soft refinement: `auto`, `none` (the paper's way), `uniform`, `proportional` or `balanced`.",
@@ -297,9 +303,18 @@ def flat(values: dict[str, Any]) -> dict[str, Any]:
 _PAPER = {"alpha": 0.5, "zoom": 0.0, "jitter": 0.0, "prototypes": 0.0}
 PRESETS: dict[str, dict[str, Any]] = {
     "photos": {},
-    "paper": {"method": "selex", "epochs": 200, "lr": 0.1, "whiten": 0.0, "refine": "none", "restarts": 10, **_PAPER},
+    "paper": {
+        "method": "selex",
+        "epochs": 200,
+        "lr": 0.1,
+        "whiten": 0.0,
+        "adapt": "off",
+        "refine": "none",
+        "restarts": 10,
+        **_PAPER,
+    },
     "best": {"method": "selex", "trained_blocks": 4, "views": 10, "attention_crop": True, "restarts": 10},
-    "fast": {"epochs": 10, "view_bank": 4, "refine": "none", "restarts": 1},
+    "fast": {"epochs": 10, "view_bank": 4, "adapt": "off", "refine": "none", "restarts": 1},
 }
 """What each preset changes. `photos` is the default, `paper` follows the paper's text, `best` is what did best on CUB,
 slowly, `fast` is for a first look."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from selex.cluster.pipeline import FittedClusters, estimate_clusters, fit_clusters
-from selex.config import Config
+from selex.config import ClusterConfig, Config
 from selex.data.clusters import Columns, category_names, cluster_columns
 from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
@@ -154,15 +154,15 @@ class _Job:
         with self._step("cluster") as step:
             if method and not method.clusters:
                 found = classify(method, features, images.table.labels)
+                config = replace(config, **_after_training(config))
             else:
                 if method:
-                    refine: Any = "none" if config.refine == "auto" else config.refine
-                    config = replace(config, categories=method.task.n_categories, refine=refine)
+                    config = replace(config, categories=method.task.n_categories, **_after_training(config))
                 found = fit_clusters(features, _labels(images), config, rng=self.config.seed, progress=self.progress)
             base = found.hierarchy.levels[0]
-            step.done(len(images), levels=found.hierarchy.sizes, inertia=base.inertia, refine=found.refine)
-            if config.refine == "auto" and not method:
-                self.tell(f"refine: {found.refine} (auto)")
+            step.done(len(images), levels=found.hierarchy.sizes, inertia=base.inertia, **found.selection.settings)
+            for line in found.selected(config):
+                self.tell(line)
         return replace(found, hierarchy=found.hierarchy.on_host(), estimate=estimate or found.estimate)
 
     def _step(self, name: str) -> _Step:
@@ -199,6 +199,11 @@ def publish(run: Run, config: Config, images: ImageStore, found: FittedClusters,
     columns = cluster_columns("file", table.files, found.hierarchy, names, table.labelled, more)
     tree = _tree(found.hierarchy, names, found.estimate)
     run.publish(config, table.root, columns, tree, images.skipped, model.save)
+
+
+def _after_training(config: ClusterConfig) -> dict[str, Any]:
+    """The paper's way in place of `"auto"`: labels cannot choose where they have taught the network."""
+    return {name: way for name, way in (("adapt", "off"), ("refine", "none")) if getattr(config, name) == "auto"}
 
 
 def _labels(images: ImageStore) -> Any:

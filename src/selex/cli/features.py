@@ -92,8 +92,8 @@ def cluster(
     )
     if found.estimate:
         typer.echo(_summary(found.estimate))
-    if config.cluster.refine == "auto":
-        typer.echo(f"refine: {found.refine} (auto)")
+    for line in found.selected(config.cluster):
+        typer.echo(line)
     base = found.hierarchy.levels[0]
     names = category_names(classes.tolist(), base.n_clusters)
     more = {"distance": distances_to_own(found.transform(values), base).tolist()}

@@ -45,6 +45,8 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
             must be of one length); `"auto"` takes what sorts labels best that were hidden for it.
         whiten: how far rows are whitened by what varies among labelled rows of one category, from 0, the paper's way,
             to 1; see `Whitening`.
+        adapt: learn a linear map of the rows from what clusterings agree on: `"on"`, `"off"` (the paper's way), or
+            `"auto"`, if it sorts labels better that were hidden for it, and there are a thousand rows or more.
         n_iter: iterations of the balanced stage, and again of the final one.
         n_init: restarts, of which the one of lowest inertia is kept; 10 for final results.
         variant: differences from the paper, for comparison; see `Variant` and `published`.
@@ -56,7 +58,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         cluster_centers_: centres of the clusters, `(n_clusters_, n_features)`, among rows as `maps_` gives them.
         classes_: names of the known categories, in the order of their clusters.
         hierarchy_: every level, finest first: `hierarchy_.levels[i].labels` and `.centers`.
-        maps_: what rows go through before they are clustered: the whitening, `maps_.transform(X)`.
+        maps_: what rows go through before they are clustered, whitening and adapting: `maps_.transform(X)`.
         inertia_: sum of squared distances of rows to their own centres.
         n_clusters_: how many clusters there are.
         n_iter_: iterations made.
@@ -87,6 +89,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         balanced: bool = ClusterConfig.balanced,
         refine: Refinement | Literal["auto"] = ClusterConfig.refine,
         whiten: float = ClusterConfig.whiten,
+        adapt: Literal["auto", "on", "off"] = ClusterConfig.adapt,
         n_iter: int = ClusterConfig.iterations,
         n_init: int = ClusterConfig.restarts,
         variant: Variant | None = None,
@@ -98,6 +101,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         self.balanced = balanced
         self.refine = refine
         self.whiten = whiten
+        self.adapt = adapt
         self.n_iter = n_iter
         self.n_init = n_init
         self.variant = variant
@@ -154,6 +158,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         return ClusterConfig(
             categories=None if auto else self.n_clusters,  # type: ignore[arg-type]  # it is a number
             whiten=self.whiten,
+            adapt=self.adapt,
             refine=self.refine,
             balanced=self.balanced,
             levels=self._levels(),
@@ -188,6 +193,8 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
             must be of one length); `"auto"` takes what sorts labels best that were hidden for it.
         whiten: how far rows are whitened by what varies among labelled rows of one category, from 0, the paper's way,
             to 1; see `Whitening`.
+        adapt: learn a linear map of the rows from what clusterings agree on: `"on"`, `"off"` (the paper's way), or
+            `"auto"`, if it sorts labels better that were hidden for it, and there are a thousand rows or more.
         n_iter: iterations of the balanced stage, and again of the final one.
         n_init: restarts, of which the one of lowest inertia is kept; 10 for final results.
         variant: differences from the paper, for comparison; see `Variant` and `published`.
@@ -202,6 +209,7 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
         balanced: bool = ClusterConfig.balanced,
         refine: Refinement | Literal["auto"] = ClusterConfig.refine,
         whiten: float = ClusterConfig.whiten,
+        adapt: Literal["auto", "on", "off"] = ClusterConfig.adapt,
         n_iter: int = ClusterConfig.iterations,
         n_init: int = ClusterConfig.restarts,
         variant: Variant | None = None,
@@ -212,6 +220,7 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
         self.balanced = balanced
         self.refine = refine
         self.whiten = whiten
+        self.adapt = adapt
         self.n_iter = n_iter
         self.n_init = n_init
         self.variant = variant

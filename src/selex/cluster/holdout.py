@@ -1,55 +1,82 @@
-"""Labels that are hidden and looked for again: they tell which ending suits the data, and how sure one may be of it.
+"""Labels that are hidden and looked for again: they tell which way suits the data, and how sure one may be of it.
 
-Labels shape clusters, and features where these are whitened: only rows whose labels did neither tell how good a way
-of clustering is, and how often a row near a centre belongs there.
+Labels shape clusters, and features where these are whitened or adapted: only rows whose labels did neither tell how
+good a way of clustering is, and how often a row near a centre belongs there.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from selex.cluster.adapt import adapt as fit_adapted
 from selex.cluster.assign import likeliest_temperature
 from selex.cluster.kmeans import bssk, prepare
 from selex.cluster.refine import of_one_length, soften
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
-from selex.cluster.whiten import fit_whitener
+from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
 from selex.metrics import matched
 from selex.types import UNLABELLED, Level, Refinement
 
 UNTOLD: Refinement = "proportional"
 """What suits where labels cannot tell: it costs little where sizes are equal and gains much where they are not."""
-_FORMS: tuple[Refinement, ...] = (UNTOLD, "uniform", "balanced", "none")  # where two are as good, the first
+FORMS: tuple[Refinement, ...] = (UNTOLD, "uniform", "balanced", "none")  # where two are as good, the first
 _ENOUGH = 20  # hidden rows from which on they tell
 _WHOLE = 4  # of every so many categories one is hidden as a whole: it has to be discovered
 
 
-def select_refinement(
+class Selection(NamedTuple):
+    """What sorts hidden rows best: whether features are adapted, and the refinement.
+
+    `whitener` is the map that was learned without the hidden labels, None where features are clustered as they are.
+    """
+
+    adapt: bool
+    refine: Refinement
+    whitener: Whitener | None = None
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings that give the same."""
+        return {"adapt": "on" if self.adapt else "off", "refine": self.refine}
+
+
+def select_refinement(features: Any, labels: Any, n_clusters: int, **how: Any) -> Refinement:
+    """The refinement that sorts hidden rows best, see `soften`; `how` as in `select`."""
+    return select(features, labels, n_clusters, **how).refine
+
+
+def select(
     features: Any,
     labels: Any,
     n_clusters: int,
     *,
+    adapt: Sequence[bool] = (False,),
+    refine: Sequence[Refinement] = FORMS,
     whiten: float = 0.0,
     balanced: bool = True,
     rng: np.random.Generator | int | None = None,
     memory: int = DEFAULT_MEMORY,
     progress: Callable[[int, int], None] | None = None,
-) -> Refinement:
-    """The ending that sorts hidden rows best, see `soften`.
+) -> Selection:
+    """What sorts hidden rows best, of all that is given to choose from; of equals the first.
 
     Half of the labels of each category are hidden and all of every fourth category, which has to be discovered. Fewer
-    than twenty rows tell nothing: then it is `"proportional"`. Rows of different length can only end as in the paper.
+    than twenty rows tell nothing: then it is the first of each. Rows of different length can only end as in the paper.
 
     Args:
         features: `n × d` features: numpy (memory-mapped too) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
+        adapt: whether features are adapted, see `cluster.adapt`: what to try.
+        refine: the refinements to try, see `soften`.
         whiten: how far features are whitened, see `fit_whitener`.
         balanced: limit cluster sizes.
         rng: generator or seed.
@@ -59,24 +86,28 @@ def select_refinement(
     known = _known(features, labels, memory)
     hidden = _halves(known) | _wholes(known)
     if n_clusters < 2 or hidden.sum() < _ENOUGH:
-        return UNTOLD
+        return Selection(adapt[0], refine[0])
+    steps = iter(range(len(adapt) * (len(refine) + 1)))
 
-    def advance(done: int) -> None:
+    def advance() -> None:
         if progress:
-            progress(done, len(_FORMS) + 1)
+            progress(next(steps), len(adapt) * (len(refine) + 1))
 
-    right: dict[Refinement, int] = {}
+    tried: list[tuple[int, Selection]] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)  # of what is hidden
-        advance(0)
-        rows, left, level = _without(hidden, features, known, n_clusters, whiten, balanced, rng, memory)
-        if not of_one_length(Rows(rows, memory)):
-            return "none"
-        for done, form in enumerate(_FORMS, 1):
-            advance(done)
-            found = np.asarray(soften(rows, left, level, form, memory).on_host().labels)
-            right[form] = int(matched(known[hidden], found[hidden]).sum())
-    return max(right, key=lambda form: right[form])
+        for adapted in adapt:
+            advance()
+            way = _Way(n_clusters, whiten, adapted, balanced, memory)
+            rows, left, level, whitener = way.without(hidden, features, known, rng)
+            if not of_one_length(Rows(rows, memory)):
+                return Selection(False, "none")
+            for form in refine:
+                advance()
+                found = np.asarray(soften(rows, left, level, form, memory).on_host().labels)
+                right = int(matched(known[hidden], found[hidden]).sum())
+                tried.append((right, Selection(adapted, form, whitener)))
+    return max(tried, key=lambda one: one[0])[1]
 
 
 def held_out_temperature(
@@ -85,6 +116,8 @@ def held_out_temperature(
     n_clusters: int,
     *,
     refine: Refinement = "none",
+    adapt: bool = False,
+    whitener: Whitener | None = None,
     whiten: float = 0.0,
     balanced: bool = True,
     rng: np.random.Generator | int | None = None,
@@ -99,7 +132,9 @@ def held_out_temperature(
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
         refine: how clustering ends, see `soften`.
-        whiten: how far features are whitened, see `evening`.
+        adapt: whether features are adapted, see `cluster.adapt`.
+        whitener: a map that was learned without these labels, in place of one that is learned now.
+        whiten: how far features are whitened, see `fit_whitener`.
         balanced: limit cluster sizes.
         rng: generator or seed.
         memory: bytes that temporaries may take.
@@ -110,7 +145,8 @@ def held_out_temperature(
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)  # of what is hidden
-        rows, left, level = _without(hidden, features, known, n_clusters, whiten, balanced, rng, memory)
+        way = _Way(n_clusters, whiten, adapt, balanced, memory)
+        rows, left, level, _ = way.without(hidden, features, known, rng, whitener)
         if of_one_length(Rows(rows, memory)):  # too few labels to whiten by may be left
             level = soften(rows, left, level, refine, memory)
     if level.n_clusters < 2:
@@ -128,21 +164,33 @@ def _known(features: Any, labels: Any, memory: int) -> NDArray[Any]:
     return known
 
 
-def _without(
-    hidden: NDArray[np.bool_],
-    features: Any,
-    known: NDArray[Any],
-    n_clusters: int,
-    whiten: float,
-    balanced: bool,
-    rng: np.random.Generator | int | None,
-    memory: int,
-) -> tuple[Any, NDArray[Any], Level]:
-    """Features and labels as if hidden ones were not there, and clusters made of them."""
-    left = _numbered(np.where(hidden, UNLABELLED, known))
-    whitener = fit_whitener(features, left, whiten, memory)
-    rows = whitener(features) if whitener else features
-    return rows, left, bssk(rows, left, n_clusters, balanced=balanced, rng=rng, memory=memory)
+@dataclass(frozen=True)
+class _Way:
+    """A way of clustering."""
+
+    n_clusters: int
+    whiten: float
+    adapt: bool
+    balanced: bool
+    memory: int
+
+    def without(
+        self,
+        hidden: NDArray[np.bool_],
+        features: Any,
+        known: NDArray[Any],
+        rng: np.random.Generator | int | None,
+        whitener: Whitener | None = None,
+    ) -> tuple[Any, NDArray[Any], Level, Whitener | None]:
+        """Features and labels as if hidden ones were not there, clusters made of them, and the map of the features."""
+        left = _numbered(np.where(hidden, UNLABELLED, known))
+        how: dict[str, Any] = {"balanced": self.balanced, "rng": rng, "memory": self.memory}
+        if whitener is None:
+            whitener = fit_whitener(features, left, self.whiten, self.memory)
+            if self.adapt:
+                whitener = fit_adapted(features, left, self.n_clusters, whitener, **how)
+        rows = whitener(features) if whitener else features
+        return rows, left, bssk(rows, left, self.n_clusters, **how), whitener
 
 
 def _halves(labels: NDArray[Any]) -> NDArray[np.bool_]:

@@ -1,10 +1,12 @@
 """Features and a few labels in, categories out: what `discover`, `selex cluster` and the estimators call.
 
-Estimate K, whiten, select the refinement by hidden labels, cluster level by level, calibrate confidence.
+Estimate K, select by hidden labels whether to adapt and how to refine, whiten, adapt, cluster level by level, calibrate
+confidence.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,19 +14,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from selex.cluster.adapt import adapt
 from selex.cluster.assign import Assigner, Assignment, fit_assigner
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
-from selex.cluster.holdout import held_out_temperature, select_refinement
+from selex.cluster.holdout import FORMS, Selection, held_out_temperature, select
 from selex.cluster.kmeans import as_labels
 from selex.cluster.maps import FeatureMaps
 from selex.cluster.refine import of_one_length
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.variant import Variant
-from selex.cluster.whiten import fit_whitener
+from selex.cluster.whiten import Whitener, fit_whitener
 from selex.config import ClusterConfig
 from selex.progress import estimate_bar, progress_bar
 from selex.types import Hierarchy, KEstimate, Refinement
+
+ENOUGH_TO_ADAPT = 1000
+"""Rows from which on `"auto"` tries to adapt features: with fewer there is little to learn a map from."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class FittedClusters:
     Attributes:
         hierarchy: every level, finest first, in the kind of the features and on their device.
         maps: what features go through before they are compared with centres.
-        refine: how the base level was refined: what `"auto"` came to.
+        selection: whether features were adapted and how the base level was refined: what `"auto"` came to.
         estimate: the estimate of the number of clusters, where it was not given.
         assigner: sorts rows that went through `maps` into clusters; None where nothing was calibrated.
         assignment: where the rows of the data are, and how sure that is; None where nothing was calibrated.
@@ -42,15 +48,26 @@ class FittedClusters:
 
     hierarchy: Hierarchy
     maps: FeatureMaps
-    refine: Refinement
+    selection: Selection
     estimate: KEstimate | None = None
     assigner: Assigner | None = None
     assignment: Assignment | None = None
 
     @property
+    def refine(self) -> Refinement:
+        """How the base level was refined."""
+        return self.selection.refine
+
+    @property
     def labels(self) -> Any:
         """Cluster of every row; known categories first."""
         return self.hierarchy.levels[0].labels
+
+    def selected(self, config: ClusterConfig) -> Iterator[str]:
+        """A line about each setting that was `"auto"`: what it came to."""
+        for name, value in self.selection.settings.items():
+            if getattr(config, name) == "auto":
+                yield f"{name}: {value} (auto)"
 
     def transform(self, features: Any) -> Any:
         """Rows `(n, d)` as they are compared with cluster centres."""
@@ -91,10 +108,11 @@ def fit_clusters(
     hidden = deepcopy(generator)  # so that what is selected gives what it would give if it were asked for
     estimate = fit.estimate(deepcopy(generator))
     count = estimate.n_clusters if estimate else fit.config.categories or 0
-    maps = fit.maps()
+    whitener = fit_whitener(features, known, fit.config.whiten, memory)
+    selection = fit.select(whitener(features) if whitener else features, count, hidden)
+    maps = fit.maps(whitener, selection, count, deepcopy(generator))
     rows = maps.transform(features)
-    refine = fit.select_refinement(rows, count, hidden)
-    found = FittedClusters(fit.cluster(rows, count, refine, generator), maps, refine, estimate)
+    found = FittedClusters(fit.cluster(rows, count, selection.refine, generator), maps, selection, estimate)
     return calibrated(found, rows, known, fit.temperature(found, count, hidden), memory) if calibrate else found
 
 
@@ -139,19 +157,36 @@ class _Fit:
             return None
         return estimate_clusters(self.features, self.labels, self.config, rng, self.memory, self.progress)
 
-    def maps(self) -> FeatureMaps:
-        """What features go through, learned from labelled rows."""
-        whitener = fit_whitener(self.features, self.known, self.config.whiten, self.memory)
-        return FeatureMaps((whitener,) if whitener else ())
-
-    def select_refinement(self, rows: Any, count: int, rng: np.random.Generator) -> Refinement:
-        """The refinement that is asked for; for `"auto"` the one that sorts hidden labels best."""
-        if self.config.refine != "auto":
-            return self.config.refine
-        if not of_one_length(Rows(rows, self.memory)):
-            return "none"
+    def select(self, rows: Any, count: int, rng: np.random.Generator) -> Selection:
+        """What is asked for; of what is `"auto"` that which sorts hidden labels best."""
+        tells = of_one_length(Rows(rows, self.memory))  # others can only be clustered as in the paper
+        adapts, refinements = self._adapts if tells else (self.config.adapt == "on",), self._refinements(tells)
+        if len(adapts) == len(refinements) == 1:
+            return Selection(adapts[0], refinements[0])
         with progress_bar("labels hidden for a moment, step", self.progress) as advance:
-            return select_refinement(self.features, self.labels, count, rng=rng, progress=advance, **self._how)
+            how = {**self._how, "adapt": adapts, "refine": refinements}
+            return select(self.features, self.labels, count, rng=rng, progress=advance, **how)
+
+    @property
+    def _adapts(self) -> tuple[bool, ...]:
+        if self.config.adapt == "auto":
+            return (False, True) if len(self.known) >= ENOUGH_TO_ADAPT else (False,)
+        return (self.config.adapt == "on",)
+
+    def _refinements(self, tells: bool) -> tuple[Refinement, ...]:
+        if self.config.refine == "auto":
+            return FORMS if tells else ("none",)
+        return (self.config.refine,)
+
+    def maps(
+        self, whitener: Whitener | None, selection: Selection, count: int, rng: np.random.Generator
+    ) -> FeatureMaps:
+        """What features go through: the whitening, adapted where that is selected."""
+        if selection.adapt:
+            with progress_bar("adapting, epoch", self.progress) as advance:
+                how: dict[str, Any] = {"balanced": self.config.balanced, "memory": self.memory, "progress": advance}
+                whitener = adapt(self.features, self.labels, count, whitener, rng=rng, **how)
+        return FeatureMaps((whitener,) if whitener else ())
 
     def cluster(self, rows: Any, count: int, refine: Refinement, rng: np.random.Generator) -> Hierarchy:
         """All levels of clusters."""
@@ -176,7 +211,9 @@ class _Fit:
         """That of confidences, from hidden labels: where labels have chosen the refinement, or have shaped the rows."""
         if not found.maps and self.config.refine != "auto":
             return None
-        return held_out_temperature(self.features, self.labels, count, refine=found.refine, rng=rng, **self._how)
+        adapt, refine, whitener = found.selection
+        how = {**self._how, "refine": refine, "adapt": adapt, "whitener": whitener if adapt else None}
+        return held_out_temperature(self.features, self.labels, count, rng=rng, **how)
 
     @property
     def _how(self) -> dict[str, Any]:

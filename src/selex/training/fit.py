@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from selex.cluster.holdout import Selection
 from selex.cluster.maps import FeatureMaps
 from selex.cluster.pipeline import FittedClusters, calibrated
 from selex.config import Config
@@ -122,7 +123,7 @@ def classify(method: Method, features: Any, labels: Any) -> FittedClusters:
     """Categories of trained features by the method's own classifier."""
     rows = features if isinstance(features, torch.Tensor) else torch.from_numpy(np.array(features))
     hierarchy = method.to(rows.device).classify(rows, torch.as_tensor(labels, device=rows.device))
-    return calibrated(FittedClusters(hierarchy, FeatureMaps(), "none"), rows, labels)
+    return calibrated(FittedClusters(hierarchy, FeatureMaps(), Selection(False, "none")), rows, labels)
 
 
 def _data(images: ImageStore, shown: AnyImages, config: Config) -> Data:
