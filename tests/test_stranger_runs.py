@@ -31,7 +31,7 @@ def made(tmp_path_factory):
     """A finished run of digits."""
     home = tmp_path_factory.mktemp("made")
     digit_photos(home / "photos", per_digit=4)
-    config = Config(str(home / "photos"), categories=5, backbone="pixels", restarts=1)
+    config = Config.of(str(home / "photos"), categories=5, backbone="pixels", restarts=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SELEX_CACHE", str(home / "cache"))
         discover(config, home / "run", store=home / "store")
@@ -178,7 +178,7 @@ def private(tmp_path):
 
 
 def of_table(table, out):
-    config = Config(str(table), categories=2, backbone="pixels", restarts=1)
+    config = Config.of(str(table), categories=2, backbone="pixels", restarts=1)
     return discover(config, out, store=out.with_name("store"))
 
 
@@ -197,7 +197,7 @@ def test_a_list_of_python_names_images_anywhere(private, tmp_path, monkeypatch):
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(private.parent)
     files = sorted(map(str, (tmp_path / "private").iterdir()))
-    config = Config("", categories=2, backbone="pixels", restarts=1)
+    config = Config.of("", categories=2, backbone="pixels", restarts=1)
     run = discover(config, tmp_path / "run", photos=files, store=tmp_path / "store")
     assert export(run, "fiftyone", tmp_path / "sorted").images == 8
 
@@ -249,7 +249,7 @@ def test_nothing_but_images_is_exported(tmp_path, monkeypatch, cache):
 def test_the_key_is_the_users_alone_and_a_table_that_was_changed_is_not_sealed(private, tmp_path, monkeypatch):
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
     run = of_table(private, tmp_path / "run")
-    key = tmp_path / "cache" / "key"
+    key = tmp_path / "cache" / "seal.key"
     assert key.stat().st_mode & 0o777 == 0o600
     files = run.clusters["file"].to_pylist()
     assert "" not in run.image_paths(files)

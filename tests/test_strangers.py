@@ -1,18 +1,31 @@
 """Nothing of a user's is deleted, overwritten, moved or followed: commands among other people's files."""
 
+import csv
+import io
 import os
 import shutil
+from http.client import HTTPException
 
 import numpy as np
 import pytest
+import torch
+from matplotlib.figure import Figure
 
 from commands import digit_photos, selex
+from selex import Config, discover
+from selex.data.clusters import is_clusters_table, read_clusters, write_columns
+from selex.data.features import load_features, read_truth
 from selex.data.index import KIND
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.errors import InputError
+from selex.export import export
 from selex.folders import MARK, is_vacant, own_folder, take_folder
-from selex.io import whole, whole_folder
+from selex.io import read_csv, whole, whole_folder, write_csv
+from selex.models.sources import Unavailable, store
+from selex.report.facts import read_facts
+from selex.report.plots import is_plot, save
+from selex.training.checkpoint import newest
 
 TEMPORARY = ".selex-0123456789abcdef.tmp"
 NAMES = (
@@ -79,7 +92,7 @@ def refused(message, *arguments, cwd):
     assert message in done.stderr, done.stderr
 
 
-DISCOVER = ("discover", "photos", "--backbone", "pixels", "--categories", 5, "--restarts", 1)
+DISCOVER = ("discover", "photos", "--backbone", "pixels", "--categories", 5)
 
 
 @pytest.mark.parametrize(
@@ -203,3 +216,132 @@ def test_a_link_in_place_of_a_folder_of_ours_is_refused(tmp_path):
     with pytest.raises(InputError, match="link: selex keeps a folder there"):
         own_folder(tmp_path / "link")
     own_folder(tmp_path / "elsewhere")
+
+
+FORMULAS = [
+    "=cmd|' /C calc'!A0",
+    "+1",
+    "-2",
+    "@x",
+    "\t=1",
+    "\r=1",
+    "=1",
+    "'=1",
+    "''-3",
+    "'quoted",
+    " spaced ",
+    "plain",
+    "-1",
+]
+
+
+def test_no_cell_of_a_table_is_a_formula_and_our_readers_undo_that(tmp_path):
+    n = len(FORMULAS)
+    columns = {"file": FORMULAS, "cluster": [*range(n)], "category": FORMULAS, "known": [1] * n, "labelled": [0] * n}
+    write_columns(tmp_path / "clusters.csv", {**columns, "distance": [-0.5] * n})
+    with (tmp_path / "clusters.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert not any(row[name].startswith(tuple("=+-@\t\r")) for row in rows for name in ("file", "category"))
+    assert {row["distance"] for row in rows} == {"-0.5"}
+    table = read_clusters(tmp_path / "clusters.csv")
+    assert table.ids == FORMULAS
+    assert table.known_categories == set(FORMULAS)
+    (tmp_path / "truth.csv").write_bytes((tmp_path / "clusters.csv").read_bytes().replace(b"category", b"label"))
+    assert read_truth(tmp_path / "truth.csv", table) == FORMULAS
+
+
+def test_photos_with_names_like_formulas_through_discover_export_and_back(tmp_path, monkeypatch):
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    digit_photos(tmp_path / "p", per_digit=4)
+    for number, path in enumerate(sorted((tmp_path / "p").rglob("*.png"))):
+        target = tmp_path / "photos" / ("=1+1" if number < 6 else "unlabelled") / f"{'=+-@'[number % 4]}{number}.png"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
+    (tmp_path / "photos" / "-broken.png").write_bytes(b"no image")
+    config = Config.of(str(tmp_path / "photos"), categories=3, backbone="pixels", restarts=1)
+    run = discover(config, tmp_path / "run", store=tmp_path / "store")
+    for path in (tmp_path / "run").glob("*.csv"):
+        with path.open(newline="") as file:
+            assert not any(cell.startswith(tuple("=+-@")) for row in csv.reader(file) for cell in row), path
+    assert read_facts(run).skipped == [["-broken.png", "not a JPEG, PNG, WebP, GIF, TIFF or BMP image"]]
+    export(run, "folders", tmp_path / "sorted")
+    table = run.clusters.to_pydict()
+    write_csv(tmp_path / "labels.csv", ["file_name", "label"], read_as_labels(tmp_path / "run" / "clusters.csv"))
+    labelled = read_table(tmp_path / "photos", tmp_path / "labels.csv")
+    found = dict(zip(table["file"], table["category"], strict=True))
+    assert dict(zip(labelled.files, labelled.label_names, strict=True)) == {**found, "-broken.png": ""}
+    exported = read_table(tmp_path / "sorted" / "originals.csv")
+    assert sorted(set(exported.label_names)) == sorted(set(table["category"]))
+
+
+def read_as_labels(path):
+    """The first columns of a clusters table as they stand, as a person would copy them."""
+    with path.open(newline="") as file:
+        return [(row["file"], row["category"]) for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+@pytest.mark.parametrize("read", [read_csv, load_features, lambda path: read_table(str(path))])
+def test_a_device_or_a_pipe_is_refused_before_it_is_read(tmp_path, kind, read):
+    path = tmp_path / "table.csv"
+    os.symlink("/dev/zero", path) if kind == "device" else os.mkfifo(path)
+    with pytest.raises(InputError, match=r"is a device or a pipe, not a file|no such file"):
+        read(path)
+
+
+class Hostile:
+    def __reduce__(self):
+        return print, ("hello",)
+
+
+def test_a_hostile_checkpoint_is_not_loaded_and_nobody_is_told_to_do_so_unsafely(tmp_path, capsys):
+    torch.save({"format": Hostile()}, tmp_path / "checkpoint-00001.pt")
+    with pytest.raises(InputError, match="it holds more than tensors, or is damaged") as caught:
+        newest(tmp_path)
+    assert "weights_only" not in str(caught.value)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("option", ["--out", "--runs", "--store"])
+def test_a_benchmark_refuses_a_folder_of_strangers(other, option):
+    data = other.parent / "data"
+    data.mkdir()
+    shutil.copytree(other.parent / "photos", data / "photos")
+    files = sorted(str(path.relative_to(data)) for path in (data / "photos").rglob("*.png"))
+    rows = "".join(f"{file},{number % 2},{number % 2}\n" for number, file in enumerate(files))
+    (data / "set.csv").write_text(f"file,class,known\n{rows}")
+    before, around = state(other), set(other.parent.iterdir())
+    command = ("bench", "run", "--dataset", "data/set.csv", "--method", "frozen", "--backbone", "pixels", "--seeds", 1)
+    refused("other: is not empty and not a selex", *command, option, "other", cwd=other.parent)
+    assert state(other) == before
+    assert set(other.parent.iterdir()) <= {*around, other.parent / "cache"}
+
+
+def test_figures_and_tables_of_a_user_are_not_written_over(tmp_path):
+    figure = Figure()
+    figure.subplots().plot([1, 2])
+    for ending in (".png", ".svg", ".pdf"):
+        mine, ours = tmp_path / f"mine{ending}", tmp_path / f"ours{ending}"
+        figure.savefig(mine)
+        save(figure, ours)
+        assert is_plot(ours)
+        assert not is_plot(mine)
+    (tmp_path / "clusters.csv").write_text("file,cluster,notes\na.png,1,mine\n")
+    assert not is_clusters_table(tmp_path / "clusters.csv")
+
+
+@pytest.mark.parametrize("broken", [OSError("reset"), HTTPException("closed"), None])
+def test_a_download_that_breaks_off_leaves_nothing_and_keeps_what_was_there(tmp_path, broken):
+    class Stream(io.BytesIO):
+        def read(self, size=-1):
+            if broken and self.tell():
+                raise broken
+            return super().read(size)
+
+    target = tmp_path / "weights.pt"
+    target.write_text("old")
+    (tmp_path / TEMPORARY).write_text("left by a killed one")
+    with pytest.raises(Unavailable):
+        store(Stream(b"half"), target, None, length=8)
+    assert target.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["weights.pt"]

@@ -323,6 +323,6 @@ def test_cache_folder_of_the_platform(platform, variables, ends, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(weights.sys, "platform", platform)
+    monkeypatch.setattr("sys.platform", platform)
     monkeypatch.setattr(weights.Path, "home", lambda: Path("/home/me"))
     assert cache_folder().as_posix() == ends

@@ -22,7 +22,7 @@ from selex.data.clusters import Columns, write_columns
 from selex.data.decode import is_image
 from selex.data.names import Names, safe_name
 from selex.data.parquet import read_header, write_parquet
-from selex.data.spelling import cell_of_label, spell
+from selex.data.spelling import spell
 from selex.errors import InputError
 from selex.folders import check_outside
 from selex.io import check_target, check_target_folder, whole, whole_folder
@@ -139,10 +139,9 @@ def _folders(job: _Job, stage: Path) -> str:
     for category in dict.fromkeys(job.table["category"]):
         (stage / folder_of[category]).mkdir()
     job.place([stage / file for file in files])
-    labels = [cell_of_label(category) for category in job.table["category"]]
     columns = {
         "file_name": files,
-        "label": labels,
+        "label": job.table["category"],
         "confidence": job.table["confidence"],
         "original": job.table["file"],
     }
@@ -238,7 +237,7 @@ def _is_exported_table(path: Path) -> bool:
     if not header:
         with path.open(encoding="utf-8", errors="replace") as file:
             header = file.readline().rstrip("\n").split(",")
-    return header[:3] == ["file", "cluster", "category"] and header[-1] == "path"
+    return header[:5] == ["file", "cluster", "category", "known", "labelled"] and header[-1] == "path"
 
 
 def _with_path(job: _Job) -> Columns:

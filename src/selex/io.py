@@ -40,6 +40,13 @@ def whole(path: Path, mode: int = 0o666) -> Iterator[Path]:
 
 
 @contextmanager
+def temporary_folder(parent: Path) -> Iterator[Path]:
+    """A folder that is gone at the end; if this process is killed, the next one that works in `parent` removes it."""
+    with _temporary(parent, "", _make_folder) as folder:
+        yield folder
+
+
+@contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """A folder to fill, beside the target and put in its place at the end: all of it is there, or none."""
     target = Path(os.path.abspath(path))
@@ -126,6 +133,7 @@ class _Lines:
 
 def read_csv(path: Path) -> list[tuple[int, list[str]]]:
     """Lines with their numbers, the header first."""
+    check_regular(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
@@ -140,6 +148,12 @@ def read_csv(path: Path) -> list[tuple[int, list[str]]]:
         if len(line) != len(lines[0][1]):
             raise InputError(f"{path}, line {number}: has {len(line)} columns, the first line has {len(lines[0][1])}")
     return lines
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what would be read for ever: a device, a pipe. A folder, or nothing, is for the reader to tell."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"{path}: is a device or a pipe, not a file")
 
 
 def column(path: Path, header: list[str], names: Sequence[str]) -> int:

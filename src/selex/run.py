@@ -32,7 +32,7 @@ from selex.data.parquet import read_parquet, write_parquet
 from selex.data.table import real_path
 from selex.errors import InputError
 from selex.folders import check_outside, check_own_folder, is_vacant, own_folder, remove, remove_folder
-from selex.io import first_line, is_plain_file, is_plain_folder, locked, remove_leftovers, to_disk, whole, write_csv
+from selex.io import first_line, is_plain_file, is_plain_folder, locked, remove_leftovers, to_disk, whole
 from selex.seal import is_sealed, seal
 
 FORMAT = 2
@@ -213,7 +213,8 @@ class Run:
             own_folder(stage / _MODEL)
             write_columns(stage / "clusters.csv", columns)
             write_parquet(stage / "clusters.parquet", pa.table(columns))
-            write_csv(stage / "skipped.csv", ["file", "reason"], skipped)
+            files, reasons = zip(*skipped, strict=True) if skipped else ((), ())
+            write_columns(stage / "skipped.csv", {"file": list(files), "reason": list(reasons)})
             (stage / "hierarchy.json").write_text(json.dumps(hierarchy, indent=1))
             record = {**_record(config, root), "seal": seal(root, columns["file"])}
             (stage / _CONFIG).write_text(json.dumps(record, indent=1))

@@ -18,7 +18,7 @@ from selex.errors import InputError
 from selex.folders import cache_folder
 from selex.io import is_plain_file, locked, whole
 
-_SIZE = 32
+_KEY, _SIZE = "seal.key", 32
 
 
 def seal(root: str, files: Iterable[str]) -> str:
@@ -31,7 +31,7 @@ def seal(root: str, files: Iterable[str]) -> str:
 def is_sealed(said: object, root: str, files: Iterable[str]) -> bool:
     """Whether a seal is ours, and of this root and these files."""
     with suppress(OSError, RuntimeError):
-        if isinstance(said, str) and (key := _read_key(cache_folder() / "key")):
+        if isinstance(said, str) and (key := _read_key(cache_folder() / _KEY)):
             return hmac.compare_digest(said.encode(errors="replace"), _digest(key, root, files).encode())
     return False
 
@@ -44,10 +44,12 @@ def _digest(key: bytes, root: str, files: Iterable[str]) -> str:
 def _make_key(folder: Path) -> bytes:
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, wait=True):
-        if key := _read_key(folder / "key"):
+        if key := _read_key(folder / _KEY):
             return key
+        if os.path.lexists(folder / _KEY):
+            raise InputError(f"{folder / _KEY}: is not a key")
         key = secrets.token_bytes(_SIZE)
-        with whole(folder / "key", mode=0o600) as partial:
+        with whole(folder / _KEY, mode=0o600) as partial:
             partial.write_bytes(key)
         return key
 

@@ -7,7 +7,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from selex.data.store import ImageStore
 from selex.data.table import ImageTable
 from selex.discovery import discover
 from selex.errors import InputError
-from selex.io import column, read_csv
+from selex.folders import take_folder
+from selex.io import column, read_csv, temporary_folder
 from selex.metrics import split_accuracy
 from selex.predictor import load, place_for
 from selex.run import Run, versions
@@ -246,15 +247,30 @@ def _inductive(found: Run, test: Benchmark, job: Job) -> dict[str, Scores]:
     return _scores(test, model.assigner(features).labels, np.ones(len(test.truth), dtype=bool))
 
 
+RUNS = "folder of benchmark runs"
+"""What `--runs` of `selex bench run` is taken as."""
+
+
+def holds_runs(folder: Path) -> bool:
+    """Whether there are run folders in a folder."""
+    return any(path.is_dir() and _is_run(path) for path in folder.iterdir())
+
+
+def _is_run(folder: Path) -> bool:
+    with suppress(InputError):
+        return Run.open(folder).folder == folder
+    return False
+
+
 @contextmanager
 def _folder(job: Job, seed: int) -> Iterator[Path]:
     """Where the run is written: a folder that stays, or one that does not."""
     if job.runs:
-        job.runs.mkdir(parents=True, exist_ok=True)
+        take_folder(job.runs, RUNS, holds_runs)
         yield job.runs / planned(job, seed).removesuffix(".json")
         return
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder) / "run"
+    with temporary_folder(Path(tempfile.gettempdir())) as folder:
+        yield folder / "run"
 
 
 def _where(names: list[str], mask: Any) -> list[str]:

@@ -119,10 +119,12 @@ def run(
 
     Example: `selex bench run --dataset cub --root data/CUB_200_2011 --method selex --seeds 3 --out results`
     """
-    from selex.bench.runner import Job, planned
+    from selex.bench.results import RESULTS, holds_results
+    from selex.bench.runner import RUNS, Job, holds_runs, planned
     from selex.bench.runner import run as run_one
     from selex.bench.suites import suite as find_suite
     from selex.cli.photos import find_device, watched
+    from selex.folders import check_folder, take_folder
     from selex.models import default_backbone
 
     place = find_device(device)
@@ -141,6 +143,9 @@ def run(
         runs=runs,
     )
     chosen = find_suite(suite)
+    check_folder(out, RESULTS, holds_results)
+    if runs:
+        check_folder(runs, RUNS, holds_runs)
     for each in [chosen.row(name) for name in row] if row else chosen.rows:
         this = replace(job, row=replace(each, categories="auto") if categories is Count.auto else each)
         for number in seed or range(seeds):
@@ -149,6 +154,7 @@ def run(
                 continue
             with resumable("runs that are done are kept"):
                 result = run_one(this, number, _command(), watched(), typer.echo)
+            take_folder(out, RESULTS, holds_results)
             result.save(out)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from selex.data.spelling import cell_of_label, text_of_cell
 from selex.errors import InputError
 from selex.io import column, read_csv, write_csv
 from selex.types import Hierarchy
@@ -53,9 +54,14 @@ def cluster_columns(
 
 
 def write_columns(path: Path, columns: Columns) -> None:
-    """A table as CSV; numbers that are not whole with six digits."""
-    shown = [[f"{value:.6g}" if isinstance(value, float) else value for value in values] for values in columns.values()]
-    write_csv(path, list(columns), zip(*shown, strict=True))
+    """A table as CSV; numbers that are not whole with six digits, text that no spreadsheet takes for a formula."""
+    write_csv(path, list(columns), zip(*(map(_cell, values) for values in columns.values()), strict=True))
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, str):
+        return cell_of_label(value)
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def read_clusters(path: Path) -> Clusters:
@@ -73,10 +79,10 @@ def read_clusters(path: Path) -> Clusters:
         column(path, header, (name,)) for name in ("cluster", "category", "known", "labelled")
     )
     return Clusters(
-        ids=[line[ids] for line in body],
+        ids=[text_of_cell(line[ids]) for line in body],
         id_column=header[ids],
         clusters=[line[cluster] for line in body],
-        known_categories={line[category] for line in body if line[known] == "1"},
+        known_categories={text_of_cell(line[category]) for line in body if line[known] == "1"},
         labelled=np.array([line[labelled] == "1" for line in body], dtype=bool),
     )
 
@@ -85,7 +91,7 @@ def is_clusters_table(path: Path) -> bool:
     """Whether a file starts as a clusters table does."""
     with path.open(encoding="utf-8", errors="replace") as file:
         start = file.readline().split(",")
-    return start[0] in ROW_COLUMNS and start[1:2] == ["cluster"]
+    return start[0] in ROW_COLUMNS and start[1:5] == ["cluster", "category", "known", "labelled"]
 
 
 def is_predictions_table(path: Path) -> bool:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selex.data.clusters import ROW_COLUMNS, Clusters
-from selex.data.spelling import label_of_cell, spell
+from selex.data.spelling import label_of_cell, spell, text_of_cell
 from selex.errors import InputError
-from selex.io import column, first_line, read_csv
+from selex.io import check_regular, column, first_line, read_csv
 
 LABEL_COLUMNS = ("label", "category", "class")
 _DAMAGED = (ValueError, OSError, EOFError, BadZipFile, zlib.error)
@@ -32,6 +32,7 @@ class Features:
 
 def load_features(path: Path) -> Features:
     """Features from `.npy` (memory-mapped) or `.npz` (`features`, and `files` with a name for each row)."""
+    check_regular(path)
     try:
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
@@ -76,7 +77,8 @@ def _labels_of(path: Path, ids: list[str], kind: str, may_name_others: bool = Fa
     position = {str(row) if by_number else name: row for row, name in enumerate(ids)}
     labels, seen = [""] * len(ids), dict[str, int]()
     for number, line in lines[1:]:
-        name = line[id_column] if line[id_column] in position else line[id_column].strip()
+        cell = line[id_column]
+        name = next((name for name in (text_of_cell(cell), cell) if name in position), cell.strip())
         row = f"{path}, line {number}: {header[id_column]} {name!r}"
         if name in seen:
             raise InputError(f"{row} is there twice, first in line {seen[name]}")

