@@ -3,13 +3,17 @@ PYTHON ?= python3
 BIN = .venv/bin
 READY = .venv/ready
 
-.PHONY: demo test browser lint docs bench clean
+.PHONY: demo test chaos browser lint docs bench clean
 
 demo: $(READY)
 	$(BIN)/selex demo --out demo
 
 test: $(READY) browser
 	$(BIN)/python -m pytest
+
+# Breaks things on purpose, for an hour or so; CHAOS="--share 0.2" does a fifth of it, CHAOS=--short what `make test` does.
+chaos: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m chaos --out benchmarks/results/reliability/chaos.json $(CHAOS)
 
 # Chromium, for the tests of pages: installed where that is possible; where it is not, they are skipped.
 browser:

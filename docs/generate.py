@@ -1,4 +1,4 @@
-"""Write the pages that come from code and from results: the references, benchmarks.md and results.md.
+"""Write the pages that come from code and from results: references, benchmarks.md, results.md and reliability.md.
 
 python docs/generate.py            writes them
 python docs/generate.py --check    writes nothing; exits with code 1 if a committed page is out of date
@@ -25,6 +25,7 @@ from selex.settings import as_toml, metavar
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
 PAPER_RESULTS = RESULTS / "paper"
+CHAOS = RESULTS / "reliability" / "chaos.json"
 FIGURES = DOCS / "images" / "paper"
 STAMP = "<!-- Written by docs/generate.py: change the code or the results, then run it again. -->"
 
@@ -103,6 +104,38 @@ has none of it.
 **Without training** much of that can be had: the closer look and an ending that is chosen by hidden labels (*sizes
 auto*) bring EfficientNet-Lite1 on All to what it has after training, which ends as in the paper; training is better on
 Known, the soft ending on Novel. What was tried besides, and what it suggests, is in the [log](log.md)."""
+
+RELIABILITY_TEXT = """# Reliability
+
+**What is promised.**
+
+- *Your photos are only read.* Nothing that selex did not make is changed, moved or removed: an `--out`, `--store` or
+  `--runs` is a new folder, an empty one, or one that selex made. Links are not followed when something is written.
+- *A result is all there, or it is the one before.* A command that is killed, a disk that is full or fails, a power cut:
+  the same command, given again, ends with the same files, and nothing is left behind.
+- *A decision that the review page has acknowledged is on the disk.* No crash takes it back.
+- *Damage is noticed.* A result file that is not what was written is named; a cache is made anew. Only the log,
+  `metrics.jsonl`, is read as far as it can be.
+- *A mistake is one line* that starts with `error:`, and exit code 2: no traceback, nothing half-written.
+- *A weight file is never run*, and the review page neither falls over nor grows, whatever it is sent.
+
+**How it is tested.** `make chaos` breaks things on purpose and counts. The commands run as they are, on a small world
+of digits, under a library that sees every operation of theirs that changes a file:
+
+- *killed at a write*: at each such operation the process is killed, a write half done; the command is given again, and
+  every file must then be what an undisturbed command leaves. *At a random moment*: the same, by the clock.
+- *disk*: that operation fails with EIO, or from there on the disk is full (ENOSPC) or read-only (EROFS).
+- *power cut*: the operations are replayed up to one of them, and whatever was not synchronised by then is lost.
+- *damage*: every file truncated, emptied, deleted, scrambled, swapped with another run's, or with one bit flipped.
+- *other people's files*: for every command and every option that is a path, a folder full of strangers' files, with
+  names like ours and links; contents, times and links are compared.
+- *images, tables, options, weights*: malformed ones by the hundred, made at random from a seed and by Hypothesis.
+- *web*: requests made of the OpenAPI description by schemathesis, smuggled bodies, clients that dawdle, a crowd.
+- *two at once*, *place*, *soak*: the same command twice, odd locales, homes and streams, long trainings and sessions.
+
+A try is *lost* if any of the above does not hold. A seeded sample of each case is part of `make test`."""
+
+NO_CHAOS_TEXT = """No figures are stored yet: `make chaos` makes them."""
 
 NO_RESULTS_TEXT = """No result is stored yet. Run the benchmark, put its files into `benchmarks/results/paper/`, draw
 the figures and rewrite this page:
@@ -196,6 +229,17 @@ def benchmarks_page() -> str:
     files = sorted(RESULTS.glob("*.json"))
     parts = [_benchmark(path.stem, json.loads(path.read_text())) for path in files] or ["No result is stored yet."]
     return "\n\n".join([STAMP, BENCHMARKS_TEXT, *parts]) + "\n"
+
+
+def reliability_page() -> str:
+    """What is promised, how it is tested, and what the last run of `make chaos` found."""
+    if not CHAOS.exists():
+        return "\n\n".join([STAMP, RELIABILITY_TEXT, NO_CHAOS_TEXT]) + "\n"
+    record = json.loads(CHAOS.read_text())
+    about = {key: value for key, value in record.items() if key not in ("results", "command")}
+    machine = ", ".join(f"{key}: {_cell(value)}" for key, value in about.items())
+    parts = ["## The latest figures", machine, f"```bash\n{record['command']}\n```", _table(record["results"])]
+    return "\n\n".join([STAMP, RELIABILITY_TEXT, *parts]) + "\n"
 
 
 def results_page() -> str:
@@ -331,6 +375,7 @@ PAGES = {
     DOCS / "reference" / "settings.md": settings_page,
     DOCS / "benchmarks.md": benchmarks_page,
     DOCS / "results.md": results_page,
+    DOCS / "reliability.md": reliability_page,
     DOCS / "reference" / "api.md": api_page,
 }
 

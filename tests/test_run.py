@@ -290,3 +290,16 @@ def test_settings_that_cannot_be(setting, message):
 def test_a_config_comes_back_from_its_json():
     config = Config.of("photos", labels="labels.csv", categories=12, seed=4, balanced=False)
     assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+def test_a_folder_that_is_no_run_keeps_what_has_our_names(tmp_path):
+    for name in (".next/complete", ".work/embeddings.npy", "model/model.json", "clusters.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("config.json\nmine")
+    before = {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    for config in (None, "{}", "[]"):
+        if config:
+            (tmp_path / "config.json").write_text(config)
+        with pytest.raises(InputError):
+            Run.open(tmp_path)
+        assert all(path.read_text() == text for path, text in before.items())

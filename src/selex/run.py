@@ -95,7 +95,6 @@ class Run:
         run = cls(Path(folder))
         if not run.folder.is_dir():
             raise InputError(f"{folder}: no such run folder")
-        run._recover()
         record = run._read_json(_CONFIG)
         if not isinstance(record.get("format"), int):
             raise InputError(f"{folder}: is not a run folder: its config.json is something else's")
@@ -104,6 +103,7 @@ class Run:
             raise InputError(
                 f"{folder}: was written by {age} version of selex ({record.get('versions', {}).get('selex')})"
             )
+        run._recover()  # of a run only: whatever else has a folder of that name keeps it
         return run
 
     @cached_property

@@ -98,7 +98,7 @@ def own_dataset(path: Path, label_ratio: float = 0.5) -> Benchmark:
     header = lines[0][1]
     places = [column(path, header, [name]) for name in ("file", "class", "known")]
     files, names, flags = ([line[place] for _, line in lines[1:]] for place in places)
-    known = np.array([flag == "1" for flag in flags])
+    known = np.array([flag == "1" for flag in flags], dtype=bool)  # of no lines, too
     classes = sorted(set(names))
     mixed = sorted({name for name, flag in zip(names, known, strict=True) if flag} & set(_where(names, ~known)))
     if mixed:

@@ -1,0 +1,106 @@
+"""What a case is, how much of it is run, and the table that comes out of it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from chaos.lab import Lab
+
+Tries = Iterator[str]
+"""A case yields one text a try: empty where all is well, else what was lost."""
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to do: everything, or with `share` below 1 a seeded sample; in the short form a few of each case."""
+
+    short: bool = False
+    share: float = 1.0
+    seed: int = 0
+
+    def some(self, items: Sequence[Item], few: int = 2) -> list[Item]:
+        """All of them, or a sample in order."""
+        wanted = few if self.short else max(few, round(len(items) * self.share))
+        if wanted >= len(items):
+            return list(items)
+        chosen = sorted(random.Random(self.seed).sample(range(len(items)), wanted))
+        return [items[number] for number in chosen]
+
+    def count(self, many: int, few: int = 2) -> int:
+        """So many."""
+        return few if self.short else max(few, round(many * self.share))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the table."""
+
+    area: str
+    name: str
+    tries: Callable[[Lab, Plan], Tries]
+
+    def __str__(self) -> str:
+        return f"{self.area}: {self.name}"
+
+
+@dataclass
+class Row:
+    """What came of a case."""
+
+    case: str
+    tries: int = 0
+    lost: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def survived(self) -> int:
+        return self.tries - len(self.lost)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"case": self.case, "tries": self.tries, "survived": self.survived, "lost": len(self.lost)}
+
+
+CASES: list[Case] = []
+
+
+def case(area: str, *names: str) -> Callable[[Callable[..., Tries]], Callable[..., Tries]]:
+    """Add a case to the suite, or one for each of several names, which is then handed to the function."""
+
+    def add(tries: Callable[..., Tries]) -> Callable[..., Tries]:
+        if len(names) == 1:
+            CASES.append(Case(area, names[0], tries))
+        else:
+            for name in names:
+                CASES.append(Case(area, name, lambda lab, plan, name=name: tries(lab, plan, name)))
+        return tries
+
+    return add
+
+
+def run(case: Case, lab: Lab, plan: Plan) -> Row:
+    """Do all tries of a case. What the suite itself does not survive is lost, too."""
+    row, start = Row(str(case)), time.monotonic()
+    try:
+        for lost in case.tries(lab, plan):
+            row.tries += 1
+            row.lost += [lost] if lost else []
+    except Exception as error:
+        row.tries += 1
+        row.lost.append(f"the case itself failed: {type(error).__name__}: {error}")
+    row.seconds = round(time.monotonic() - start, 1)
+    return row
+
+
+def table(rows: Sequence[Row]) -> str:
+    """For a terminal."""
+    width = max(len(row.case) for row in rows)
+    lines = [f"{'case':<{width}}  tries  survived  lost"]
+    lines += [f"{row.case:<{width}}  {row.tries:>5}  {row.survived:>8}  {len(row.lost):>4}" for row in rows]
+    total = Row("together", sum(row.tries for row in rows), [each for row in rows for each in row.lost])
+    return "\n".join([*lines, f"{total.case:<{width}}  {total.tries:>5}  {total.survived:>8}  {len(total.lost):>4}"])
