@@ -63,7 +63,7 @@ def test_progress_counts_every_epoch_of_both_rounds():
 def test_positives_are_pairs_that_most_runs_put_together():
     runs = torch.tensor([[0, 0, 1, 2]] * 7 + [[0, 1, 1, 2]] * 3)
     expected = [[1.0, 0.7, 0.0, 0.0], [0.7, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
-    torch.testing.assert_close(positives(runs), torch.tensor(expected))
+    torch.testing.assert_close(positives(runs, runs), torch.tensor(expected))
 
 
 def test_weighted_contrastive_is_its_formula_in_plain_loops():

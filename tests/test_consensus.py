@@ -37,7 +37,7 @@ def test_pairs_that_runs_agree_on_are_right_more_often_than_those_of_one_run():
 def test_shares_are_what_counting_gives_and_labelled_rows_are_exact():
     x, _truth, labels = overlapping()
     runs = agreement_runs(x, labels, 16, 5, rng=0)
-    share = agreement(torch.from_numpy(runs)[:, :30]).numpy()
+    share = agreement(*2 * (torch.from_numpy(runs)[:, :30],)).numpy()
     for i in range(30):
         for j in range(30):
             assert share[i, j] == pytest.approx(np.mean(runs[:, i] == runs[:, j]))

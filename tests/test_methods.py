@@ -19,7 +19,7 @@ from training_for_tests import TRAINED, batch, digit_data, loop, prepared, small
 
 SELEX_WAYS = [{}, {"targets": "radii"}, {"published": True}, {"form": "binary"}, {"kind": "cosine"}, {"hssk": False}]
 SELEX_WAYS += [{"prototypes": 0.35}, {"prototypes": 0.35, "published": True}, {"slips": "order+crops"}]
-SELEX_WAYS += [{"zoom": 0.6, "jitter": 0.4}]
+SELEX_WAYS += [{"zoom": 0.6, "jitter": 0.4}, {"agreement": 0.5}]
 WAYS = [*((name, {}) for name in TRAINED), *(("selex", way) for way in SELEX_WAYS[1:])]
 
 
@@ -334,13 +334,32 @@ def test_prototypes_as_plain_loops(data):
     torch.testing.assert_close(method.centers.norm(dim=1), torch.ones(5))
 
 
+def test_agreement_as_plain_loops(data):
+    method = prepared("selex", data, agreement=0.5, expertise=0.0)
+    given = batch(data, method)
+    encoded = method.encode(given.states)
+    views = normalize(method.as_clustered(encoded[1]).detach().double(), dim=1)
+    runs, bank, keys = method.runs.numpy(), method.bank.tolist(), method.keys.double()
+    expected = 0.0
+    for view, row in zip(views, given.rows.repeat(2).tolist(), strict=True):
+        logits = [float(view @ key) / 0.1 for key in keys]
+        largest = max(logits)
+        log_sum = largest + np.log(sum(np.exp(logit - largest) for logit in logits))
+        shares = [float((runs[:, row] == runs[:, other]).mean()) for other in bank]
+        weights = [share if share >= 0.7 - 1e-9 else 0.0 for share in shares]
+        expected -= sum(w * (logit - log_sum) for w, logit in zip(weights, logits, strict=True)) / sum(weights)
+    losses = method.losses(encoded, given)
+    assert float(losses["agreement"]) == pytest.approx(expected / len(views), rel=1e-4)
+    assert float(losses["loss"].detach()) == pytest.approx(0.5 * expected / len(views), rel=1e-4)
+
+
 def test_features_are_whitened_out_for_all_that_cluster_them(data, features):
     labels = torch.as_tensor(data.labels)
     for name in METHODS:
         method = small(name, task=Task(5, 3, whiten=0.5))
-        rows = method.whitened(features, labels)
+        rows = method.mapped(features, labels, None)
         assert torch.equal(rows, features) == (name == "simgcd")  # its classifier knows features as they are
-        assert torch.equal(small(name).whitened(features, labels), features)
+        assert torch.equal(small(name).mapped(features, labels, None), features)
 
 
 def test_published_is_all_rows_at_once():

@@ -16,7 +16,7 @@ from datasets_for_tests import MINIATURES
 from selex.bench.datasets.catalog import Dataset, Part, load_dataset
 from selex.bench.datasets.check import check, file_list_hash
 from selex.bench.datasets.facts import agrees, facts
-from selex.bench.datasets.splits import draw_labelled, load_benchmark, long_tail, missing, split
+from selex.bench.datasets.splits import FOLDS, draw_labelled, hide_labels, load_benchmark, long_tail, missing, split
 from selex.cli.data import app
 from selex.errors import InputError
 
@@ -334,3 +334,19 @@ def test_a_label_ratio_changes_the_labels_and_nothing_else(whole):
     assert half.truth.tolist() == most.truth.tolist()
     assert most.table.labelled.tolist() == most.known.tolist()
     assert half.table.labelled.sum() == int(0.5 * half.known.sum())
+
+
+@pytest.mark.parametrize("fold", range(FOLDS))
+def test_hidden_labels_are_whole_classes_and_a_third_of_the_others(classes_of_forty, fold):
+    before, after = classes_of_forty.train, hide_labels(classes_of_forty.train, fold)
+    labels = np.asarray(before.table.labels)
+    gone = before.table.labelled & ~after.table.labelled
+    assert np.array_equal(after.scored, gone)
+    assert np.array_equal(before.scored, ~before.table.labelled)
+    for number, name in enumerate(before.table.categories):
+        rows, whole = labels == number, number % FOLDS == fold
+        assert gone[rows].all() if whole else abs(gone[rows].mean() - 1 / 3) < 0.1
+        assert (name in after.table.categories) == (not whole)
+        assert (after.known[rows & gone] == (not whole)).all()
+    assert after.n_known == len(after.table.categories) == after.table.n_known
+    assert np.array_equal(after.truth, before.truth)

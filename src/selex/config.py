@@ -182,6 +182,14 @@ class TrainConfig(Group):
     prototypes: float = setting(
         0.35, "Weight of a loss that draws features to their cluster's centre.", "0 is the paper's method.", least=0
     )
+    agreement: float = setting(
+        0.0,
+        "Weight of a loss that draws views to images that clusterings agree on.",
+        "Features are adapted for it each time that pseudo-labels are made, see `cluster.adapt`. 0 is the paper's "
+        "method.",
+        least=0,
+    )
+    expertise: float = setting(1.0, "Weight of the two self-expertise losses.", least=0)
     published: bool = setting(False, "Follow the published code where it leaves the paper, to compare.")
     slips: str = setting(
         "", "The same for some of its differences alone.", f"Some of `{'`, `'.join(SLIPS)}`, such as `order+crops`."

@@ -7,6 +7,7 @@ the new one, never a mixture.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -351,10 +352,21 @@ def _record(config: Config, root: str) -> dict[str, Any]:
     return {"format": FORMAT, "config": config.to_json(), "root": root, "versions": versions()}
 
 
+_ROOMS = ("cluster", "losses", "data", "models", "features", "training")
+
+
 def versions() -> dict[str, str]:
-    """Versions of this package, of what its results depend on, and of Python."""
+    """Versions of this package and its code, of what its results depend on, and of Python."""
     found = {library: found for library in _LIBRARIES if (found := _version(library))}
-    return {"selex": __version__, **found, "python": platform.python_version()}
+    return {"selex": __version__, "code": code_digest(), **found, "python": platform.python_version()}
+
+
+@cache
+def code_digest() -> str:
+    """Changes with whatever may change a result: the code from images to categories, not that of pages and commands."""
+    package = Path(__file__).parent
+    files = [package / "config.py", *(file for room in _ROOMS for file in sorted((package / room).rglob("*.py")))]
+    return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()[:12]
 
 
 def _version(library: str) -> str | None:

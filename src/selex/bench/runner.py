@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from selex.bench.datasets.splits import Benchmark, Split, draw_labelled, load_benchmark, long_tail
+from selex.bench.datasets.splits import Benchmark, Split, draw_labelled, hide_labels, load_benchmark, long_tail
 from selex.bench.results import VERSIONS, Result
 from selex.bench.suites import Row
 from selex.cluster.kmeans import bssk
@@ -89,6 +89,8 @@ def read_split(job: Job) -> tuple[Benchmark, Benchmark | None]:
         train, test = both.train, both.test
     if job.row.long_tail:
         train = long_tail(train, job.row.long_tail, np.random.default_rng(0))
+    if job.row.fold is not None:
+        return hide_labels(train, job.row.fold), None
     return train, test
 
 
@@ -209,13 +211,16 @@ def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, t
     estimate, draft = tree["estimate"], _draft(job, seed, config)
     return replace(
         draft,
-        config={**draft.config, "refined": steps["cluster"]["refine"]},  # what `auto` came to
+        config={
+            **draft.config,
+            "selected": {name: steps["cluster"][name] for name in ("adapt", "refine")},
+        },  # what `auto` came to
         n_categories=len(tree["names"]),
         estimated=estimate and {key: estimate[key] for key in ("n_clusters", "low", "high")},
         seconds={key: round(value, 4) for key, value in seconds.items()},
         memory_gb=_memory(job.device),
         parameters=steps["train"]["parameters"] if epochs else 0,
-        transductive=_scores(train, clusters, ~np.asarray(train.table.labelled)),
+        transductive=_scores(train, clusters, train.scored),
         curve=[{key: entry.get(key, math.nan) for key in _CURVE} for entry in epochs],
         command=command,
     )
@@ -230,10 +235,10 @@ def _scores(part: Benchmark, clusters: Any, scored: Any) -> dict[str, Scores]:
 
 
 def _scorer(part: Benchmark) -> Callable[[Any], dict[str, float]]:
-    free = ~np.asarray(part.table.labelled)
+    scored = part.scored
 
     def score(clusters: Any) -> dict[str, float]:
-        return split_accuracy(part.truth[free], clusters[free], part.known[free])._asdict()
+        return split_accuracy(part.truth[scored], clusters[scored], part.known[scored])._asdict()
 
     return score
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from selex.bench.datasets.splits import FOLDS
 from selex.config import SLIPS
 from selex.errors import InputError, unknown
 
@@ -33,6 +34,7 @@ class Row:
         paper: key into the paper's numbers (see `paper.scores_of`), None where it has none.
         method: the method, where the suite is about it; None takes the one asked for.
         value: where on the axis of a figure the row stands.
+        fold: hide this fold of the labels and score what is hidden alone; None scores the unlabelled images.
     """
 
     label: str
@@ -43,6 +45,7 @@ class Row:
     paper: str | None = None
     method: str | None = None
     value: float | None = None
+    fold: int | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,11 @@ _SUITES = (
         ("herbarium19", "cub"),
     ),
     Suite("published", "Differences of the published code, one by one", _published()),
+    Suite(
+        "holdout",
+        "Settings compared by labels that were hidden",
+        tuple(Row(f"fold={fold}", fold=fold) for fold in range(FOLDS)),
+    ),
     Suite(
         "time",
         "Time, computation and parameters",

@@ -9,7 +9,7 @@ from itertools import chain
 
 from selex.bench import paper
 from selex.bench.datasets.facts import facts
-from selex.bench.groups import Part, Seeds, Setting, Version, average, by_row, by_setting, spread
+from selex.bench.groups import Part, Seeds, Setting, Version, average, by_row, by_setting, setting_of, spread
 from selex.bench.render import Column, Table
 from selex.bench.results import Result
 from selex.bench.suites import SUITES, Row, Suite, suite
@@ -44,6 +44,8 @@ def make_tables(results: Sequence[Result], name: str = "main", show: Show | None
         raise InputError(f"no result of suite {name!r} holds accuracies on test images")
     if name == "main":
         return [_main(chosen, show)]
+    if name == "holdout":
+        return [_holdout([run for run in chosen if run.dataset == dataset], show) for dataset in _datasets(chosen)]
     if name == "time":
         return [_time([run for run in chosen if run.dataset == dataset]) for dataset in _datasets(chosen)]
     return [_ablation(suite(name), *key, rows, show) for key, rows in by_row(chosen).items()]
@@ -151,6 +153,22 @@ def _paper_count(row: Row, method: str, dataset: str) -> str:
     if row.categories == "true":
         return str(facts(dataset).classes) if found and dataset in found.scores else "-"
     return str(found.more.get("counts", {}).get(dataset, "-")) if found else "-"
+
+
+def _holdout(results: list[Result], show: Show) -> Table:
+    """Settings by the accuracy on hidden labels, best first: the first is the one to choose."""
+    grouped: dict[Setting, list[Scores]] = {}
+    for result in results:
+        grouped.setdefault(setting_of(result), []).append(result.transductive[show.version])
+    means = {key: Scores(*map(average, zip(*scores, strict=True))) for key, scores in grouped.items()}
+    best_first = sorted(means, key=lambda key: -means[key].all)
+    rows = [
+        [method_name(key), *(f"{100 * value:.1f}" for value in means[key]), str(len(grouped[key]))]
+        for key in best_first
+    ]
+    columns = [Column(name) for name in ("Method", "All", "Known", "Novel", "Runs")]
+    title = f"{suite('holdout').title}, {dataset_name(results[0].dataset)}"
+    return Table(title, columns, rows, ["Scored on images whose label was hidden; no other truth was looked at."])
 
 
 def _time(results: list[Result]) -> Table:

@@ -86,7 +86,7 @@ def _train(rows: Tensor, runs: Tensor, rng: np.random.Generator, progress: Calla
             drawn = torch.randperm(n, generator=draws)[:batch].to(rows.device)
             kept = (torch.rand(2 * batch, d, generator=draws) >= DROPOUT).to(rows.device)
             views = normalize((rows[drawn].repeat(2, 1) * kept) @ matrix, dim=1)
-            loss = weighted_contrastive(views, positives(runs[:, drawn]).repeat(2, 2), TEMPERATURE)
+            loss = weighted_contrastive(views, positives(*2 * (runs[:, drawn],)).repeat(2, 2), TEMPERATURE)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -114,13 +114,16 @@ def weighted_contrastive(embeddings: Tensor, weights: Tensor, temperature: float
     if weights.shape != (len(embeddings), len(embeddings)):
         raise InputError(f"weights must be {len(embeddings)} × {len(embeddings)}, not of shape {tuple(weights.shape)}")
     own = torch.eye(len(embeddings), dtype=torch.bool, device=embeddings.device)
-    cosines = embeddings @ embeddings.T / temperature
-    log_shares = cosines.masked_fill(own, torch.finfo(cosines.dtype).min).log_softmax(1)
-    wanted = weights.masked_fill(own, 0)
-    return -((wanted * log_shares).sum(1) / wanted.sum(1).clamp(min=1e-12)).mean()
+    logits = embeddings @ embeddings.T / temperature
+    return attraction(logits.masked_fill(own, torch.finfo(logits.dtype).min), weights.masked_fill(own, 0))
 
 
-def positives(runs: Tensor) -> Tensor:
-    """How far each two rows, `(r, b)` clusters in r runs, are a positive pair: their agreement where it is enough."""
-    share = agreement(runs)
+def attraction(logits: Tensor, weights: Tensor) -> Tensor:
+    """Mean over rows of the cross-entropy of their softmax over `b × m` logits against their share of the weights."""
+    return -((weights * logits.log_softmax(1)).sum(1) / weights.sum(1).clamp(min=1e-12)).mean()
+
+
+def positives(ours: Tensor, theirs: Tensor) -> Tensor:
+    """How far rows `(r, b)` and `(r, m)` are positive pairs, `(b, m)`: the share of runs that agree, if enough do."""
+    share = agreement(ours, theirs)
     return share.where(share >= AGREED, 0)

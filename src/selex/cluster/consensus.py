@@ -60,12 +60,12 @@ def agreement_runs(
     return runs if isinstance(data, Tensor) else runs.numpy()
 
 
-def agreement(runs: Tensor) -> Tensor:
-    """The share of runs, `(r, b)`, in which two rows are together: `(b, b)`, 1 on the diagonal."""
-    together = torch.zeros(runs.shape[1], runs.shape[1], device=runs.device)
-    for one in runs:
-        together += one[:, None] == one
-    return together / len(runs)
+def agreement(ours: Tensor, theirs: Tensor) -> Tensor:
+    """The share of runs in which rows `(r, b)` are together with rows `(r, m)`: `(b, m)`."""
+    together = torch.zeros(ours.shape[1], theirs.shape[1], device=ours.device)
+    for mine, other in zip(ours, theirs, strict=True):
+        together += mine[:, None] == other
+    return together / len(ours)
 
 
 def _part(rows: Rows, subspace: float, rng: np.random.Generator) -> Rows:

@@ -141,12 +141,12 @@ class Loop:
     def cluster(self, epoch: int) -> Entry:
         """The method's own preparation of an epoch, and what can be seen of the clusters it made."""
         made: list[Tensor] = []
+        rng = np.random.default_rng([self.seed, _CLUSTERS, epoch])
 
         def features() -> Tensor:
-            made.append(self.method.whitened(self.features(epoch), self.batches.labels))
+            made.append(self.method.mapped(self.features(epoch), self.batches.labels, rng))
             return made[0]
 
-        rng = np.random.default_rng([self.seed, _CLUSTERS, epoch])
         level = self.method.prepare(epoch, features, self.batches.labels, rng)
         if level is None:
             return {}

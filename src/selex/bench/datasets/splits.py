@@ -16,6 +16,9 @@ from selex.errors import InputError
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
+FOLDS = 4
+"""Ways to hide labels."""
+
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
@@ -27,6 +30,7 @@ class Benchmark:
         known: which rows are of a known class.
         classes: names of all classes.
         n_known: how many of them are known.
+        hidden: which rows had a label that was hidden, to be scored alone; None where none was.
     """
 
     table: ImageTable
@@ -34,6 +38,12 @@ class Benchmark:
     known: Mask
     classes: list[str]
     n_known: int
+    hidden: Mask | None = None
+
+    @property
+    def scored(self) -> Mask:
+        """The rows that count: unlabelled ones, or those whose label was hidden."""
+        return ~np.asarray(self.table.labelled) if self.hidden is None else self.hidden
 
 
 class Split(NamedTuple):
@@ -79,6 +89,29 @@ def draw_labelled(known: Mask, label_ratio: float = 0.5) -> Mask:
     labelled = np.zeros(len(known), dtype=np.bool_)
     labelled[rows[chosen]] = True
     return labelled
+
+
+def hide_labels(benchmark: Benchmark, fold: int) -> Benchmark:
+    """The same part with some labels hidden: all of every fourth known class, a third of each of the others.
+
+    What is hidden is scored alone, so that settings can be compared without looking at any label that is not given.
+    The classes hidden as a whole have to be discovered: they count as novel.
+    """
+    labels = np.asarray(benchmark.table.labels)
+    place = np.zeros(len(labels), dtype=np.int64)  # of a row among the labelled ones of its class
+    for number in range(benchmark.table.n_known):
+        rows = np.flatnonzero(labels == number)
+        place[rows] = np.arange(len(rows))
+    whole = labels % FOLDS == fold
+    hidden = (labels >= 0) & (whole | (place % 3 == fold % 3))
+    table = benchmark.table
+    names = [
+        table.categories[label] if label >= 0 and not gone else "" for label, gone in zip(labels, hidden, strict=True)
+    ]
+    left = ImageTable(table.files, *encode(names), table.root, table.sources)
+    return replace(
+        benchmark, table=left, known=benchmark.known & ~(hidden & whole), n_known=left.n_known, hidden=hidden
+    )
 
 
 def long_tail(benchmark: Benchmark, imbalance: float, rng: np.random.Generator) -> Benchmark:

@@ -113,9 +113,13 @@ class Method(nn.Module):
         out, hidden, bottleneck = (1024, 512, 128) if dim < TINY else (65_536, HIDDEN, BOTTLENECK)
         return ProjectionHead(dim, self.settings.head_dim or out, hidden, bottleneck)
 
-    def whitened(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Features as they are clustered."""
+    def mapped(self, features: Tensor, labels: Tensor, rng: Any) -> Tensor:
+        """Features as they are clustered: whitened."""
         whitener = fit_whitener(features, labels, self.task.whiten) if self.clusters else None
+        return self.through(whitener, features)
+
+    def through(self, whitener: Whitener | None, features: Tensor) -> Tensor:
+        """Features through the map that is used until the next one."""
         self.whitening_mean, self.whitening_matrix = (whitener.mean, whitener.matrix) if whitener else (None, None)
         return whitener(features) if whitener else features
 

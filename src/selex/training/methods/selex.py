@@ -10,8 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
+from selex.cluster.adapt import TEMPERATURE, adapt, attraction, positives
+from selex.cluster.consensus import agreement_runs
 from selex.cluster.hierarchy import hssk
 from selex.cluster.variant import Variant, published
+from selex.cluster.whiten import fit_whitener
 from selex.config import TrainConfig
 from selex.losses import (
     TargetVariant,
@@ -27,6 +30,8 @@ from selex.training.methods.base import Batch, Losses, Method, Task, no_levels, 
 from selex.types import Hierarchy, Level
 
 PROTOTYPE_TEMPERATURE = 0.1
+BANK = 16_384
+"""Images that views are compared with at most: a batch alone holds few pairs of one category."""
 PUBLISHED_TARGETS = TargetVariant(features="raw", sums="columns")
 
 
@@ -38,15 +43,36 @@ class SelEx(Method):
     level_labels: Tensor
     radii: Tensor
     centers: Tensor
+    runs: Tensor
+    """Cluster of each image in each of many runs, `(r, N)`."""
+    bank: Tensor
+    """Images that views are compared with, `(m,)`."""
+    keys: Tensor
+    """Their features, as they are clustered, `(m, d)`."""
 
     def __init__(self, backbone: Backbone, task: Task, settings: TrainConfig) -> None:
         super().__init__(backbone, task, settings)
-        for name in ("level_labels", "radii", "centers"):  # they stay for `interval` epochs
+        for name in ("level_labels", "radii", "centers", "runs", "bank", "keys"):  # they stay for `interval` epochs
             self.register_buffer(name, None)
         self.variant = variant_for(settings.differences)
         self.target_variant = PUBLISHED_TARGETS if "targets" in settings.differences else TargetVariant()
         self.augmented = self.variant.crops == "augmented"
         self.by_radii = settings.targets == "radii" or "targets" in settings.differences
+
+    def mapped(self, features: Tensor, labels: Tensor, rng: Any) -> Tensor:
+        """Features as they are clustered: whitened, and adapted where clusterings are to agree."""
+        if not self.settings.agreement:
+            return super().mapped(features, labels, rng)
+        task = self.task
+        known = labels if task.n_known else None
+        whitener = fit_whitener(features, labels, task.whiten)
+        rows = self.through(
+            adapt(features, known, task.n_categories, whitener, balanced=task.balanced, rng=rng), features
+        )
+        self.runs = agreement_runs(rows, known, task.n_categories, balanced=task.balanced, rng=rng)
+        self.bank = torch.from_numpy(rng.permutation(len(rows))[:BANK]).to(rows.device)
+        self.keys = rows[self.bank]
+        return rows
 
     def prepare(self, epoch: int, features: Callable[[], Tensor], labels: Tensor, rng: Any) -> Level | None:
         """Pseudo-labels of all levels, every `interval` epochs."""
@@ -80,10 +106,10 @@ class SelEx(Method):
         return [self.head.directions]
 
     def encode(self, states: Tensor) -> tuple[Tensor, ...]:
-        """What the head's last map is given, and features where radii or prototypes are compared with them."""
+        """What the head's last map is given, and features where something is compared with them."""
         features = self.features(states)
         inner = self.head.inner(features)
-        if self.settings.prototypes:
+        if self.settings.prototypes or self.settings.agreement:
             return inner, features
         return (inner, features.detach()) if self.by_radii else (inner,)
 
@@ -98,12 +124,22 @@ class SelEx(Method):
         use, sse = self_expertise(
             inner, targets, batch.labels.repeat(2), pseudo.repeat(1, 2), temperatures, self.kind, settings.form
         )
-        loss = (1 - settings.sup_weight) * use + settings.sup_weight * sse
+        loss = settings.expertise * ((1 - settings.sup_weight) * use + settings.sup_weight * sse)
         parts = {"use": use.detach(), "sse": sse.detach()}
         if settings.prototypes:
             near = self.nearness(encoded[1], levels[0].repeat(2))
             loss, parts["prototypes"] = loss + settings.prototypes * near, near.detach()
+        if settings.agreement:
+            agreed = self.agreed(encoded[1], batch.rows)
+            loss, parts["agreement"] = loss + settings.agreement * agreed, agreed.detach()
         return {"loss": loss, **parts}
+
+    def agreed(self, features: Tensor, rows: Tensor) -> Tensor:
+        """How far views are from the images of the bank that clusterings put theirs with."""
+        weights = positives(self.runs[:, rows], self.runs[:, self.bank])
+        with torch.autocast(features.device.type, enabled=False):
+            logits = self.as_clustered(features) @ self.keys.T / TEMPERATURE
+        return attraction(logits, weights.repeat(2, 1))
 
     def nearness(self, features: Tensor, clusters: Tensor) -> Tensor:
         """Cross-entropy of each row's cluster under its cosines with all prototypes, where features are clustered."""
