@@ -3,7 +3,10 @@ PYTHON ?= python3
 BIN = .venv/bin
 READY = .venv/ready
 
-.PHONY: demo test chaos browser lint docs bench clean
+# The oldest and the newest Python that we name.
+PYTHONS = 3.10 3.14
+
+.PHONY: demo test test-all chaos browser lint docs bench clean
 
 demo: $(READY)
 	$(BIN)/selex demo --out demo
@@ -14,6 +17,15 @@ test: $(READY) browser
 # Breaks things on purpose, for an hour or so; CHAOS="--share 0.2" does a fifth of it, CHAOS=--short what `make test` does.
 chaos: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m chaos --out benchmarks/results/reliability/chaos.json $(CHAOS)
+
+# Each Python that uv, pyenv or the path has, in an environment of its own; the others are named.
+test-all: browser
+	@failed=; for version in $(PYTHONS); do \
+	  python=$$(uv python find --no-project $$version 2>/dev/null || ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python 2>/dev/null | tail -1); \
+	  python=$${python:-$$(command -v python$$version)}; \
+	  [ -n "$$python" ] || { echo "note: no Python $$version here: not tested with it" >&2; continue; }; \
+	  $(MAKE) --no-print-directory test BIN=.venv-$$version/bin READY=.venv-$$version/ready PYTHON=$$python || failed="$$failed $$version"; \
+	done; [ -z "$$failed" ] || { echo "error: tests fail with Python$$failed" >&2; exit 1; }
 
 # Chromium, for the tests of pages: installed where that is possible; where it is not, they are skipped.
 browser:
@@ -39,10 +51,10 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c "import ensurepip, venv" 2>/dev/null || \
 	  { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y python3-venv; } || \
 	  { echo "error: $(PYTHON) lacks venv: install it (Debian: apt-get install python3-venv), then make again" >&2; exit 2; }
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(@D)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
 	@touch $(READY)
 
 clean:
-	rm -rf .venv site build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* site build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -37,7 +37,7 @@ def _shorter(path: str) -> int:
     """The shorter side of an image as it is on disk."""
     try:
         with Image.open(path, formats=FORMATS) as image:
-            return min(image.size)
+            return int(min(image.size))
     except Exception as error:  # as in `decode`: damaged files raise nearly anything
         raise explain(error) from error
 

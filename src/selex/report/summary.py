@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 from selex import __version__
@@ -89,7 +89,8 @@ def _about(config: Config, facts: Facts) -> dict[str, str]:
     cluster, features = config.cluster, config.features
     asked = "estimated" if cluster.categories is None else str(cluster.categories)
     times = [entry["time"] for entry in facts.metrics if isinstance(entry.get("time"), (int, float))]
-    finished = {"Finished": datetime.fromtimestamp(times[-1], UTC).strftime("%Y-%m-%d %H:%M UTC")} if times else {}
+    ended = [datetime.fromtimestamp(time, timezone.utc) for time in times[-1:]]
+    finished = {"Finished": time.strftime("%Y-%m-%d %H:%M UTC") for time in ended}
     return {
         "Photos": _name(config.data.photos) or "a list of images",
         "Categories": f"{asked}; levels of {levels}",

@@ -144,7 +144,7 @@ class State:
 
     def _surer_half(self, rows: Array) -> Array:
         """Marks of rows after a decision about their category as a whole: the surer half of the free ones is held."""
-        mark = self.mark[rows].copy()
+        mark: Array = self.mark[rows].copy()
         free = np.flatnonzero(mark == FREE)
         if len(free):
             sure = self.results.confidence[rows[free]]

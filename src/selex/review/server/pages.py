@@ -27,7 +27,7 @@ STATIC |= {"keys.js": "text/javascript", "select.js": "text/javascript", "icon.s
 
 def add_pages(app: FastAPI, views: Views) -> None:
     """The routes of the pages and of what they load."""
-    static = {name: files("selex.review.server").joinpath("static", name).read_bytes() for name in STATIC}
+    static = {name: (files("selex.review.server") / "static" / name).read_bytes() for name in STATIC}
     # the digest is in the address, so that browsers may keep what they have loaded, and never one that is out of date
     digest = hashlib.sha256(b"".join(static.values())).hexdigest()[:12]
     render = _Templates(views, f"/static/{digest}")
