@@ -89,8 +89,8 @@ def _about(config: Config, facts: Facts) -> dict[str, str]:
     cluster, features = config.cluster, config.features
     asked = "estimated" if cluster.categories is None else str(cluster.categories)
     times = [entry["time"] for entry in facts.metrics if isinstance(entry.get("time"), (int, float))]
-    ended = [datetime.fromtimestamp(time, timezone.utc) for time in times[-1:]]
-    finished = {"Finished": time.strftime("%Y-%m-%d %H:%M UTC") for time in ended}
+    ended = datetime.fromtimestamp(times[-1], timezone.utc) if times else None
+    finished = {"Finished": ended.strftime("%Y-%m-%d %H:%M UTC")} if ended else {}
     return {
         "Photos": _name(config.data.photos) or "a list of images",
         "Categories": f"{asked}; levels of {levels}",

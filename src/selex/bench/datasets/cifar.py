@@ -40,9 +40,9 @@ class _Array:
         _, shape, kind, by_column, raw = self.state
         if kind.code != "u1":
             raise ValueError(f"an array of {kind.code}")
-        values: Pixels = np.frombuffer(raw.encode("latin1"), dtype=np.uint8)
-        values = values.reshape(shape, order="F" if by_column else "C")
-        return values
+        values = np.frombuffer(raw.encode("latin1"), dtype=np.uint8)
+        shaped: Pixels = values.reshape(shape, order="F" if by_column else "C")
+        return shaped
 
 
 ALLOWED = {
