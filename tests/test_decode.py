@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import resize
 
+from image_memory import decoded, large_png, large_tiff, large_webp
 from selex.data.decode import Unreadable, decode
 
 ASTRONAUT = Image.fromarray(skimage.data.astronaut()).resize((150, 100))
@@ -278,3 +279,48 @@ def test_vanished_file_may_come_back(tmp_path):
         decode(str(tmp_path / "gone.jpg"), 32)
     assert caught.value.passing
     assert caught.value.reason == "No such file or directory"
+
+
+LARGE = {
+    "rgba.png": (lambda path: large_png(path, 10_000, 6, 8, 4), 255.0),
+    "grey-alpha.png": (lambda path: large_png(path, 10_000, 4, 8, 2), 255.0),
+    "sixteen.png": (lambda path: large_png(path, 10_000, 0, 16, 1), 0.0),
+    "palette.png": (lambda path: large_png(path, 10_000, 3, 8, 1), 255.0),
+    "float.tiff": (lambda path: large_tiff(path, 10_000), 0.0),
+    "a.webp": (lambda path: large_webp(path, 6_300), 0.0),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_one_image_takes_less_than_a_gigabyte(tmp_path, name):
+    make, shown = LARGE[name]
+    make(tmp_path / name)
+    mean, peak = decoded(tmp_path / name)
+    assert mean == shown
+    assert peak < 1000
+
+
+def test_a_webp_that_would_take_more_is_not_read(tmp_path):
+    large_webp(tmp_path / "a.webp", 10_000)
+    why, _ = decoded(tmp_path / "a.webp")
+    assert "too large: 10000 x 10000 pixels, an image may have 40000000" in why
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGBA", "CMYK", "I;16", "I", "F"])
+def test_in_bands_it_is_the_same_image(tmp_path, monkeypatch, mode):
+    image, _ = in_mode(mode)
+    image = image.resize((1501, 1003), Image.Resampling.NEAREST)
+    for size in (64, 200, 999):
+        whole = decode(image, size)
+        with monkeypatch.context() as change:
+            change.setattr("selex.data.decode.LARGE", 0)
+            change.setattr("selex.data.decode.BAND", 10_000)
+            assert off(decode(image, size), whole) < 0.02
+
+
+def test_in_bands_a_long_image_keeps_its_middle(monkeypatch):
+    image = CHELSEA.resize((4000, 300))
+    whole = decode(image, 20)
+    monkeypatch.setattr("selex.data.decode.LARGE", 0)
+    assert decode(image, 20).shape == whole.shape
+    assert off(decode(image, 20), whole) < 1

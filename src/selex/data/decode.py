@@ -16,6 +16,8 @@ Box = tuple[float, float, float, float]
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "DIB")
 MAX_SIDE = 65_535
 MAX_PIXELS = 120_000_000
+MAX_BY_FORMAT = {"WEBP": 40_000_000}
+"""Its decoder needs five times the memory of others."""
 MAX_ASPECT = 4
 ORIENTATION = 0x0112
 UPRIGHT = {
@@ -29,6 +31,10 @@ UPRIGHT = {
 }
 # Large images are decoded one at a time, so that memory does not grow with the number of threads.
 LARGE = 25_000_000
+BAND = 2_000_000
+"""Pixels of a large image that are converted at a time."""
+GAP = 3.0
+"""Much larger images shrink by whole numbers first, to so many times their size; a plain resize looks the same."""
 _large = threading.Lock()
 
 
@@ -93,12 +99,13 @@ def _check_sides(image: Image.Image) -> None:
 
 def _decode(image: Image.Image, size: int, extent: Box | None) -> Pixels:
     """Load, convert, resize and turn an opened image; `extent` is what a draft says the image fills."""
-    pixels = image.width * image.height
-    if pixels > MAX_PIXELS:
-        raise Unreadable(f"too large: {image.width} x {image.height} pixels, an image may have {MAX_PIXELS}")
+    pixels, most = image.width * image.height, MAX_BY_FORMAT.get(image.format or "", MAX_PIXELS)
+    if pixels > most:
+        raise Unreadable(f"too large: {image.width} x {image.height} pixels, an image may have {most}")
+    extent = extent or (0, 0, *image.size)
     with _large if pixels > LARGE else nullcontext():
         image.load()
-        small = _resize(_flatten(image), size, extent or (0, 0, *image.size))
+        small = _in_bands(image, size, extent) if pixels > LARGE else _resize(_flatten(image), size, extent)
     turn = UPRIGHT.get(_orientation(image))
     return np.asarray((small if turn is None else small.transpose(turn)).convert("RGB"))
 
@@ -120,34 +127,64 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
+def _in_bands(image: Image.Image, size: int, extent: Box) -> Image.Image:
+    """As `_resize` of the flattened image, of which there is never more than a band before it has shrunk."""
+    box, target = _fit(size, extent)
+    across = max(1, int((box[2] - box[0]) / target[0] / GAP))
+    down = max(1, int((box[3] - box[1]) / target[1] / GAP))
+    white, rows = _white(image), down * max(1, BAND // (image.width * down))
+    shape, small = (-(-image.width // across), -(-image.height // down)), None
+    for top in range(0, image.height, rows):
+        band = _flatten(image.crop((0, top, image.width, min(top + rows, image.height))), white).reduce((across, down))
+        small = small or Image.new(band.mode, shape)
+        small.paste(band, (0, top // down))
+    assert small is not None
+    return small.resize(
+        target, Image.Resampling.BICUBIC, (box[0] / across, box[1] / down, box[2] / across, box[3] / down)
+    )
+
+
 def _resize(image: Image.Image, size: int, extent: Box) -> Image.Image:
     """The middle of `extent`, at most 4:1, with its shorter side at `size`."""
+    box, target = _fit(size, extent)
+    return image.resize(target, Image.Resampling.BICUBIC, box, reducing_gap=GAP)
+
+
+def _fit(size: int, extent: Box) -> tuple[Box, tuple[int, int]]:
+    """What of `extent` is kept, and how large it becomes."""
     left, top, right, bottom = extent
     longest = MAX_ASPECT * min(right - left, bottom - top)
     spare_x, spare_y = max(0, right - left - longest) / 2, max(0, bottom - top - longest) / 2
     box = (left + spare_x, top + spare_y, right - spare_x, bottom - spare_y)
     width, height = box[2] - box[0], box[3] - box[1]
     shorter = min(width, height)
-    target = max(size, int(size * width / shorter)), max(size, int(size * height / shorter))  # never a hair less
-    # A gap of 3 shrinks much larger images by whole numbers first; the result cannot be told from a plain resize.
-    return image.resize(target, Image.Resampling.BICUBIC, box, reducing_gap=3.0)
+    return box, (max(size, int(size * width / shorter)), max(size, int(size * height / shorter)))  # never a hair less
 
 
-def _flatten(image: Image.Image) -> Image.Image:
-    """Any mode to RGB or L with 8 bits: transparency over white, deeper images scaled."""
-    if image.mode.startswith(("I", "F")):
-        return Image.fromarray(_eight_bits(np.asarray(image), image.mode))
+def _flatten(image: Image.Image, white: float | None = None) -> Image.Image:
+    """Any mode to RGB or L with 8 bits: transparency over white, deeper images scaled by what is `white`."""
+    if _is_deep(image):
+        white = _white(image) if white is None else white
+        return Image.fromarray((_finite(image) * (255 / white)).clip(0, 255).round().astype(np.uint8))
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
     return image if image.mode in ("RGB", "L") else image.convert("RGB")
 
 
-def _eight_bits(values: np.ndarray[Any, Any], mode: str) -> Pixels:
-    """Scale by what the values can reach: 65535 for 16 bits; floats by the first of 1, 255, 65535 that holds them."""
-    finite = np.nan_to_num(values.astype(np.float32), posinf=0, neginf=0)
-    top = float(finite.max())
-    ranges = (1, 255, 65535) if mode == "F" else (65535,)
-    white = next((limit for limit in ranges if top <= limit), top)
-    scaled: Pixels = (finite * (255 / white)).clip(0, 255).round().astype(np.uint8)
-    return scaled
+def _is_deep(image: Image.Image) -> bool:
+    return image.mode.startswith(("I", "F"))
+
+
+def _white(image: Image.Image) -> float:
+    """What values can reach: 65535 for 16 bits; for floats the first of 1, 255, 65535 that holds them."""
+    if not _is_deep(image):
+        return 255
+    rows = max(1, BAND // image.width)
+    bands = (image.crop((0, top, image.width, min(top + rows, image.height))) for top in range(0, image.height, rows))
+    top = max(float(_finite(band).max()) for band in bands)
+    return next((limit for limit in ((1, 255, 65535) if image.mode == "F" else (65535,)) if top <= limit), top)
+
+
+def _finite(image: Image.Image) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.nan_to_num(np.asarray(image).astype(np.float32), posinf=0, neginf=0)
