@@ -12,6 +12,7 @@ import torch
 from matplotlib.figure import Figure
 
 from commands import digit_photos, selex
+from results_for_tests import three_seeds
 from selex import Config, discover
 from selex.data.clusters import is_clusters_table, read_clusters, write_columns
 from selex.data.features import load_features, read_truth
@@ -328,6 +329,17 @@ def test_figures_and_tables_of_a_user_are_not_written_over(tmp_path):
         assert not is_plot(mine)
     (tmp_path / "clusters.csv").write_text("file,cluster,notes\na.png,1,mine\n")
     assert not is_clusters_table(tmp_path / "clusters.csv")
+
+
+def test_a_folder_of_a_users_figures_gets_no_more(other):
+    for each in three_seeds():
+        each.save(other.parent / "results")
+    before = state(other)
+    command = ("bench", "plot", "results", "--out")
+    refused("other: is not empty and not a selex folder of figures", *command, "other", cwd=other.parent)
+    assert state(other) == before
+    for _ in range(2):
+        assert selex(*command, "figures", cwd=other.parent).returncode == 0
 
 
 @pytest.mark.parametrize("broken", [OSError("reset"), HTTPException("closed"), None])

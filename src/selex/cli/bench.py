@@ -224,6 +224,7 @@ def plot(
     from selex.bench.plots import figures
     from selex.bench.results import read_results
     from selex.errors import InputError
+    from selex.folders import take_folder
     from selex.io import check_target
     from selex.report.plots import is_plot, save
 
@@ -233,9 +234,7 @@ def plot(
     paths = {out / f"{name}.{to.value}": figure for name, figure in drawn.items()}
     if not out.absolute().parent.is_dir():
         raise InputError(f"{out}: the folder {out.parent} does not exist; make it first")
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; give a folder")
-    out.mkdir(exist_ok=True)
+    take_folder(out, "folder of figures")
     for path in paths:
         check_target(path, [], is_plot)
     for path, figure in paths.items():
