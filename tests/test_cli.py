@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -356,7 +355,7 @@ def test_help_shows_an_example(command, tmp_path):
 
 
 def test_demo(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "TRAINING", replace(demo.TRAINING, epochs=2))
+    monkeypatch.setattr(demo, "TRAINING", {**demo.TRAINING, "epochs": 2})
     results = demo.run(tmp_path / "out")
     lines = capsys.readouterr().out.splitlines()
     assert {path.name for path in (tmp_path / "out").iterdir()} == {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from platformdirs import user_cache_dir
 
 from selex.errors import InputError
 from selex.io import TEMPORARY, is_plain_file, is_plain_folder, remove_leftovers, whole
@@ -18,13 +19,8 @@ MARK = ".selex"
 
 def cache_folder() -> Path:
     """Our folder in the platform's cache folder; `SELEX_CACHE` overrides it."""
-    if given := os.environ.get("SELEX_CACHE"):
-        return Path(given).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "selex"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "selex" / "Cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selex"
+    given = os.environ.get("SELEX_CACHE")
+    return Path(given).expanduser() if given else Path(user_cache_dir("selex", appauthor=False))
 
 
 def take_folder(path: Path, kind: str, is_ours: Callable[[Path], bool] = lambda path: False) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from selex.cli import settings
 from selex.cli.app import app
-from selex.cli.settings import BASICS, CLUSTERING, configured
+from selex.cli.settings import BASICS, CLUSTERING, FLAG, configured
 from selex.config import Config
 from selex.errors import InputError, Note
 from selex.progress import estimate_bar
@@ -41,6 +41,7 @@ Normalize = Annotated[
     bool,
     typer.Option(
         "--normalize",
+        metavar=FLAG,
         help="L2-normalise every row first, as the paper does with a backbone's features.",
         rich_help_panel=BASICS,
     ),
@@ -65,7 +66,9 @@ def cluster(
     unbalanced: settings.Unbalanced = False,
     published: Annotated[
         bool,
-        typer.Option("--published", help="Follow the published code, to compare.", rich_help_panel=CLUSTERING),
+        typer.Option(
+            "--published", metavar=FLAG, help="Follow the published code, to compare.", rich_help_panel=CLUSTERING
+        ),
     ] = False,
 ) -> None:
     """Cluster features into known and novel categories at every level of abstraction, and write a table.
