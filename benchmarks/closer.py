@@ -20,7 +20,7 @@ from selex.bench.runner import own_dataset
 from selex.cluster.whiten import fit_whitener
 from selex.data.crops import to_device
 from selex.data.store import ImageStore
-from selex.features.attention_crop import look_closer
+from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed
 from selex.predictor import load_backbone_for, store_folder
 
@@ -33,7 +33,7 @@ def looks(root: Path, backbone: str, crop: int | None, device: str) -> dict[str,
     table = own_dataset(root / "labels.csv").table
     folder = store_folder(table.root, config.data.size or 0)
     whole = ImageStore.build(table, folder, size=config.data.size or 0, strict=True)
-    close = look_closer(network, whole, folder, device=device, progress=True)
+    close = crop_to_attention(network, whole, folder, device=device, progress=True)
     place = torch.device(device)
     one, two = (embed(network, to_device(images, place), device=device, progress=True) for images in (whole, close))
     both = normalize(torch.from_numpy(np.asarray(one) + np.asarray(two)), dim=1).numpy()

@@ -1,4 +1,4 @@
-"""A second, closer look: where a network augment, boxes around that, images cut to them, and training on both."""
+"""Attention crops: where a network looks, boxes around that, images cut to them, and training on both."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +17,8 @@ from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.errors import InputError
 from selex.features import attention_crop
-from selex.features.attention_crop import LEAST, MARGIN, OUTSIDE, ResizedImages, boxes_around, look_closer
-from selex.features.saliency import gaze
+from selex.features.attention_crop import LEAST, MARGIN, OUTSIDE, ResizedImages, boxes_around, crop_to_attention
+from selex.features.saliency import saliency
 from selex.models import load_backbone
 from selex.models.backbones import Backbone
 from selex.models.weights import WeightFile
@@ -105,7 +105,7 @@ def test_a_transformers_gaze_is_the_attention_of_its_class_token(name):
     """Against the weights inside timm's own attention."""
     made, seen = known(name), []
     x, attention = images(28, 5), made.network.blocks[-1].attn
-    eye = gaze(made)
+    eye = saliency(made)
     attention.fused_attn = False
     attention.attn_drop.register_forward_hook(lambda module, given, out: seen.append(given[0]))
     with torch.no_grad():
@@ -131,7 +131,7 @@ def test_a_convolutional_networks_gaze_is_where_its_maps_respond(name, last):
     for image, maps in zip(expected, seen[0].double().numpy(), strict=True):
         strength = np.array([[np.linalg.norm(maps[:, row, column]) for column in range(3)] for row in range(3)])
         image[:] = np.maximum(strength - strength.mean(), 0) ** 2
-    eye = gaze(made)
+    eye = saliency(made)
     with torch.no_grad():
         found = eye(x).view(4, 3, 3)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * expected.max())
@@ -144,7 +144,7 @@ def test_backbones_that_do_not_show_where_they_look():
     others.append(Backbone("coat", several, dim=152, crop=224, mean=(0.0,) * 3, std=(1.0,) * 3, weights=None))
     for made in (*(load_backbone(name) for name in ("pixels", "tiny-vit")), *others):
         with pytest.raises(InputError, match=f"backbone {made.name} does not show where it looks; leave --closer out"):
-            gaze(made)
+            saliency(made)
 
 
 # images cut to that
@@ -176,9 +176,9 @@ class Bright(nn.Module):
 
 @pytest.fixture
 def eye(monkeypatch):
-    """What every backbone's gaze is."""
+    """What every backbone's saliency is."""
     made = Backbone("bright", Bright(), dim=49, crop=28, mean=(0,) * 3, std=(255,) * 3, weights=None)
-    monkeypatch.setattr(attention_crop, "gaze", lambda backbone: made)
+    monkeypatch.setattr(attention_crop, "saliency", lambda backbone: made)
     return made
 
 
@@ -196,7 +196,7 @@ def test_whole_images_in_a_square(store):
 
 
 def test_images_are_cut_to_what_is_looked_at(store, eye, tmp_path):
-    close = look_closer(None, store, tmp_path / "store", device="cpu")
+    close = crop_to_attention(None, store, tmp_path / "store", device="cpu")
     assert close.table.files == store.table.files
     assert close.size == 32
     for row, shorter in enumerate([200, 200, 200, 200, 320]):
@@ -210,29 +210,29 @@ def test_images_are_cut_to_what_is_looked_at(store, eye, tmp_path):
 
 def test_where_it_looks_is_asked_once(store, eye, tmp_path):
     folder = tmp_path / "store"
-    first = look_closer(None, store, folder, device="cpu")
+    first = crop_to_attention(None, store, folder, device="cpu")
     assert eye.network.shown == 5
-    (file,) = folder.glob("gaze-*.npy")
-    again = look_closer(None, store, folder, device="cpu")
+    (file,) = folder.glob("saliency-*.npy")
+    again = crop_to_attention(None, store, folder, device="cpu")
     assert eye.network.shown == 5
     assert (again.key, again.boxes.tolist()) == (first.key, first.boxes.tolist())
-    assert [*folder.glob("gaze-*.npy")] == [file]
+    assert [*folder.glob("saliency-*.npy")] == [file]
     eye.name = "another"
-    look_closer(None, store, folder, device="cpu")
+    crop_to_attention(None, store, folder, device="cpu")
     few = ImageStore.build(store.table.take([2, 0]), folder, size=32)
-    look_closer(None, few, folder, device="cpu")
-    assert len([*folder.glob("gaze-*.npy")]) == 3  # one for each network and set of images
+    crop_to_attention(None, few, folder, device="cpu")
+    assert len([*folder.glob("saliency-*.npy")]) == 3  # one for each network and set of images
     assert eye.network.shown == 12
 
 
 def test_a_store_that_cannot_be_written_to(store, eye, tmp_path):
-    first = look_closer(None, store, tmp_path / "store", device="cpu")
+    first = crop_to_attention(None, store, tmp_path / "store", device="cpu")
     (tmp_path / "store" / "lock").unlink()
     (tmp_path / "store" / "lock").mkdir()
-    assert look_closer(None, store, tmp_path / "store", device="cpu").key == first.key  # it lacks nothing
+    assert crop_to_attention(None, store, tmp_path / "store", device="cpu").key == first.key  # it lacks nothing
     eye.name = "another"
     with pytest.raises(InputError, match=r"cannot use the image store .*: Is a directory"):
-        look_closer(None, store, tmp_path / "store", device="cpu")
+        crop_to_attention(None, store, tmp_path / "store", device="cpu")
 
 
 # training on both
@@ -253,7 +253,7 @@ def test_features_in_training_are_the_mean_over_both_framings(data):
 
 @pytest.mark.parametrize("bank", [0, 2])
 def test_random_views_are_of_both_framings(data, bank):
-    """A closer look in which nothing is seen: half the views show it."""
+    """An attention crop in which nothing is seen: half the views show it."""
     black = HostImages(ImageStore.build(*black_photos(data), size=32))
     parts = loop(small("gcd", view_bank=bank), replace(data, images=TwoScaleImages(data.images, black)))
     blank = parts.method.trunk(torch.zeros(1, 3, CROP, CROP, dtype=torch.uint8))

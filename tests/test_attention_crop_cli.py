@@ -1,4 +1,4 @@
-"""`--closer` as a person gives it: discover, predict, go on, in two processes, and on the bench."""
+"""`--attention-crop` as a person gives it: discover, predict, go on, in two processes, and on the bench."""
 
 import csv
 import json
@@ -100,8 +100,8 @@ def same_categories(home, run):
 def test_a_closer_look_and_a_model_that_takes_it_too(home):
     made = done(*DISCOVER, "--out", "run", cwd=home)
     assert "look: 32 images in " in made.stdout
-    assert json.loads((home / "run" / "config.json").read_text())["config"]["closer"] is True
-    assert json.loads((home / "run" / "model" / "model.json").read_text())["closer"] is True
+    assert json.loads((home / "run" / "config.json").read_text())["config"]["attention_crop"] is True
+    assert json.loads((home / "run" / "model" / "model.json").read_text())["attention_crop"] is True
     steps = [entry["step"] for entry in Run.open(home / "run").metrics]
     assert steps == ["decode", "look", "embed", "cluster"]
     before = contents(home / "store")
@@ -110,12 +110,12 @@ def test_a_closer_look_and_a_model_that_takes_it_too(home):
     done(*(part for part in DISCOVER if part != "--attention-crop"), "--out", "plain", cwd=home)
     plain, close = (Run.open(home / name).embeddings for name in ("plain", "run"))
     assert ((plain * close).sum(1) < 0.999).mean() > 0.8
-    assert not load(home / "plain").closer
+    assert not load(home / "plain").attention_crop
 
 
 def test_new_photos_of_a_trained_model_are_cut_where_the_network_looked_first(home, trained):
     model = load(trained)
-    assert model.closer
+    assert model.attention_crop
     assert any(name.endswith("attn.qkv.weight") for name in model.trained)  # it looks elsewhere now
     before = contents(home / "store")
     same_categories(home, "trained")

@@ -180,7 +180,7 @@ KINDS = {"host": crops.HostImages, "device": lambda store: crops.DeviceImages(st
 
 
 def closely(n, seed=0):
-    return crops.CropParams.draw(n, crops.AugmentConfig(closer=True), torch.Generator().manual_seed(seed))
+    return crops.CropParams.draw(n, crops.AugmentConfig(attention=True), torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -222,7 +222,7 @@ def test_half_the_places_are_close_and_else_as_they_were():
     augment = crops.AugmentConfig(warp=0.2, jitter=0.3)
     plain, place = (
         crops.CropParams.draw(10_000, each, torch.Generator().manual_seed(0))
-        for each in (augment, replace(augment, closer=True))
+        for each in (augment, replace(augment, attention=True))
     )
     assert plain.close is None
     assert place.close.float().mean().item() == pytest.approx(0.5, abs=0.02)

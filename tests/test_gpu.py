@@ -77,7 +77,7 @@ def test_images_seen_twice(data):
     both = seen_twice(data)
     there = TwoScaleImages(*(DeviceImages(images.store, "cuda") for images in both.images.scales))
     rows = torch.tensor([0, 7, 59, 7, 30, 31])
-    place = CropParams.draw(6, AugmentConfig(closer=True), torch.Generator().manual_seed(0))
+    place = CropParams.draw(6, AugmentConfig(attention=True), torch.Generator().manual_seed(0))
     assert 0 < place.close.sum() < 6
     assert torch.equal(there.crops(rows, place, 24).cpu(), both.images.crops(rows, place, 24))
     backbone = load_backbone("tiny-vit", "cuda")

@@ -19,7 +19,7 @@ from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable, read_table
 from selex.errors import InputError
-from selex.features.attention_crop import look_closer
+from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed
 from selex.models.backbones import Backbone, default_backbone
 from selex.models.trunk import trained_weights
@@ -114,7 +114,7 @@ class _Job:
         if not self.config.features.attention_crop:
             return None
         with self._step("look") as step:
-            cut = look_closer(self.backbone, images, folder, device=self.device, progress=self.progress)
+            cut = crop_to_attention(self.backbone, images, folder, device=self.device, progress=self.progress)
             step.done(len(images))
         return cut
 

@@ -24,9 +24,9 @@ from selex.data.crops import to_device
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.errors import InputError, Note
-from selex.features.attention_crop import look_closer
+from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed
-from selex.features.saliency import gaze
+from selex.features.saliency import saliency
 from selex.folders import cache_folder, check_outside
 from selex.io import first_line
 from selex.models.backbones import Backbone, default_backbone, load_backbone
@@ -55,7 +55,7 @@ class Model:
         trained: the weights that training changed, by name; empty where the network is as it came.
         views: how many views of an image its feature is the mean of.
         maps: what features go through before they are compared with the clusters.
-        closer: whether images are looked at a second time, closer.
+        attention_crop: whether features are of attention crops too.
     """
 
     assigner: Assigner
@@ -69,7 +69,7 @@ class Model:
     trained: dict[str, torch.Tensor] = field(default_factory=dict)
     views: int = 1
     maps: FeatureMaps = field(default_factory=FeatureMaps)
-    closer: bool = False
+    attention_crop: bool = False
 
     def predict(
         self,
@@ -114,11 +114,11 @@ class Model:
         progress: bool = False,
     ) -> Any:
         """Features `(n, d)` of the images of the store in `folder`, as they are compared with the clusters."""
-        closer = None
-        if self.closer:  # where the network looked before it was trained
+        cut = None
+        if self.attention_crop:  # where the network looked before it was trained
             fresh = load_backbone(self.backbone, device, self.weights, self.crop) if self.trained else backbone
-            closer = look_closer(fresh, images, folder, device=device, progress=progress)
-        shown = to_device(images, torch.device(device), closer)
+            cut = crop_to_attention(fresh, images, folder, device=device, progress=progress)
+        shown = to_device(images, torch.device(device), cut)
         return self.maps.transform(embed(backbone, shown, device=device, views=self.views, progress=progress))
 
     def load_backbone(self, device: str | torch.device = "cpu") -> Backbone:
@@ -185,7 +185,7 @@ def load_backbone_for(config: Config, device: str | torch.device) -> tuple[Backb
     name = asked.backbone or default_backbone(device)
     backbone = load_backbone(name, device, asked.weights, asked.crop)
     if asked.attention_crop:
-        gaze(backbone)  # one that does not show where it looks is refused before any work is done
+        saliency(backbone)  # one that does not show where it looks is refused before any work is done
     size = config.data.size or _stored_size(backbone)
     if size < backbone.crop:
         raise InputError(f"size {size} is less than the {backbone.crop} pixels that {backbone.name} looks at")

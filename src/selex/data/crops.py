@@ -29,14 +29,14 @@ class AugmentConfig:
         warp: they are turned, stretched and sheared by up to so much.
         zoom: they are enlarged, so that up to this share of their width and height is lost.
         jitter: brightness, contrast and saturation change by up to this share.
-        closer: half of them are of the closer look at an image, see `TwoScaleImages`.
+        attention: half of them are of the attention crop of an image, see `TwoScaleImages`.
     """
 
     flip: bool = True
     warp: float = 0.0
     zoom: float = 0.0
     jitter: float = 0.0
-    closer: bool = False
+    attention: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class CropParams:
         mirrored: `(n,)`, whether to mirror.
         maps: `(n, 2, 3)`, from places in what is made to places in what is cut, both from -1 to 1, across before down.
         color: `(n, 3)`, factors of brightness, contrast and saturation.
-        close: `(n,)`, whether of the closer look at an image.
+        close: `(n,)`, whether of the attention crop.
     """
 
     corners: Tensor
@@ -74,7 +74,7 @@ class CropParams:
             maps[:, :, :2] *= 1 - lost[:, :, None]
             maps[:, :, 2] = lost * within_one(2)  # without warp, nothing from outside
         color = 1 + augment.jitter * within_one(3) if augment.jitter else None
-        close = torch.rand(n, generator=generator) < 0.5 if augment.closer else None
+        close = torch.rand(n, generator=generator) < 0.5 if augment.attention else None
         return cls(corners, mirrored, maps if augment.warp or augment.zoom else None, color, close)
 
     def __getitem__(self, index: slice | Tensor) -> CropParams:
@@ -213,7 +213,7 @@ class HostImages:
 
 
 class TwoScaleImages:
-    """Images that are looked at twice, whole and closer: the same images, in the same order, cut in two ways."""
+    """Images at two scales, whole and cut to what matters: the same images, in the same order, cut in two ways."""
 
     def __init__(self, whole: DeviceImages | HostImages, close: DeviceImages | HostImages) -> None:
         self.scales = whole, close
@@ -242,16 +242,16 @@ AnyImages = DeviceImages | HostImages | TwoScaleImages
 
 
 def scales(images: Any) -> tuple[Any, ...]:
-    """The ways in which images are cut: whole and closer, or the one there is."""
+    """The ways in which images are cut: whole and attention crop, or the one there is."""
     return images.scales if isinstance(images, TwoScaleImages) else (images,)
 
 
-def to_device(store: ImageStore, device: torch.device, closer: ImageStore | None = None) -> AnyImages:
+def to_device(store: ImageStore, device: torch.device, cut: ImageStore | None = None) -> AnyImages:
     """Images where training reads them fastest: on the GPU if they fit there, else in the host's memory."""
-    stores = [store] if closer is None else [store, closer]
+    stores = [store] if cut is None else [store, cut]
     fit = DeviceImages.fit(stores, device)  # all of them or none: views of both go into one batch
     images = [DeviceImages(store, device) if fit else HostImages(store) for store in stores]
-    return images[0] if closer is None else TwoScaleImages(*images)
+    return images[0] if cut is None else TwoScaleImages(*images)
 
 
 def _blocks(lengths: np.ndarray[Any, Any]) -> list[tuple[int, int]]:

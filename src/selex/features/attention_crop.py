@@ -1,4 +1,4 @@
-"""A second, closer look: where a network looks in an image, and the image cut to that.
+"""Attention crops: where a network looks in an image, and the image cut to that.
 
 Things are often small in a photo. A backbone shows where they are, without having been told: the class token of a
 vision transformer attends to them, the maps of a convolutional network respond to them.
@@ -23,7 +23,7 @@ from selex.data.fill import locked
 from selex.data.store import ImageStore
 from selex.errors import InputError
 from selex.features.embed import embed
-from selex.features.saliency import gaze
+from selex.features.saliency import saliency
 from selex.models.backbones import Backbone
 
 Array = np.ndarray[Any, Any]
@@ -37,16 +37,16 @@ LEAST = 0.35
 _STEPS = 1024  # of a side, between which cuts lie
 
 
-def look_closer(
+def crop_to_attention(
     backbone: Backbone, images: ImageStore, folder: Path, *, device: str | torch.device, progress: bool = False
 ) -> ImageStore:
     """The same images, cut from their files to what the backbone looks at, in the store in `folder`.
 
     Where it looks is kept there too: who looks again with the same backbone need not wait.
     """
-    eye, shown = gaze(backbone), ResizedImages(images)
+    eye, shown = saliency(backbone), ResizedImages(images)
     name = hashlib.sha256(f"{eye.fingerprint()} {shown.key}".encode()).hexdigest()[:16]
-    file = folder / f"gaze-{name}.npy"
+    file = folder / f"saliency-{name}.npy"
     try:
         with nullcontext() if file.exists() else locked(folder):  # a store that lacks nothing may be read-only
             maps = embed(eye, shown, file, device=device, progress=progress, doing="looking")

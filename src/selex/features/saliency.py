@@ -46,13 +46,13 @@ class Response(nn.Module):
         return (strength - strength.mean(1, keepdim=True)).clamp(min=0).square()
 
 
-def gaze(backbone: Backbone) -> Backbone:
+def saliency(backbone: Backbone) -> Backbone:
     """A backbone whose feature is the map of where the given one looks; they share their weights."""
     network = _look(backbone)
     with torch.no_grad():
         dim = network(backbone.mean.new_zeros(1, 3, backbone.crop, backbone.crop)).shape[1]
     mean, std = (tuple(tensor.flatten().tolist()) for tensor in (backbone.mean, backbone.std))
-    name = f"gaze of {backbone.name}"
+    name = f"saliency of {backbone.name}"
     eye = Backbone(name, network, dim=dim, crop=backbone.crop, mean=mean, std=std, weights=backbone.weights)
     return eye.to(backbone.mean.device).eval()
 

@@ -96,7 +96,7 @@ def _about(config: Config, facts: Facts) -> dict[str, str]:
         "Categories": f"{asked}; levels of {levels}",
         "Backbone": _name(features.backbone or "")
         + (f", mean of {features.views} views" if features.views > 1 else "")
-        + (", whole photos and a closer look" if features.attention_crop else ""),
+        + (", whole photos and attention crops" if features.attention_crop else ""),
         "Method": config.train.method,
         "Clustering": f"{'balanced' if cluster.balanced else 'not balanced'}, best of {cluster.restarts}"
         + (f", features whitened by {cluster.whiten:g}" if cluster.whiten else "")

@@ -66,7 +66,7 @@ def fit(
     config: Config,
     method: Method,
     images: ImageStore,
-    closer: ImageStore | None,
+    cut: ImageStore | None,
     shown: AnyImages,
     fabric: Any,
     options: TrainOptions,
@@ -76,7 +76,7 @@ def fit(
     if options.restart:
         checkpoints.clear()
     # Who follows has waited for this: images are decoded now.
-    fabric.broadcast((method.task.n_categories, closer.boxes if closer else None))
+    fabric.broadcast((method.task.n_categories, cut.boxes if cut else None))
     callbacks = Callbacks(_log(run, options.tensorboard), options.score, options.progress)
     steps = method.settings.epochs * (len(images) // method.settings.batch)
     compile = fabric.device.type == "cuda" and steps >= WORTH_COMPILING
@@ -93,8 +93,8 @@ def train_worker(config: Config, out: Path, table: ImageTable, fabric: Any, stor
     folder = place_for(store, config.data.photos, table.root, config.data.size or 0)
     images = ImageStore.build(table, folder, size=config.data.size or 0)
     method = make_method(config, backbone, n_categories, images.table.n_known)
-    closer = None if boxes is None else cut_to(images, folder, boxes)
-    train(method, _data(images, to_device(images, fabric.device, closer), config), config.seed, fabric=fabric)
+    cut = None if boxes is None else cut_to(images, folder, boxes)
+    train(method, _data(images, to_device(images, fabric.device, cut), config), config.seed, fabric=fabric)
     return Run(out)
 
 
