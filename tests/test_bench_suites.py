@@ -9,7 +9,7 @@ from selex.bench import paper
 from selex.bench.datasets.facts import facts
 from selex.bench.paper import find, main_rows, paper_rows, scores_of
 from selex.bench.suites import SUITES, suite
-from selex.config import PAPER, SLIPS
+from selex.config import PAPER, QUIRKS
 from selex.errors import InputError
 from selex.types import Scores
 
@@ -45,7 +45,7 @@ def test_components_are_all_eight_combinations():
 
 
 def test_every_difference_of_the_published_code_has_a_row():
-    assert set(SLIPS) <= {row.settings.get("slips") for row in suite("published").rows}
+    assert set(QUIRKS) <= {row.settings.get("published_quirks") for row in suite("published").rows}
 
 
 def test_frozen_blocks_are_what_is_not_trained():

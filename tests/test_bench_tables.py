@@ -139,7 +139,7 @@ def test_seeds_with_other_settings_are_refused():
 
 
 def test_a_setting_that_an_older_result_does_not_have_is_the_usual_one():
-    train = {**result().config["train"], "prototypes": 0.0, "slips": ""}
+    train = {**result().config["train"], "prototypes": 0.0, "published_quirks": ""}
     now = {"cluster": {"refine": "none", "whiten": 0.0}, "features": {"views": 1}, "train": train}
     make_tables([result(), result(seed=1, config=now)])
     for path, other in {"cluster.whiten": 0.5, "features.attention_crop": True, "features.crop": 168}.items():

@@ -99,7 +99,10 @@ def test_set(change, path, value):
         ({"kind": "far"}, "train.kind must be distance or cosine, not 'far'"),
         ({"photos": None}, "data.photos must be text, not None"),
         ({"seed": 0.5}, "seed must be a whole number of at least 0, not 0.5"),
-        ({"slips": "order+typos"}, "train.slips must be some of order, crops, targets, clustering, decay, not 'typos'"),
+        (
+            {"published_quirks": "order+typos"},
+            "train.published_quirks must be some of order, crops, targets, clustering, decay, not 'typos'",
+        ),
         ({"view_bank": 1}, "train.view_bank must be 0, or at least 2"),
         ({"method": "simgcd", "refine": "balanced"}, "cluster.refine balanced: simgcd classifies"),
     ],
@@ -146,5 +149,5 @@ def test_help_of_discover_fits_a_screen(tmp_path, monkeypatch):
 def test_groups_are_frozen_and_replaced():
     assert replace(ClusterConfig(), whiten=0.25).whiten == 0.25
     assert {field.name for field in fields(Config)} == {*GROUPS, "seed"}
-    assert TrainConfig().differences == frozenset()
-    assert TrainConfig(slips="order+crops").differences == {"order", "crops"}
+    assert TrainConfig().quirks == frozenset()
+    assert TrainConfig(published_quirks="order+crops").quirks == {"order", "crops"}

@@ -18,7 +18,7 @@ from selex.types import Hierarchy, Level
 from training_for_tests import TRAINED, batch, digit_data, loop, prepared, small, weights
 
 SELEX_WAYS = [{}, {"targets": "radii"}, {"published": True}, {"form": "binary"}, {"kind": "cosine"}, {"hssk": False}]
-SELEX_WAYS += [{"prototypes": 0.35}, {"prototypes": 0.35, "published": True}, {"slips": "order+crops"}]
+SELEX_WAYS += [{"prototypes": 0.35}, {"prototypes": 0.35, "published": True}, {"published_quirks": "order+crops"}]
 SELEX_WAYS += [{"zoom": 0.6, "jitter": 0.4}, {"agreement": 0.5}]
 WAYS = [*((name, {}) for name in TRAINED), *(("selex", way) for way in SELEX_WAYS[1:])]
 
@@ -289,7 +289,7 @@ def test_published_rows_5_and_6_balancing_and_seeding(many):
 
 
 @pytest.mark.parametrize(
-    ("slips", "variant", "targets", "radii"),
+    ("published_quirks", "variant", "targets", "radii"),
     [
         ("order", in_variant(level_order="known-first"), TargetVariant(), False),
         ("crops", in_variant(crops="augmented"), TargetVariant(), False),
@@ -299,19 +299,19 @@ def test_published_rows_5_and_6_balancing_and_seeding(many):
         ("decay", Variant(), TargetVariant(), False),
     ],
 )
-def test_each_difference_of_the_published_code_alone(slips, variant, targets, radii, data):
-    method = small("selex", slips=slips)
+def test_each_difference_of_the_published_code_alone(published_quirks, variant, targets, radii, data):
+    method = small("selex", published_quirks=published_quirks)
     assert (method.variant, method.target_variant, method.by_radii) == (variant, targets, radii)
-    assert method.augmented == ("crops" in slips)
+    assert method.augmented == ("crops" in published_quirks)
     decay = loop(method, data).steps.optimizer.param_groups[0]["weight_decay"]
-    assert decay == (5e-5 if slips == "decay" else 1e-4)
+    assert decay == (5e-5 if published_quirks == "decay" else 1e-4)
 
 
 def test_a_difference_that_is_none():
     with pytest.raises(
-        InputError, match="slips must be some of order, crops, targets, clustering, decay, not 'colour'"
+        InputError, match="published_quirks must be some of order, crops, targets, clustering, decay, not 'colour'"
     ):
-        small("selex", slips="order+colour")
+        small("selex", published_quirks="order+colour")
 
 
 def test_prototypes_as_plain_loops(data):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from selex.errors import InputError, unknown
 from selex.settings import Group, as_toml, setting
 
-SLIPS = ("order", "crops", "targets", "clustering", "decay")
+QUIRKS = ("order", "crops", "targets", "clustering", "decay")
 """Where the published code leaves the paper: labels of levels out of order, features of augmented crops, its target
 matrix, its seeding and balancing, its weight decay."""
 
@@ -191,20 +191,20 @@ class TrainConfig(Group):
     )
     expertise: float = setting(1.0, "Weight of the two self-expertise losses.", least=0)
     published: bool = setting(False, "Follow the published code where it leaves the paper, to compare.")
-    slips: str = setting(
-        "", "The same for some of its differences alone.", f"Some of `{'`, `'.join(SLIPS)}`, such as `order+crops`."
+    published_quirks: str = setting(
+        "", "The same for some of its differences alone.", f"Some of `{'`, `'.join(QUIRKS)}`, such as `order+crops`."
     )
 
     @property
-    def differences(self) -> frozenset[str]:
+    def quirks(self) -> frozenset[str]:
         """In what the published code is followed."""
-        return frozenset(SLIPS if self.published else filter(None, self.slips.split("+")))
+        return frozenset(QUIRKS if self.published else filter(None, self.published_quirks.split("+")))
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        wrong = sorted(self.differences - set(SLIPS))
+        wrong = sorted(self.quirks - set(QUIRKS))
         if wrong:
-            raise InputError(f"train.slips must be some of {', '.join(SLIPS)}, not {wrong[0]!r}")
+            raise InputError(f"train.published_quirks must be some of {', '.join(QUIRKS)}, not {wrong[0]!r}")
         if self.view_bank == 1:
             raise InputError("train.view_bank must be 0, or at least 2 for the two views of an image; not 1")
 

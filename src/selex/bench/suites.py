@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from selex.bench.datasets.splits import FOLDS
-from selex.config import SLIPS
+from selex.config import QUIRKS
 from selex.errors import InputError, unknown
 
 DEPTH = 12
@@ -112,8 +112,12 @@ def _frozen(blocks: int) -> Row:
 
 def _published() -> tuple[Row, ...]:
     """The text, each difference of the published code alone, two together, and all."""
-    some = (*SLIPS, "order+crops")
-    return (Row("text"), *(Row(slips, {"slips": slips}) for slips in some), Row("all", {"published": True}))
+    some = (*QUIRKS, "order+crops")
+    return (
+        Row("text"),
+        *(Row(published_quirks, {"published_quirks": published_quirks}) for published_quirks in some),
+        Row("all", {"published": True}),
+    )
 
 
 def _tail(balanced: bool, tail: float | None) -> Row:

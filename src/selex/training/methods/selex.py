@@ -54,10 +54,10 @@ class SelEx(Method):
         super().__init__(backbone, task, settings)
         for name in ("level_labels", "radii", "centers", "runs", "bank", "keys"):  # they stay for `interval` epochs
             self.register_buffer(name, None)
-        self.variant = variant_for(settings.differences)
-        self.target_variant = PUBLISHED_TARGETS if "targets" in settings.differences else TargetVariant()
+        self.variant = variant_for(settings.quirks)
+        self.target_variant = PUBLISHED_TARGETS if "targets" in settings.quirks else TargetVariant()
         self.augmented = self.variant.crops == "augmented"
-        self.by_radii = settings.targets == "radii" or "targets" in settings.differences
+        self.by_radii = settings.targets == "radii" or "targets" in settings.quirks
 
     def mapped(self, features: Tensor, labels: Tensor, rng: Any) -> Tensor:
         """Features as they are clustered: whitened, and adapted where clusterings are to agree."""
@@ -164,13 +164,13 @@ class SelEx(Method):
         return use_targets(levels, alpha, self.target_variant)
 
 
-def variant_for(differences: frozenset[str]) -> Variant:
-    """How the hierarchy is made where the published code is followed in some of its differences."""
+def variant_for(quirks: frozenset[str]) -> Variant:
+    """How the hierarchy is made where the published code is followed in some of its quirks."""
     code, text = published(), Variant()
     of = {
         "order": ("level_order",),
         "crops": ("crops",),
         "clustering": ("seeding", "balancing", "scoring"),
     }
-    followed = {name for difference in differences for name in of.get(difference, ())}
+    followed = {name for quirk in quirks for name in of.get(quirk, ())}
     return replace(text, **{name: getattr(code, name) for name in followed})
