@@ -19,7 +19,7 @@ from common import columns_of, labels_for, photo_arguments, save
 from selex import Config, bssk, split_accuracy
 from selex.bench.runner import own_dataset
 from selex.cluster.holdout import select_refinement
-from selex.cluster.refine import soften
+from selex.cluster.refine import refine_level
 from selex.cluster.whiten import fit_whitener
 from selex.data.crops import to_device
 from selex.data.store import ImageStore
@@ -82,7 +82,7 @@ def scores(features: np.ndarray, truth: np.ndarray, n_known: int, case: Case, se
     whitener, free, k = fit_whitener(features, labels, 0.5), labels < 0, int(truth.max()) + 1
     rows = whitener(features) if whitener else features
     level = bssk(rows, labels, k, n_init=3, rng=seed)
-    found = {ending: np.asarray(soften(rows, labels, level, ending).labels) for ending in REFINEMENTS}
+    found = {ending: np.asarray(refine_level(rows, labels, level, ending).labels) for ending in REFINEMENTS}
     result = {ending: split_accuracy(truth[free], own[free], truth[free] < n_known) for ending, own in found.items()}
     return {**result, "auto": result[select_refinement(features, labels, k, whiten=0.5, rng=seed)]}
 

@@ -10,7 +10,7 @@ import torch
 from conftest import blobs, half_labelled
 from selex import Level, bssk
 from selex.cluster.assign import Assigner, fit_assigner
-from selex.cluster.refine import soften
+from selex.cluster.refine import refine_level
 from selex.cluster.rows import Rows
 
 
@@ -104,7 +104,7 @@ def test_nearest_with_offsets_gives_true_distances(counted, memory):
 @pytest.mark.parametrize("refine", ["uniform", "proportional", "balanced"])
 def test_unlabelled_rows_are_where_the_soft_clustering_put_them(counted, refine):
     x, labels, level, _ = counted
-    level = soften(x, labels, level, refine)
+    level = refine_level(x, labels, level, refine)
     free = labels < 0
     assert (fit_assigner(x, level, labels)(x[free]).labels == level.labels[free]).all()
 

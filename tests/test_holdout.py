@@ -10,7 +10,7 @@ from conftest import half_labelled
 from selex import bssk, split_accuracy
 from selex.cluster import assign
 from selex.cluster.holdout import _halves, _numbered, _wholes, held_out_temperature, select_refinement
-from selex.cluster.refine import soften
+from selex.cluster.refine import refine_level
 from selex.cluster.whiten import fit_whitener
 from selex.errors import InputError
 from test_refine import cloud
@@ -19,7 +19,7 @@ UNEVEN = [240, 20, 120, 20, 240, 20, 120, 20, 160, 20, 200, 20]
 
 
 def hidden_of(labels):
-    """What is hidden to see how sure to be, and what to choose an ending."""
+    """What is hidden to see how sure to be, and what to choose a refinement."""
     return _halves(labels), _halves(labels) | _wholes(labels)
 
 
@@ -59,7 +59,7 @@ def test_the_temperature_makes_hidden_labels_likeliest(refine, whiten):
     hidden, _ = hidden_of(labels)
     left = np.where(hidden, -1, labels)
     white = fit_whitener(rows, left, whiten)(rows) if whiten else rows
-    level = soften(white, left, bssk(white, left, 8, rng=0), refine)
+    level = refine_level(white, left, bssk(white, left, 8, rng=0), refine)
     index = np.flatnonzero(hidden)
     own = labels[index]
     least = surprise(white, level, index, own, best)
@@ -74,7 +74,7 @@ def test_the_best_form_is_that_whose_clusters_agree_best_with_hidden_labels():
     start = bssk(rows, left, 12, rng=0)
     scores = {}
     for form in ("proportional", "uniform", "balanced", "none"):
-        found = soften(rows, left, start, form).labels
+        found = refine_level(rows, left, start, form).labels
         scores[form] = split_accuracy(labels[hidden], found[hidden], labels[hidden] >= 0).all
     assert len(set(scores.values())) > 1
     assert select_refinement(rows, labels, 12, rng=0) == max(scores, key=scores.get)
@@ -108,10 +108,10 @@ def forms_tried(rows, labels, count):
 
     def watched(data, known, level, refine, memory):
         seen.append(refine)
-        return soften(data, known, level, refine, memory)
+        return refine_level(data, known, level, refine, memory)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("selex.cluster.holdout.soften", watched)
+        patch.setattr("selex.cluster.holdout.refine_level", watched)
         found = select_refinement(rows, labels, count, rng=0)
     assert seen == ["proportional", "uniform", "balanced", "none"] or (seen, found) == ([], "proportional")
     return seen
@@ -202,7 +202,7 @@ def test_one_cluster_that_is_left_tells_nothing(monkeypatch):
     def melted(data, known, level, refine, memory):
         return replace(level, labels=np.zeros(len(data), dtype=np.int64), centers=level.centers[:1])
 
-    monkeypatch.setattr("selex.cluster.holdout.soften", melted)
+    monkeypatch.setattr("selex.cluster.holdout.refine_level", melted)
     assert held_out_temperature(rows, labels, 2, refine="proportional", rng=0) is None
 
 

@@ -9,7 +9,7 @@ import torch
 from conftest import blobs, half_labelled
 from selex import InputError, Level, Note, Variant, bssk, hssk, split_accuracy
 from selex.cluster.hierarchy import level_sizes
-from selex.cluster.refine import soften
+from selex.cluster.refine import refine_level
 from selex.types import UNLABELLED
 
 FORMS = pytest.mark.parametrize("refine", ["uniform", "proportional", "balanced"])
@@ -78,7 +78,7 @@ def same_as_plain(found, rows, labels, level, refine):
 @FORMS
 def test_against_plain_numpy(overlapping, refine):
     rows, labels, level = overlapping
-    found = soften(rows, labels, level, refine)
+    found = refine_level(rows, labels, level, refine)
     same_as_plain(found, rows, labels, level, refine)
     assert (found.labels != level.labels).any()
     assert found.n_known == 3
@@ -92,14 +92,14 @@ def test_rows_far_from_the_origin_are_centred_and_nothing_changes(refine):
     assert ((rows.mean(0) ** 2).sum() / rows.var(0).sum()) > 16
     labels = half_labelled(truth, 3)
     level = bssk(rows, labels, 6, rng=0)
-    same_as_plain(soften(rows, labels, level, refine), rows, labels, level, refine)
+    same_as_plain(refine_level(rows, labels, level, refine), rows, labels, level, refine)
 
 
 @FORMS
 def test_without_labels(refine):
     rows, _ = cloud([30, 10, 20, 15])
     level = bssk(rows, None, 4, rng=0)
-    found = soften(rows, None, level, refine)
+    found = refine_level(rows, None, level, refine)
     same_as_plain(found, rows, np.full(len(rows), UNLABELLED), level, refine)
     assert found.n_known == 0
 
@@ -108,9 +108,9 @@ def test_without_labels(refine):
 def test_rows_of_another_length_are_as_good(overlapping, refine):
     """Everything grows with the rows, offsets with their square."""
     rows, labels, level = overlapping
-    once, far = soften(rows, labels, level, refine), bssk(7 * rows, labels, 6, rng=0)
+    once, far = refine_level(rows, labels, level, refine), bssk(7 * rows, labels, 6, rng=0)
     assert far.labels.tolist() == level.labels.tolist()
-    found = soften(7 * rows, labels, far, refine)
+    found = refine_level(7 * rows, labels, far, refine)
     assert found.labels.tolist() == once.labels.tolist()
     np.testing.assert_allclose(found.centers, 7 * once.centers, atol=1e-7)
     if refine != "uniform":
@@ -119,7 +119,7 @@ def test_rows_of_another_length_are_as_good(overlapping, refine):
 
 def test_the_papers_way_leaves_a_level_as_it_is(overlapping):
     rows, labels, level = overlapping
-    found = soften(rows, labels, level, "none")
+    found = refine_level(rows, labels, level, "none")
     assert found.labels.tolist() == level.labels.tolist()
     assert found.centers.tolist() == level.centers.tolist()
     assert (found.offsets, found.inertia, found.n_iter) == (None, level.inertia, level.n_iter)
@@ -131,7 +131,7 @@ def test_the_papers_way_leaves_a_level_as_it_is(overlapping):
 def test_labelled_rows_never_move(refine):
     rows, truth = cloud([20] * 6, spread=2.0)
     wrong = np.random.default_rng(0).permutation(half_labelled(truth, 3))  # where no cluster would want them
-    found = soften(rows, wrong, bssk(rows, wrong, 6, rng=0), refine).labels
+    found = refine_level(rows, wrong, bssk(rows, wrong, 6, rng=0), refine).labels
     assert (found[wrong >= 0] == wrong[wrong >= 0]).all()
 
 
@@ -148,7 +148,9 @@ def test_equal_sizes_where_the_papers_are_not():
     for seed in range(4):
         rows, _ = cloud([200] * 12, dims=6, seed=seed)
         level = bssk(rows, None, 12, rng=0)
-        paper, equal = (np.ptp(np.bincount(soften(rows, None, level, form).labels)) for form in ("none", "balanced"))
+        paper, equal = (
+            np.ptp(np.bincount(refine_level(rows, None, level, form).labels)) for form in ("none", "balanced")
+        )
         assert equal < 40 < paper
 
 
@@ -159,7 +161,7 @@ def test_a_large_and_a_small_cluster_that_overlap_are_told_apart():
         truth = np.repeat([0, 1], [300, 30])
         rows = unit(np.eye(16)[truth] + 0.4 * rng.normal(size=(330, 16)))
         level = bssk(rows, None, 2, balanced=False, n_init=5, rng=0)
-        found = (soften(rows, None, level, form).labels for form in ("none", "proportional"))
+        found = (refine_level(rows, None, level, form).labels for form in ("none", "proportional"))
         scores.append([split_accuracy(truth, labels, truth == 0).all for labels in found])
     paper, unequal = np.transpose(scores)
     assert (unequal > paper).all()
@@ -181,7 +183,7 @@ def test_a_novel_cluster_without_rows_is_left_out(refine):
     labels = half_labelled(truth, 2)
     level = bssk(rows, labels, 4, rng=0)
     with pytest.warns(Note, match="1 of 5 clusters have no row: there are 4"):
-        found = soften(rows, labels, with_an_empty_one(rows, level, 2), refine)
+        found = refine_level(rows, labels, with_an_empty_one(rows, level, 2), refine)
     assert (found.n_known, found.n_novel) == (2, 2)
     assert found.labels.tolist() == level.labels.tolist()  # as if it had never been there
     assert found.offsets is None if refine == "uniform" else found.offsets.shape == (4,)
@@ -196,7 +198,7 @@ def test_a_known_cluster_is_never_left_out(refine):
     rows, _ = cloud([40, 40], spread=0.2)
     rows = np.concatenate([-unit(rows.mean(0, keepdims=True)), rows])
     labels = np.array([0] + [UNLABELLED] * 80)
-    found = soften(rows, labels, Level(labels, rows[:3], 1, 20.0, 1), refine)
+    found = refine_level(rows, labels, Level(labels, rows[:3], 1, 20.0, 1), refine)
     assert np.flatnonzero(found.labels == 0).tolist() == [0]
     assert (found.n_known, found.n_novel) == (1, 2)
 
@@ -204,7 +206,7 @@ def test_a_known_cluster_is_never_left_out(refine):
 def test_nor_is_one_that_no_row_is_labelled_as():
     rows, _ = cloud([40, 40], spread=0.2)
     level = replace(with_an_empty_one(rows, bssk(rows, None, 2, rng=0), 0), n_known=1)
-    found = soften(rows, None, level, "uniform")
+    found = refine_level(rows, None, level, "uniform")
     assert (found.n_known, found.n_novel) == (1, 2)
     assert 0 not in found.labels
 
@@ -212,7 +214,7 @@ def test_nor_is_one_that_no_row_is_labelled_as():
 @FORMS
 def test_one_cluster(refine):
     rows, _ = cloud([12])
-    found = soften(rows, None, bssk(rows, None, 1, rng=0), refine)
+    found = refine_level(rows, None, bssk(rows, None, 1, rng=0), refine)
     assert found.labels.tolist() == [0] * 12
     np.testing.assert_allclose(found.centers, unit(rows.sum(0, keepdims=True)))
     assert found.offsets is None or found.offsets.tolist() == [0]
@@ -223,15 +225,15 @@ def test_copies_of_one_row(refine):
     """Nothing is between clusters: they stay as they are."""
     level = bssk(np.full((8, 4), 0.5), None, 2, rng=0)
     assert level.inertia == 0
-    assert soften(np.full((8, 4), 0.5), None, level, refine).labels.tolist() == level.labels.tolist()
+    assert refine_level(np.full((8, 4), 0.5), None, level, refine).labels.tolist() == level.labels.tolist()
 
 
 @FORMS
 def test_tensors_and_arrays_agree(overlapping, refine):
     rows, labels, level = overlapping
-    array = soften(rows, labels, level, refine)
+    array = refine_level(rows, labels, level, refine)
     given = torch.from_numpy(rows), torch.from_numpy(labels)
-    tensor = soften(*given, bssk(*given, 6, rng=0), refine)
+    tensor = refine_level(*given, bssk(*given, 6, rng=0), refine)
     for name in ("labels", "centers", "offsets"):
         values = getattr(tensor, name)
         if name != "offsets" or refine != "uniform":
@@ -247,9 +249,9 @@ def test_tensors_and_arrays_agree(overlapping, refine):
 def test_a_memory_mapped_file_is_read_in_blocks(overlapping, tmp_path, refine):
     rows, labels, level = overlapping
     np.save(tmp_path / "rows.npy", rows)
-    whole = soften(rows, labels, level, refine)
+    whole = refine_level(rows, labels, level, refine)
     for data in (rows, np.load(tmp_path / "rows.npy", mmap_mode="r")):
-        pieces = soften(data, labels, level, refine, memory=1 << 11)
+        pieces = refine_level(data, labels, level, refine, memory=1 << 11)
         assert pieces.labels.tolist() == whole.labels.tolist()
         np.testing.assert_allclose(pieces.centers, whole.centers, atol=1e-10)
 
@@ -267,7 +269,7 @@ def test_the_same_again(overlapping, refine):
 def test_the_base_level_of_a_hierarchy_is_softened(overlapping, refine):
     rows, labels, level = overlapping
     base, *coarser = hssk(rows, labels, 6, rng=0, refine=refine).levels
-    softened = soften(rows, labels, level, refine)
+    softened = refine_level(rows, labels, level, refine)
     assert base.labels.tolist() == softened.labels.tolist()
     np.testing.assert_allclose(base.centers, softened.centers)
     assert [above.offsets for above in coarser] == [None] * len(coarser)
@@ -328,17 +330,17 @@ def test_rows_of_very_different_lengths_are_refused(overlapping):
     rows, labels, level = overlapping
     longer = rows * np.linspace(1, 3, len(rows))[:, None]
     with pytest.raises(InputError, match=r"of one length, but theirs are from 1\.\d+ to 2\.\d+: normalise them"):
-        soften(longer, labels, level, "uniform")
-    assert soften(longer, labels, level, "none").labels.tolist() == level.labels.tolist()
+        refine_level(longer, labels, level, "uniform")
+    assert refine_level(longer, labels, level, "none").labels.tolist() == level.labels.tolist()
 
 
 def test_a_few_rows_of_another_length_do_not_matter(overlapping):
     rows, labels, level = overlapping
     odd = rows.copy()
     odd[:3] = 0
-    found = soften(odd, labels, level, "proportional")
+    found = refine_level(odd, labels, level, "proportional")
     np.testing.assert_allclose(np.linalg.norm(found.centers, axis=1), 1)
-    assert (found.labels == soften(rows, labels, level, "proportional").labels)[3:].mean() > 0.9
+    assert (found.labels == refine_level(rows, labels, level, "proportional").labels)[3:].mean() > 0.9
 
 
 @FORMS
@@ -353,7 +355,7 @@ def test_rows_of_length_zero_have_no_direction_and_do_no_harm(refine):
 
 def test_another_word_is_refused(overlapping):
     rows, labels, level = overlapping
-    for call in (lambda: soften(rows, labels, level, "even"), lambda: hssk(rows, labels, 6, refine="even")):
+    for call in (lambda: refine_level(rows, labels, level, "even"), lambda: hssk(rows, labels, 6, refine="even")):
         with pytest.raises(InputError, match="refine must be none, uniform, proportional or balanced, not 'even'"):
             call()
 
@@ -371,4 +373,4 @@ def test_a_cluster_for_each_row_is_left_as_it_is(refine):
     rows, _ = cloud([1] * 12)
     level = bssk(rows, None, 12, rng=0)
     assert level.inertia == 0
-    assert sorted(soften(rows, None, level, refine).labels.tolist()) == list(range(12))
+    assert sorted(refine_level(rows, None, level, refine).labels.tolist()) == list(range(12))

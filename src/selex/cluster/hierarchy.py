@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from selex.cluster.kmeans import Settings, as_data, novel_clusters, prepare, run
-from selex.cluster.refine import check_refinement, softened
+from selex.cluster.refine import check_refinement, refined
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.variant import Variant
 from selex.errors import InputError
@@ -41,7 +41,7 @@ def hssk(
         n_clusters: clusters of the base level, known and novel together.
         n_levels: make at most so many levels; None makes all, up to 'known' against 'novel'.
         balanced: limit cluster sizes; off for long tails.
-        refine: how the base level is refined, see `soften`.
+        refine: how the base level is refined, see `refine_level`.
         n_iter: iterations of each stage of BSSK.
         n_init: restarts of each level's BSSK.
         variant: differences from the paper, for comparison.
@@ -59,7 +59,7 @@ def hssk(
     check_refinement(refine, rows)
     generator = np.random.default_rng(rng)
     base = run(rows, known, n_known, novel_clusters(n_clusters, n_known, known), settings, generator)
-    levels = [softened(rows, known, base, refine)]
+    levels = [refined(rows, known, base, refine)]
     coarser = level_sizes(n_known, levels[0].n_novel)[1:n_levels]
     group = torch.arange(n_known, device=rows.device)  # of each known cluster of the base level
     for n_known, n_novel in coarser:

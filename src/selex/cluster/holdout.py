@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from selex.cluster.adapt import adapt as fit_adapted
 from selex.cluster.assign import likeliest_temperature
 from selex.cluster.kmeans import bssk, prepare
-from selex.cluster.refine import of_one_length, soften
+from selex.cluster.refine import of_one_length, refine_level
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
@@ -49,7 +49,7 @@ class Selection(NamedTuple):
 
 
 def select_refinement(features: Any, labels: Any, n_clusters: int, **how: Any) -> Refinement:
-    """The refinement that sorts hidden rows best, see `soften`; `how` as in `select`."""
+    """The refinement that sorts hidden rows best, see `refine_level`; `how` as in `select`."""
     return select(features, labels, n_clusters, **how).refine
 
 
@@ -76,7 +76,7 @@ def select(
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
         adapt: whether features are adapted, see `cluster.adapt`: what to try.
-        refine: the refinements to try, see `soften`.
+        refine: the refinements to try, see `refine_level`.
         whiten: how far features are whitened, see `fit_whitener`.
         balanced: limit cluster sizes.
         rng: generator or seed.
@@ -104,7 +104,7 @@ def select(
                 return Selection(False, "none")
             for form in refine:
                 advance()
-                found = np.asarray(soften(rows, left, level, form, memory).on_host().labels)
+                found = np.asarray(refine_level(rows, left, level, form, memory).on_host().labels)
                 right = int(matched(known[hidden], found[hidden]).sum())
                 tried.append((right, Selection(adapted, form, whitener)))
     return max(tried, key=lambda one: one[0])[1]
@@ -131,7 +131,7 @@ def held_out_temperature(
         features: `n × d` features: numpy (memory-mapped too) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
-        refine: how clustering ends, see `soften`.
+        refine: the refinement, see `refine_level`.
         adapt: whether features are adapted, see `cluster.adapt`.
         whitener: a map that was learned without these labels, in place of one that is learned now.
         whiten: how far features are whitened, see `fit_whitener`.
@@ -148,7 +148,7 @@ def held_out_temperature(
         way = _Way(n_clusters, whiten, adapt, balanced, memory)
         rows, left, level, _ = way.without(hidden, features, known, rng, whitener)
         if of_one_length(Rows(rows, memory)):  # too few labels to whiten by may be left
-            level = soften(rows, left, level, refine, memory)
+            level = refine_level(rows, left, level, refine, memory)
     if level.n_clusters < 2:
         return None
     seen = Rows(rows, memory)

@@ -27,7 +27,7 @@ _NOTHING = 1e-6  # rows; the sum of fewer has no direction to speak of
 _LEAST = 0.5  # rows; a cluster counts for no fewer, or it would never have any again
 
 
-def soften(data: Any, labels: Any, level: Level, refine: Refinement, memory: int = DEFAULT_MEMORY) -> Level:
+def refine_level(data: Any, labels: Any, level: Level, refine: Refinement, memory: int = DEFAULT_MEMORY) -> Level:
     """Clusters in which rows take part, from a level of clusters to which they belong.
 
     A mixture of directions (von Mises-Fisher) of one width: the odds of a row are `exp(-distance² / temperature)` times
@@ -48,7 +48,7 @@ def soften(data: Any, labels: Any, level: Level, refine: Refinement, memory: int
     rows = Rows(data, memory)
     check_refinement(refine, rows)
     moved = replace(level, centers=torch.as_tensor(level.centers).to(rows.device, rows.dtype) - rows.shift)
-    return as_data(softened(rows, as_labels(labels, rows), moved, refine), rows, data)
+    return as_data(refined(rows, as_labels(labels, rows), moved, refine), rows, data)
 
 
 def check_refinement(refine: Refinement, rows: Rows) -> None:
@@ -59,7 +59,7 @@ def check_refinement(refine: Refinement, rows: Rows) -> None:
         _length(rows)
 
 
-def softened(rows: Rows, known: Tensor, level: Level, refine: Refinement) -> Level:
+def refined(rows: Rows, known: Tensor, level: Level, refine: Refinement) -> Level:
     """The same among rows in working form; centres are in their centred coordinates."""
     if refine == "none" or not level.inertia:  # every row is where its centre is: nothing is between clusters
         return level
