@@ -17,7 +17,7 @@ from selex.review.core.results import Results
 from selex.review.core.session import Conflict, Review
 from selex.review.core.similar import Space
 from selex.review.core.split import parts_of
-from selex.review.core.state import FREE, HELD, JUNK, UNSURE, State
+from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE, State
 from selex.review.core.suggest import ideas
 from selex.review.core.timeline import DECIDE, REDO, UNDO, Event, Timeline
 
@@ -103,7 +103,7 @@ def test_naming_holds_the_surer_half(results):
     patch = state.apply(Decision("name", category=3, name=" robin\n 👩‍🔬 "))
     assert state.names[3] == "robin 👩‍🔬"
     assert patch.summary == "named novel-2 “robin 👩‍🔬”"
-    held = rows[state.mark[rows] == HELD]
+    held = rows[state.mark[rows] == CONFIRMED]
     assert len(held) == -(-len(rows) // 2)
     assert results.confidence[held].min() > results.confidence[np.setdiff1d(rows, held)].max()
 
@@ -119,7 +119,7 @@ def test_merging_splitting_and_moving(results):
     assert np.array_equal(np.flatnonzero(state.category == 5), three)
     row = int(two[0])
     state.apply(Decision("move", rows=(row,), category=0))
-    assert (state.category[row], state.mark[row]) == (0, HELD)
+    assert (state.category[row], state.mark[row]) == (0, CONFIRMED)
 
 
 def test_marks_and_what_confirming_leaves_alone(results):
@@ -130,9 +130,9 @@ def test_marks_and_what_confirming_leaves_alone(results):
     state.apply(Decision("confirm", category=4))
     assert state.mark[first] == UNSURE
     assert state.mark[second] == JUNK
-    assert (state.mark[np.flatnonzero(state.category == 4)[2:]] == HELD).all()
+    assert (state.mark[np.flatnonzero(state.category == 4)[2:]] == CONFIRMED).all()
     state.apply(Decision("clear", rows=(first, second)))
-    assert state.mark[first] == state.mark[second] == FREE
+    assert state.mark[first] == state.mark[second] == UNDECIDED
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_new_results_are_a_new_round_and_old_ones_their_old_round(tmp_path):
         assert (review.version, review.state.names[3]) == ("1.1", "robin"), "the very results of before are back"
 
 
-def test_labels_are_what_is_held(review):
+def test_labels_are_what_is_confirmed(review):
     decide(review, "name", category=3, name="robin")
     decide(review, "confirm", category=4)
     moved = int(np.flatnonzero(review.results.category == 2)[0])
@@ -285,7 +285,7 @@ def test_labels_are_what_is_held(review):
     decide(review, "unsure", rows=(given,))
     decide(review, "junk", rows=(5,))
     labels, state = labels_of(review.run), review.state
-    expected = {f"{row:03d}.png": state.names[state.category[row]] for row in np.flatnonzero(state.mark == HELD)}
+    expected = {f"{row:03d}.png": state.names[state.category[row]] for row in np.flatnonzero(state.mark == CONFIRMED)}
     assert labels.of == expected
     assert labels.of[f"{moved:03d}.png"] == "wren"
     assert f"{given:03d}.png" not in labels.of
@@ -304,7 +304,7 @@ def test_the_corrected_table(review):
     assert "novel-2" not in table["category"]
     row = table["file"].index(review.results.files[int(np.flatnonzero(review.results.category == 3)[0])])
     assert (table["category"][row], table["known"][row]) == ("known-0", 1)
-    assert set(table["review"]) <= {"held", "free", "unsure"}
+    assert set(table["review"]) <= {"confirmed", "undecided", "unsure"}
     assert table == corrected(review.run, review.state)
 
 
@@ -335,8 +335,8 @@ def test_overview_counts_as_plain_loops_do(review):
         rows = [row for row in range(40) if state.category[row] == category and state.mark[row] != JUNK]
         assert overview.rows(category).tolist() == sorted(rows, key=lambda row: -sure[row])
         assert overview.sizes[category] == len(rows)
-        assert overview.held[category] == sum(state.mark[row] == HELD for row in rows)
-        assert overview.doubtful[category] == sum(state.mark[row] != HELD and sure[row] < 0.5 for row in rows)
+        assert overview.confirmed[category] == sum(state.mark[row] == CONFIRMED for row in rows)
+        assert overview.doubtful[category] == sum(state.mark[row] != CONFIRMED and sure[row] < 0.5 for row in rows)
         assert overview.changed[category] == sum(state.category[row] != review.results.category[row] for row in rows)
 
 

@@ -488,8 +488,8 @@ def test_an_export_after_review_has_the_corrections(tmp_path, review):
 
 
 def test_all_images_of_a_list(client, review):
-    listed = client.get("/api/images?filter=open").json()
-    rows = client.get("/api/rows?filter=open").json()
+    listed = client.get("/api/images?filter=undecided").json()
+    rows = client.get("/api/rows?filter=undecided").json()
     assert len(rows["rows"]) == listed["total"]
     assert rows["standing"]["version"] == "1.0"
     of_one = client.get("/api/rows?category=1").json()["rows"]

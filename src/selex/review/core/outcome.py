@@ -12,7 +12,7 @@ from selex.data.clusters import Columns
 from selex.errors import InputError
 from selex.review.core.ledger import Ledger
 from selex.review.core.results import Results
-from selex.review.core.state import FREE, HELD, JUNK, MARKS, State
+from selex.review.core.state import CONFIRMED, JUNK, MARKS, UNDECIDED, State
 from selex.review.core.timeline import Timeline
 from selex.run import Run
 
@@ -58,7 +58,7 @@ class Changes:
 def labels_of(run: Run) -> Labels:
     """Labels from the decisions about a run, those of earlier rounds too; later ones count where they differ.
 
-    Held images are labelled with the name of their category: those labelled to begin with, moved or confirmed ones, and
+    Confirmed images are labelled with the name of their category: those labelled to begin with, moved or confirmed ones, and
     the surer half of a category that was named, merged or split. Junk is left out, also if it was junk rounds ago.
     """
     results, ledger = Results.read(run), Ledger.of(run.folder)
@@ -70,7 +70,7 @@ def labels_of(run: Run) -> Labels:
         for number in [*(number for number in ledger.rounds() if number != current), current]:
             timeline = ledger.replay(number)
             state, count = timeline.state, count + timeline.n_decisions
-            decided = {state.results.files[row] for row in np.flatnonzero(state.mark != FREE)}
+            decided = {state.results.files[row] for row in np.flatnonzero(state.mark != UNDECIDED)}
             labels = {file: name for file, name in labels.items() if file not in decided} | _held(state)
             junk = junk - decided | {state.results.files[row] for row in np.flatnonzero(state.mark == JUNK)}
     finally:
@@ -83,7 +83,7 @@ def reviewed(run: Run) -> tuple[Columns, int] | None:
     """The clusters table as decisions have it, without junk, and how many decisions; None where none was made.
 
     `cluster` and `category` are as decided, `known` is 1 for what was known or named by a person, and a column `review`
-    says what was decided of each image: `held`, `unsure`, or `free` where nothing was.
+    says what was decided of each image: `confirmed`, `unsure`, or `undecided` where nothing was.
     """
     timeline = _timeline(run)
     return (corrected(run, timeline.state), timeline.n_decisions) if timeline and timeline.n_decisions else None
@@ -165,8 +165,8 @@ def _partners(old: Array, new: Array, before: State, results: Results) -> dict[i
 
 
 def _held(state: State) -> dict[str, str]:
-    """The label of every held row, by file."""
-    rows = np.flatnonzero(state.mark == HELD)
+    """The label of every confirmed row, by file."""
+    rows = np.flatnonzero(state.mark == CONFIRMED)
     return {state.results.files[row]: state.names[state.category[row]] for row in rows}
 
 

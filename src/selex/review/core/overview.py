@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from selex.review.core.session import Review
-from selex.review.core.state import HELD, JUNK, UNSURE
+from selex.review.core.state import CONFIRMED, JUNK, UNSURE
 
 Array = np.ndarray[Any, Any]
 
@@ -24,7 +24,7 @@ class Overview:
         version: the version of the state this is of.
         order: rows, category after category, each one's surest first; junk at the end.
         starts: where the rows of each category start in `order`, and where the last one's end.
-        sizes, held, unsure, doubtful, changed: images of each category, and how many of them are so.
+        sizes, confirmed, unsure, doubtful, changed: images of each category, and how many of them are so.
         confidence: mean confidence of each category.
         changed_rows: rows that are elsewhere than the run, or the round before, had them.
     """
@@ -33,7 +33,7 @@ class Overview:
     order: Array
     starts: Array
     sizes: Array
-    held: Array
+    confirmed: Array
     unsure: Array
     doubtful: Array
     changed: Array
@@ -62,9 +62,9 @@ class Overview:
             order,
             np.concatenate([[0], np.cumsum(sizes)]),
             sizes,
-            number(state.mark == HELD),
+            number(state.mark == CONFIRMED),
             number(state.mark == UNSURE),
-            number((state.mark != HELD) & (results.confidence < DOUBTFUL)),
+            number((state.mark != CONFIRMED) & (results.confidence < DOUBTFUL)),
             number(changed_rows),
             total / np.maximum(sizes, 1),
             changed_rows,

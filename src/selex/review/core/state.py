@@ -17,10 +17,10 @@ from selex.review.core.results import Results
 
 Array = np.ndarray[Any, Any]
 
-FREE, HELD, UNSURE, JUNK = range(4)
+UNDECIDED, CONFIRMED, UNSURE, JUNK = range(4)
 """What is known of a row: nothing was decided, its category is decided, nobody can say, it is to be left out."""
 
-MARKS = ("free", "held", "unsure", "junk")
+MARKS = ("undecided", "confirmed", "unsure", "junk")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class State:
 
     Attributes:
         category: category of every row.
-        mark: `FREE`, `HELD`, `UNSURE` or `JUNK` for every row.
+        mark: `UNDECIDED`, `CONFIRMED`, `UNSURE` or `JUNK` for every row.
         names: name of every category there ever was.
         named: whether a person gave that name.
         origin: the category of the run that a category came from.
@@ -63,7 +63,7 @@ class State:
     def __init__(self, results: Results) -> None:
         self.results = results
         self.category = results.category.astype(np.int32)
-        self.mark = np.where(results.labelled, HELD, FREE).astype(np.uint8)
+        self.mark = np.where(results.labelled, CONFIRMED, UNDECIDED).astype(np.uint8)
         self.names = list(results.names)
         self.named = [False] * len(self.names)
         self.origin = list(range(len(self.names)))
@@ -143,12 +143,12 @@ class State:
         return found
 
     def _surer_half(self, rows: Array) -> Array:
-        """Marks of rows after a decision about their category as a whole: the surer half of the free ones is held."""
+        """Marks of rows after a decision about their category as a whole: the surer half of the undecided ones is confirmed."""
         mark: Array = self.mark[rows].copy()
-        free = np.flatnonzero(mark == FREE)
+        free = np.flatnonzero(mark == UNDECIDED)
         if len(free):
             sure = self.results.confidence[rows[free]]
-            mark[free[sure >= np.median(sure)]] = HELD
+            mark[free[sure >= np.median(sure)]] = CONFIRMED
         return mark
 
 
@@ -192,19 +192,19 @@ def _move(state: State, decision: Decision) -> _Change:
     if decision.category is not None:
         state.members(decision.category)
         text = f"moved {_images(len(rows))} to {state.names[decision.category]}"
-        return _Change(rows, decision.category, HELD, about=(decision.category,), summary=text)
+        return _Change(rows, decision.category, CONFIRMED, about=(decision.category,), summary=text)
     name, origin = state.free_name(decision.name or ""), state.origin[int(state.category[rows[0]])]
     text = f"moved {_images(len(rows))} to the new category “{name}”"
-    return _Change(rows, len(state.names), HELD, new=[(name, True, origin)], summary=text)
+    return _Change(rows, len(state.names), CONFIRMED, new=[(name, True, origin)], summary=text)
 
 
 def _confirm(state: State, decision: Decision) -> _Change:
     if decision.category is None:
         rows = state._checked(decision.rows)
-        return _Change(rows, None, HELD, summary=f"confirmed {_images(len(rows))}")
+        return _Change(rows, None, CONFIRMED, summary=f"confirmed {_images(len(rows))}")
     rows = state.members(decision.category)
-    marks = np.where(state.mark[rows] == FREE, HELD, state.mark[rows])
-    text = f"confirmed {state.names[decision.category]} ({_images(int((marks == HELD).sum()))})"
+    marks = np.where(state.mark[rows] == UNDECIDED, CONFIRMED, state.mark[rows])
+    text = f"confirmed {state.names[decision.category]} ({_images(int((marks == CONFIRMED).sum()))})"
     return _Change(rows, None, marks, about=(decision.category,), summary=text)
 
 
@@ -218,7 +218,7 @@ def _marking(mark: int, words: str) -> Callable[[State, Decision], _Change]:
 
 def _clear(state: State, decision: Decision) -> _Change:
     rows = state._checked(decision.rows)
-    mark = np.where(state.results.labelled[rows], HELD, FREE)
+    mark = np.where(state.results.labelled[rows], CONFIRMED, UNDECIDED)
     return _Change(rows, None, mark, summary=f"took back what was said of {_images(len(rows))}")
 
 

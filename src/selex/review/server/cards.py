@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from selex.review.core.overview import Overview
 from selex.review.core.session import Review
-from selex.review.core.state import HELD, JUNK, MARKS, UNSURE
+from selex.review.core.state import CONFIRMED, JUNK, MARKS, UNSURE
 from selex.review.server import schema
 
 EXAMPLES = 6
@@ -19,7 +19,7 @@ def standing_of(review: Review, overview: Overview, note: str | None) -> schema.
         run=review.run.folder.resolve().name,
         images=int(marks.sum() - marks[JUNK]),
         categories=len(overview.live),
-        held=int(marks[HELD]),
+        confirmed=int(marks[CONFIRMED]),
         unsure=int(marks[UNSURE]),
         junk=int(marks[JUNK]),
         changed=int(overview.changed.sum()),
@@ -41,7 +41,7 @@ def category_card(review: Review, overview: Overview, number: int) -> schema.Cat
         named=state.named[number],
         size=int(overview.sizes[number]),
         confidence=round(float(overview.confidence[number]), 4),
-        held=int(overview.held[number]),
+        confirmed=int(overview.confirmed[number]),
         unsure=int(overview.unsure[number]),
         doubtful=int(overview.doubtful[number]),
         changed=int(overview.changed[number]),

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Number = Annotated[int, Field(ge=0, lt=2**31)]
 Sort = Literal["size", "confidence", "name"]
 CategoryFilter = Literal["all", "known", "novel", "unsure", "changed"]
-ImageFilter = Literal["all", "open", "held", "unsure", "changed", "junk"]
+ImageFilter = Literal["all", "undecided", "confirmed", "unsure", "changed", "junk"]
 ImageSort = Literal["doubtful", "typical", "name"]
 
 
@@ -21,7 +21,7 @@ class Standing(BaseModel):
     run: str
     images: int = Field(description="Without junk.")
     categories: int
-    held: int = Field(description="Images whose category is decided.")
+    confirmed: int = Field(description="Images whose category is decided.")
     unsure: int
     junk: int
     changed: int = Field(description="Images elsewhere than the run, or the round before, had them.")
@@ -41,7 +41,7 @@ class Category(BaseModel):
     named: bool = Field(description="Named by a person.")
     size: int
     confidence: float = Field(description="Mean over its images.")
-    held: int
+    confirmed: int
     unsure: int
     doubtful: int = Field(description="Images that are not decided and less than 50 % sure.")
     changed: int
@@ -63,7 +63,7 @@ class ImageCard(BaseModel):
     category_name: str
     runner_up: str | None = Field(description="The next best category of the run.")
     confidence: float
-    mark: Literal["free", "held", "unsure", "junk"]
+    mark: Literal["undecided", "confirmed", "unsure", "junk"]
     labelled: bool = Field(description="Labelled before the run.")
     changed: bool
     was: str | None = Field(description="Where a changed image was before.")

@@ -12,7 +12,7 @@ from selex.review.core.overview import DOUBTFUL, Overview
 from selex.review.core.session import Review
 from selex.review.core.similar import Space
 from selex.review.core.split import parts_of
-from selex.review.core.state import FREE, HELD, JUNK, UNSURE
+from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE
 from selex.review.core.suggest import ideas
 from selex.review.server import schema
 from selex.review.server.cards import category_card, image_card, standing_of
@@ -252,9 +252,9 @@ class Views:
         """The rows that a filter lets through."""
         mark, sure = self.review.state.mark[rows], self.review.results.confidence[rows]
         ways = {
-            "open": mark == FREE,
-            "held": mark == HELD,
-            "unsure": (mark == UNSURE) | ((mark == FREE) & (sure < DOUBTFUL)),
+            "undecided": mark == UNDECIDED,
+            "confirmed": mark == CONFIRMED,
+            "unsure": (mark == UNSURE) | ((mark == UNDECIDED) & (sure < DOUBTFUL)),
             "changed": overview.changed_rows[rows] & (mark != JUNK),
             "junk": mark == JUNK,
         }
