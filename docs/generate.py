@@ -39,7 +39,7 @@ BENCHMARKS_TEXT = """# Benchmarks
 
 Each table below is a file of `benchmarks/results/`, its numbers as they are, with the machine and the
 command that made it (without its `--out`, and with `CUB` for the folder of images).
-No number was typed by hand.
+No number was typed manually.
 
 To rerun one, give its command from the root of a checkout, then rewrite this page:
 

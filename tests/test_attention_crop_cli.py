@@ -126,7 +126,7 @@ def test_new_photos_of_a_trained_model_are_cut_where_the_network_looked_first(ho
     assert alone == pytest.approx(float(row["distance"]), abs=1e-4)
 
 
-def test_stopped_and_gone_on_with(home, trained):
+def test_stopped_and_resumed(home, trained):
     stopped = selex(*TRAIN, "--out", "stopped", cwd=home, kill=("selex.training.steps:Steps.step", 6))  # four an epoch
     assert stopped.returncode == -9
     others = selex(*(part for part in TRAIN if part != "--attention-crop"), "--out", "stopped", cwd=home)

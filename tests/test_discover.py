@@ -421,7 +421,7 @@ def test_ctrl_c_is_one_line_and_can_be_gone_on_from(shared, where):
     command = (*FIVE, "--out", out, "--store", f"store {out}")
     done = selex(*command, cwd=shared, interrupt=where)
     assert done.returncode == 130, done
-    kept = "stopped; images and features that are done are kept: the same command goes on from there"
+    kept = "stopped; images and features that are done are kept: the same command resumes from there"
     assert done.stderr.splitlines() == [kept]
     info = selex("info", out, cwd=shared)
     assert info.returncode == 0

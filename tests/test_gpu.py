@@ -55,7 +55,7 @@ def fit(name, data, folder=None, stop=None, **settings):
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("name", TRAINED)
-def test_stopped_and_gone_on_with(data, tmp_path, name, options):
+def test_stopped_and_resumed(data, tmp_path, name, options):
     whole, _ = fit(name, data, **options)
     with pytest.raises(Stop):
         fit(name, data, tmp_path, stop=2, **options)

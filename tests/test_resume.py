@@ -78,14 +78,14 @@ STOPS = [
 
 
 @pytest.mark.parametrize(("options", "stop"), STOPS, ids=str)
-def test_stopped_and_gone_on_with(home, undisturbed, options, stop):
+def test_stopped_and_resumed(home, undisturbed, options, stop):
     expected = undisturbed(*options)
     way, place, call = stop
     out = f"stopped {STOPS.index((options, stop))}"
     done = selex(*DISCOVER, *options, "--out", out, cwd=home, **{way: (place, call)})
     assert done.returncode == (-9 if way == "kill" else 130)
     if way == "interrupt":
-        kept = "stopped; images, features and whole epochs that are done are kept: the same command goes on from there"
+        kept = "stopped; images, features and whole epochs that are done are kept: the same command resumes from there"
         assert done.stderr.splitlines() == [kept]
     resumes = any((home / out / ".work").glob("checkpoint-*.pt"))
     again = ("discover", "photos", "--resume", "--store", "store") if resumes else (*DISCOVER, *options)
@@ -192,8 +192,8 @@ def test_a_new_run_that_fails_later_keeps_its_checkpoints(home, undisturbed, mon
 def test_nothing_to_resume(home, undisturbed):
     run = undisturbed()
     refused("nowhere: no such run folder", "discover", "photos", "--resume", "--out", "nowhere", cwd=home)
-    refused(": has no checkpoint to go on from", "discover", "photos", "--resume", "--out", run.name, cwd=home)
-    refused(": has no checkpoint to go on from", "train", run.name, "--resume", cwd=home)
+    refused(": has no checkpoint to resume from", "discover", "photos", "--resume", "--out", run.name, cwd=home)
+    refused(": has no checkpoint to resume from", "train", run.name, "--resume", cwd=home)
 
 
 # the same in one process

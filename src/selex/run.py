@@ -55,7 +55,7 @@ _LIBRARIES = ("torch", "timm", "numpy", "scikit-learn")
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder. `create` makes one or goes on with one, `open` reads one that is there.
+    """A run folder. `create` makes one or resumes one, `open` reads one that is there.
 
     Attributes:
         folder: where it is.
@@ -69,7 +69,7 @@ class Run:
         """The run of `config` in `folder`, for one who writes: new, or one of the same photos to be done again.
 
         Refused work (an `InputError` before there are features or a checkpoint) leaves no new folder behind. Whatever
-        else stops it leaves what is done, to go on from.
+        else stops it leaves what is done, to resume from.
         """
         run = cls(folder)
         run._check_place(config)

@@ -79,11 +79,11 @@ def _explain(error: OSError) -> str:
 
 @contextmanager
 def resumable(kept: str) -> Iterator[None]:
-    """Work of which Ctrl-C leaves something: one line says what, and that the same command goes on from there."""
+    """Work of which Ctrl-C leaves something: one line says what, and that the same command resumes from there."""
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"stopped; {kept}: the same command goes on from there", err=True)
+        typer.echo(f"stopped; {kept}: the same command resumes from there", err=True)
         sys.exit(_INTERRUPTED)
 
 

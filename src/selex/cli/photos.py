@@ -289,7 +289,7 @@ def info(run: RunFolder) -> None:
     if opened.complete:
         _summary(opened)
     else:
-        typer.echo("not finished: run the same `selex discover` again, it goes on from what is done")
+        typer.echo("not finished: run the same `selex discover` again, it resumes from what is done")
 
 
 def _summary(run: Run) -> None:

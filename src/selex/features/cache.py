@@ -1,4 +1,4 @@
-"""Features on disk: a mapped `.npy` file that is there once all rows are done, and work that can be gone on with.
+"""Features on disk: a mapped `.npy` file that is there once all rows are done, and work that can be resumed.
 
 Beside `OUT` are `OUT.part` (the rows so far, until all are done) and `OUT.json` (what they are of, how many are done).
 """
@@ -34,7 +34,7 @@ class Standing:
 
 
 class FeatureFile:
-    """The features at `out`; goes on with what is there if it is of the same `key` and shape, else starts anew."""
+    """The features at `out`; resumes what is there if it is of the same `key` and shape, else starts anew."""
 
     def __init__(self, out: Path, wanted: Standing) -> None:
         self.out, self.part = out, out.with_name(out.name + ".part")
@@ -58,7 +58,7 @@ class FeatureFile:
         """All rows to be written to, those done so far among them."""
         if self.standing.done:
             return _mapped(self.part, "r+")
-        with self._told():
+        with self._reported():
             self.out.parent.mkdir(parents=True, exist_ok=True)
             self._note.unlink(missing_ok=True)  # it must never speak of another file
             self.part.unlink(missing_ok=True)  # nor a link lead to one
@@ -72,12 +72,12 @@ class FeatureFile:
     def save(self, done: int) -> None:
         """Standing how many rows are done."""
         self.standing = replace(self.standing, done=done)
-        with self._told(), whole(self._note) as partial:
+        with self._reported(), whole(self._note) as partial:
             partial.write_text(json.dumps(asdict(self.standing)))
 
     def finish(self) -> Features:
         """Put the complete features in their place."""
-        with self._told():
+        with self._reported():
             os.replace(self.part, self.out)
         return self.read()
 
@@ -98,8 +98,8 @@ class FeatureFile:
             return False
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """A failure to write, told in one line."""
+    def _reported(self) -> Iterator[None]:
+        """A failure to write, reported in one line."""
         try:
             yield
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Backbone + images -> L2-normalised features, in row order; interrupted work goes on where it stopped."""
+"""Backbone + images -> L2-normalised features, in row order; interrupted work resumes where it stopped."""
 
 # n images, d dims of the feature
 
@@ -63,7 +63,7 @@ def embed(
     """Features (n, d) of all images, float32 and L2-normalised, in row order.
 
     With `out`, a `.npy` file that the result is mapped from: it is there once all rows are done, and only then. Until
-    then the rows done are in `out` + ".part", and a call with the same backbone and images goes on from there.
+    then the rows done are in `out` + ".part", and a call with the same backbone and images resumes from there.
     `compile` speeds up a GPU after a minute of compiling. With `views` of 2 or 10 a feature is the mean over so many
     fixed views of an image, see `fixed_crops`: images must have `crops` as `HostImages` do, and it takes so many times
     as long. Of `TwoScaleImages` it is the mean over both scales. The bar says what it is `doing`.

@@ -97,7 +97,7 @@ class _Scale:
 
 
 def _last_attempt(metrics: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Entries of epochs; where work was gone on with, or done again from the start, the later entries count."""
+    """Entries of epochs; where work was resumed, or done again from the start, the later entries count."""
     kept: list[dict[str, Any]] = []
     for entry in metrics:
         if isinstance(entry, dict) and entry.get("step") == _STEP and _is_number(entry.get(_STEP)):

@@ -1,4 +1,4 @@
-"""Checkpoints of training: whole or not there, the last two kept, written while training goes on."""
+"""Checkpoints of training: whole or not there, the last two kept, written while training continues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAME = re.compile(r"checkpoint-(\d{5})\.pt")
 class Checkpoints:
     """The checkpoints in a folder. `settings` are those of the training; one of other settings is refused.
 
-    `more` is kept with them, for whoever wants to go on without being told the settings again.
+    `more` is kept with them, for whoever resumes without giving the settings again.
     """
 
     def __init__(self, folder: Path, settings: dict[str, Any], more: dict[str, Any] | None = None) -> None:
@@ -40,7 +40,7 @@ class Checkpoints:
         return state
 
     def save(self, epoch: int, state: dict[str, Any]) -> None:
-        """Write the state after an epoch, in the background; what went wrong with the one before is told now."""
+        """Write the state after an epoch, in the background; what went wrong with the one before is reported now."""
         self.wait()
         about = {"format": FORMAT, "settings": self.settings, "more": self.more, "epoch": epoch}
         state = {**about, **_on_host(state)}
@@ -56,7 +56,7 @@ class Checkpoints:
         return paths(self.folder)
 
     def last_good(self) -> str:
-        """What a person is told of where training can be taken up again."""
+        """What a message says of where training can be taken up again."""
         self.wait()
         paths = self.paths()
         return f"the last good checkpoint is {paths[-1]}" if paths else "there is no checkpoint yet"
@@ -86,7 +86,7 @@ class Checkpoints:
         if other := [key for key in self.settings if self.settings[key] != theirs.get(key)]:
             differences = ", ".join(f"{key} {theirs.get(key)} there, {self.settings[key]} here" for key in other)
             raise InputError(
-                f"{path}: is of a training with other settings ({differences}); repeat those to go on with it, or give "
+                f"{path}: is of a training with other settings ({differences}); repeat those to resume it, or give "
                 "--restart to start anew"
             )
 
@@ -106,7 +106,7 @@ def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
             damaged = f"{path}: cannot be read ({_why(error)})"
             continue
         if damaged:
-            warnings.warn(f"{damaged}; training goes on from {path.name}", Note, stacklevel=2)
+            warnings.warn(f"{damaged}; training resumes from {path.name}", Note, stacklevel=2)
         return path, state
     if damaged:
         raise InputError(f"{damaged}; give --restart to train anew")

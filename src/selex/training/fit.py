@@ -102,7 +102,7 @@ def interrupted(run: Run) -> Config:
     """What the training that was interrupted in a run was asked to do."""
     found = newest(run.work)
     if found is None:
-        raise InputError(f"{run.folder}: has no checkpoint to go on from; leave --resume out")
+        raise InputError(f"{run.folder}: has no checkpoint to resume from; leave --resume out")
     path, state = found
     if not isinstance(state.get("more"), dict):
         raise InputError(f"{path}: is of another version of selex; give --restart to train anew")

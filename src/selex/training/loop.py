@@ -1,6 +1,6 @@
 """The loop: pseudo-labels, steps, a checkpoint, again. One device or many, the same code.
 
-All randomness of an epoch is drawn from the seed and its number, so that training which is cut off goes on from the
+All randomness of an epoch is drawn from the seed and its number, so that training which is cut off resumes from the
 last checkpoint to the same result.
 """
 
@@ -188,7 +188,7 @@ class Loop:
         return {name: float(total) / (behind[0] + 1) for name, total in totals.items()}
 
     def end(self, epoch: int, entry: Entry) -> None:
-        """After an epoch: tell of it, and keep what is needed to go on from here."""
+        """After an epoch: tell of it, and keep what is needed to resume from here."""
         self.history.append(entry)
         if not self.fabric.is_global_zero:
             return
@@ -198,7 +198,7 @@ class Loop:
             self.checkpoints.save(epoch, {**state, "clusters": self.clusters, "history": self.history})
 
     def resume(self) -> int:
-        """Take up the newest checkpoint; the epoch to go on with."""
+        """Take up the newest checkpoint; the epoch to resume with."""
         state = self.checkpoints.latest() if self.checkpoints else None
         if self.fabric.world_size > 1:
             state = self.fabric.broadcast(state)  # the first process alone has checkpoints

@@ -45,7 +45,7 @@ class Ledger:
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
         self._check_files()
-        with self._told():
+        with self._reported():
             # several threads share the connection, one at a time: `Review` has the lock
             self._db = sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA synchronous = EXTRA")  # a decision is on the disk when its transaction ends
@@ -72,25 +72,25 @@ class Ledger:
 
     def find(self, results: Results) -> int | None:
         """The round of these results, if there is one."""
-        with self._told():
+        with self._reported():
             found = self._db.execute("SELECT max(number) FROM rounds WHERE digest = ?", (results.digest,)).fetchone()[0]
         return None if found is None else int(found)
 
     def rounds(self) -> list[int]:
         """The numbers of all rounds, in order."""
-        with self._told():
+        with self._reported():
             return [number for (number,) in self._db.execute("SELECT number FROM rounds ORDER BY number")]
 
     def results(self, number: int) -> Results:
         """The results that a round is about."""
-        with self._told():
+        with self._reported():
             row = self._db.execute("SELECT digest, results FROM rounds WHERE number = ?", (number,)).fetchone()
         return Results.unpack(*row)
 
     def events(self, number: int, after: int = 0) -> list[Event]:
         """The events of a round, but for the first ones."""
         query = "SELECT kind, decision, time FROM events WHERE round = ? ORDER BY number LIMIT -1 OFFSET ?"
-        with self._told():
+        with self._reported():
             rows = self._db.execute(query, (number, after)).fetchall()
         return [Event(kind, Decision.from_json(text) if text else None, time) for kind, text, time in rows]
 
@@ -109,7 +109,7 @@ class Ledger:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """A transaction that nobody else can write during: all of it is on the disk at the end, or none."""
-        with self._told():
+        with self._reported():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -121,7 +121,7 @@ class Ledger:
 
     def changed(self) -> int:
         """A number that is another one when another process has written."""
-        with self._told():
+        with self._reported():
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def _check(self) -> None:
@@ -166,8 +166,8 @@ class Ledger:
         self._db.execute(f"PRAGMA user_version = {FORMAT}")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """A failure of the database, told in one line."""
+    def _reported(self) -> Iterator[None]:
+        """A failure of the database, reported in one line."""
         try:
             yield
         except sqlite3.Error as error:

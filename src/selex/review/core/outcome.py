@@ -1,4 +1,4 @@
-"""What decisions come to: labels to go on with, a corrected table to export, what a new round changed."""
+"""What decisions come to: labels to continue with, a corrected table to export, what a new round changed."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def parts_of(features: Array, rows: Array, count: int, seed: int = 0) -> list[Ar
     sample = rows if len(rows) <= _SAMPLE else np.sort(rng.choice(rows, _SAMPLE, replace=False))
     points = np.asarray(features[sample], dtype=np.float32)
     if len(np.unique(points, axis=0)) < count:
-        raise Refused("these images are too alike to be split: move some of them by hand")
+        raise Refused("these images are too alike to be split: move some of them manually")
     model = KMeans(count, n_init=4, random_state=seed).fit(points)
     labels = model.predict(np.asarray(features[rows], dtype=np.float32))
     parts = [rows[labels == part] for part in range(count)]

@@ -57,7 +57,7 @@ class Job:
         return ContinueOut(state=self._state, lines=lines)
 
     def stop(self) -> None:
-        """End it; what it has done so far is kept, and the same again goes on from there."""
+        """End it; what it has done so far is kept, and the same again resumes from there."""
         if self._process is not None and self._process.is_alive():
             self._process.terminate()
             self._process.join(5)
