@@ -47,7 +47,7 @@ def test_losses_of_a_short_training_are_those_stored(name, data):
     if UPDATE in os.environ:
         path.write_text(json.dumps(history, indent=1) + "\n")
     for found, stored in zip(history, json.loads(path.read_text()), strict=True):
-        for part in ("step", "sizes"):
+        for part in ("step", "smallest", "median", "largest"):
             assert found.pop(part, None) == stored.pop(part, None)
         assert found == pytest.approx(stored, rel=1e-4)  # processors differ
 
@@ -143,7 +143,7 @@ def test_who_watches_is_told_of_every_epoch(data):
     assert [entry["epoch"] for entry in entries] == [0, 1]
     assert all(len(clusters) == 60 for clusters in scored)
     for entry in entries:
-        assert {"loss", "use", "sse", "lr", "sizes", "agreement", "all", "prepared", "seconds"} <= set(entry)
+        assert {"loss", "use", "sse", "lr", "smallest", "median", "largest", "agreement", "all", "prepared", "seconds"} <= set(entry)
         assert type(entry["all"]) is float  # what a checkpoint can hold
         assert 0 <= entry["agreement"] <= 1
     assert "changed" not in entries[0]

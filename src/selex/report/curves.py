@@ -18,7 +18,7 @@ _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Learning rate", ("lr",)),
     ("Seconds an epoch, and of them for pseudo-labels", ("seconds", "prepared")),
 )
-_NOT_CURVES = {"step", _STEP, "time", "count", "cores", "sizes"}
+_NOT_CURVES = {"step", _STEP, "time", "count", "cores"}
 
 Points = list[tuple[float, float]]
 
@@ -110,16 +110,10 @@ def _curves(entries: list[dict[str, Any]]) -> dict[str, Points]:
     """Points of every value that was logged, in the order of the first entry that has it."""
     found: dict[str, Points] = {}
     for entry in entries:
-        for key, value in {**entry, **_sizes(entry.get("sizes"))}.items():
+        for key, value in entry.items():
             if key not in _NOT_CURVES and _is_number(value):
                 found.setdefault(key, []).append((float(entry[_STEP]), float(value)))
     return found
-
-
-def _sizes(values: Any) -> dict[str, float]:
-    if not isinstance(values, list) or len(values) != 3:
-        return {}
-    return dict(zip(("smallest", "median", "largest"), values, strict=True))
 
 
 def _is_number(value: Any) -> bool:

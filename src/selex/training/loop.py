@@ -237,7 +237,7 @@ class Loop:
 def cluster_metrics(level: Level, clusters: Tensor, features: Tensor, labels: Tensor, before: Tensor | None) -> Entry:
     """Sizes of the clusters of an epoch, how labelled rows agree with them, what changed since the epoch `before`."""
     sizes = np.bincount(clusters.numpy(), minlength=level.n_clusters)
-    metrics: Entry = {"sizes": [int(sizes.min()), float(np.median(sizes)), int(sizes.max())]}
+    metrics: Entry = {"smallest": int(sizes.min()), "median": float(np.median(sizes)), "largest": int(sizes.max())}
     if level.n_known:
         held = labels >= 0
         nearest = torch.cdist(features[held], torch.as_tensor(level.centers).to(features)).argmin(1)
