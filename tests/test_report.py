@@ -313,7 +313,17 @@ def test_training_curves_are_drawn_from_what_was_logged(home):
     run = Run.open(home / "run")
     assert page_of(run).all(id="training") == []
     for epoch in range(3):
-        run.log(step="epoch", epoch=epoch, loss=5.0 - epoch, sse=1.5, smallest=1, median=12.0, largest=20, odd=0.5, all=0.25 * epoch)
+        run.log(
+            step="epoch",
+            epoch=epoch,
+            loss=5.0 - epoch,
+            sse=1.5,
+            smallest=1,
+            median=12.0,
+            largest=20,
+            odd=0.5,
+            all=0.25 * epoch,
+        )
     charts = page_of(run).one(id="training").all("figure", "chart")
     titles = [chart.one("figcaption").text for chart in charts]
     assert titles == ["Loss and its parts", "Cluster sizes", "Accuracy, where the truth is known", "odd"]

@@ -15,13 +15,13 @@ from starlette.testclient import TestClient
 
 from commands import refused, selex
 from review_runs import made_up_run, small_run
+from selex.io import locked
 from selex.review.core.ledger import FILE
 from selex.review.core.session import Review
 from selex.review.server.app import create_app, schema_of
 from selex.review.server.guard import Door
 from selex.review.server.lists import natural
 from selex.review.server.serve import _door
-from selex.run import _locked
 
 NASTY = "<img src=x onerror=alert(1)>\"'&"
 ODD_FILE = 'a "quoted" <b>\nnew line é 日本 %2e%2e.png'
@@ -499,7 +499,7 @@ def test_all_images_of_a_list(client, review):
 
 
 def test_nothing_is_decided_while_the_run_is_written(client, folder):
-    with _locked(folder) as ours:
+    with locked(folder) as ours:
         assert ours
         answer = decide(client, "confirm", category=0)
         assert (answer.status_code, "being done again" in answer.json()["detail"]) == (422, True)

@@ -143,7 +143,19 @@ def test_who_watches_is_told_of_every_epoch(data):
     assert [entry["epoch"] for entry in entries] == [0, 1]
     assert all(len(clusters) == 60 for clusters in scored)
     for entry in entries:
-        assert {"loss", "use", "sse", "lr", "smallest", "median", "largest", "agreement", "all", "prepared", "seconds"} <= set(entry)
+        assert {
+            "loss",
+            "use",
+            "sse",
+            "lr",
+            "smallest",
+            "median",
+            "largest",
+            "agreement",
+            "all",
+            "prepared",
+            "seconds",
+        } <= set(entry)
         assert type(entry["all"]) is float  # what a checkpoint can hold
         assert 0 <= entry["agreement"] <= 1
     assert "changed" not in entries[0]

@@ -41,8 +41,8 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         n_levels: make at most so many levels; None makes all, up to 'known' against 'novel'.
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
         refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
-            take part in several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`; they
-            must be of one length); `"auto"` takes what sorts labels best that were hidden for it.
+            take part in several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`;
+            they must be of one length); `"auto"` takes what sorts labels best that were hidden for it.
         whiten: how far rows are whitened by what varies among labelled rows of one category, from 0, the paper's way,
             to 1; see `Whitening`.
         adapt: learn a linear map of the rows from what clusterings agree on: `"on"`, `"off"` (the paper's way), or
@@ -189,8 +189,8 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
         n_clusters: how many categories there are, known and novel together, or `"auto"` to estimate it.
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
         refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
-            take part in several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`; they
-            must be of one length); `"auto"` takes what sorts labels best that were hidden for it.
+            take part in several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`;
+            they must be of one length); `"auto"` takes what sorts labels best that were hidden for it.
         whiten: how far rows are whitened by what varies among labelled rows of one category, from 0, the paper's way,
             to 1; see `Whitening`.
         adapt: learn a linear map of the rows from what clusterings agree on: `"on"`, `"off"` (the paper's way), or

@@ -58,8 +58,9 @@ class Changes:
 def labels_of(run: Run) -> Labels:
     """Labels from the decisions about a run, those of earlier rounds too; later ones count where they differ.
 
-    Confirmed images are labelled with the name of their category: those labelled to begin with, moved or confirmed ones, and
-    the surer half of a category that was named, merged or split. Junk is left out, also if it was junk rounds ago.
+    Confirmed images are labelled with the name of their category: those labelled to begin with, those that a person
+    moved or confirmed, and the surer half of a category that was named, merged or split. Junk is left out, also if it
+    was junk rounds ago.
     """
     results, ledger = Results.read(run), Ledger.of(run.folder)
     if ledger is None:

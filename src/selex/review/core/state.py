@@ -143,7 +143,7 @@ class State:
         return found
 
     def _surer_half(self, rows: Array) -> Array:
-        """Marks of rows after a decision about their category as a whole: the surer half of the undecided ones is confirmed."""
+        """Marks of rows after a decision about their whole category: the surer half of the undecided is confirmed."""
         mark: Array = self.mark[rows].copy()
         free = np.flatnonzero(mark == UNDECIDED)
         if len(free):
