@@ -20,6 +20,7 @@ from torch.nn.functional import normalize
 from selex.errors import InputError
 from selex.metrics import matched
 from selex.progress import training_bar
+from selex.threads import threads_for
 from selex.training.batches import Batches, Data
 from selex.training.checkpoint import Checkpoints
 from selex.training.cuda import compiled_blocks
@@ -58,7 +59,8 @@ def train(
     check(method, data, fabric.world_size)
     loop = Loop(method, data, seed, fabric, checkpoints, callbacks or Callbacks(), compile)
     try:
-        return loop.run()
+        with threads_for(sum(parameter.numel() for parameter in method.parameters())):
+            return loop.run()
     except torch.OutOfMemoryError:
         smaller = max(1, (method.settings.micro_batch or method.settings.batch) // 4)
         raise InputError(
