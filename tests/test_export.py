@@ -407,8 +407,8 @@ def test_places_that_are_refused(run, tmp_path, to):
         refuse(run, to, tmp_path / "dangling", "is a file; give a new folder")
     else:
         refuse(run, to, run.folder / f"clusters.{to}", "is an input of this command")
-    if Path("/proc/self").exists():
-        refuse(run, to, Path("/proc/sorted"), r"/proc/sorted: cannot be written \(")
+    if Path("/proc/sys").exists():
+        refuse(run, to, Path("/proc/sys/sorted"), r"/proc/sys/sorted: cannot be written \(")
     assert (tmp_path / "full" / "mine.txt").exists()
 
 

@@ -19,6 +19,7 @@ from selex.data.features import load_features, read_truth
 from selex.data.index import KIND
 from selex.data.store import ImageStore
 from selex.data.table import read_table
+from selex.demo import _write_images
 from selex.errors import InputError
 from selex.export import export
 from selex.folders import MARK, is_vacant, own_folder, take_folder
@@ -357,3 +358,23 @@ def test_a_download_that_breaks_off_leaves_nothing_and_keeps_what_was_there(tmp_
         store(Stream(b"half"), target, None, length=8)
     assert target.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["weights.pt"]
+
+
+def test_the_images_of_a_demonstration_are_written_again_and_not_through_links(tmp_path):
+    victim = tmp_path / "victim.png"
+    victim.write_text("mine")
+    take_folder(tmp_path / "demo", "demonstration")
+    truth = _write_images(tmp_path / "demo", 0)
+    before = {path: path.read_bytes() for path in (tmp_path / "demo").rglob("*") if path.is_file()}
+    first = tmp_path / "demo" / "photos" / next(iter(truth))
+    first.unlink()
+    os.symlink(victim, first)
+    assert _write_images(tmp_path / "demo", 0) == truth
+    assert {path: path.read_bytes() for path in before} == before
+    assert victim.read_text() == "mine"
+    shutil.rmtree(tmp_path / "demo" / "new")
+    (tmp_path / "elsewhere").mkdir()
+    os.symlink(tmp_path / "elsewhere", tmp_path / "demo" / "new")
+    with pytest.raises(InputError, match="new: selex keeps a folder there"):
+        _write_images(tmp_path / "demo", 0)
+    assert not any((tmp_path / "elsewhere").iterdir())
