@@ -14,7 +14,7 @@ demo: $(READY)
 test: $(READY) browser
 	$(BIN)/python -m pytest
 
-# Breaks things on purpose, for an hour or so; CHAOS="--share 0.2" does a fifth of it, CHAOS=--short what `make test` does.
+# Breaks things on purpose, for hours; CHAOS="--minutes 30" does what there is time for, CHAOS=--short what `make test` does.
 chaos: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m chaos --out benchmarks/results/reliability/chaos.json $(CHAOS)
 

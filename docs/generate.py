@@ -133,7 +133,8 @@ of digits, under a library that sees every operation of theirs that changes a fi
 - *web*: requests made of the OpenAPI description by schemathesis, smuggled bodies, clients that dawdle, a crowd.
 - *two at once*, *place*, *soak*: the same command twice, odd locales, homes and streams, long trainings and sessions.
 
-A try is *lost* if any of the above does not hold. A seeded sample of each case is part of `make test`."""
+A try is *lost* if any of the above does not hold. A seeded sample of each case is part of `make test`. With
+`--minutes` each case does as many tries as there is time for, drawn by lot: the tries column says how many it did."""
 
 NO_CHAOS_TEXT = """No figures are stored yet: `make chaos` makes them."""
 
@@ -236,9 +237,15 @@ def reliability_page() -> str:
     if not CHAOS.exists():
         return "\n\n".join([STAMP, RELIABILITY_TEXT, NO_CHAOS_TEXT]) + "\n"
     record = json.loads(CHAOS.read_text())
-    about = {key: value for key, value in record.items() if key not in ("results", "command")}
-    machine = ", ".join(f"{key}: {_cell(value)}" for key, value in about.items())
-    parts = ["## The latest figures", machine, f"```bash\n{record['command']}\n```", _table(record["results"])]
+    facts = {key: value for key, value in record.items() if key not in ("results", "command")}
+    machine = ", ".join(f"{key}: {_cell(value)}" for key, value in facts.items())
+    about = "Each row has the seconds that it took, and the last commit of the program that it was run on."
+    parts = [
+        "## The latest figures",
+        f"{machine}. {about}",
+        f"```bash\n{record['command']}\n```",
+        _table(record["results"]),
+    ]
     return "\n\n".join([STAMP, RELIABILITY_TEXT, *parts]) + "\n"
 
 

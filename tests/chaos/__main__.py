@@ -20,22 +20,24 @@ from chaos.suite import SHORT
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--short", action="store_true", help="a few tries of each case")
-    parser.add_argument("--share", type=float, default=1.0, metavar="X", help="this share of the tries of each case")
+    parser.add_argument("--minutes", type=float, metavar="N", help="as many tries of each case as there is time for")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases that have this in their name")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of whatever is drawn")
     parser.add_argument("--out", type=Path, metavar="JSON", help="where the figures go")
     given = parser.parse_args()
-    plan, start, rows = Plan(given.short, given.share, given.seed), time.monotonic(), []
+    cases = [case for case in (SHORT if given.short else CASES) if given.only in str(case)]
+    start, rows, commit = time.monotonic(), [], program()
     with tempfile.TemporaryDirectory() as folder:
         lab = Lab(Path(folder))
-        for case in SHORT if given.short else CASES:
-            if given.only in str(case):
-                rows.append(run(case, lab, plan))
-                print(_said(rows[-1]), flush=True)
+        for case in cases:
+            left = None if given.minutes is None else 60 * given.minutes - (time.monotonic() - start)
+            limit = None if left is None else max(0.0, left / (len(cases) - len(rows)))
+            rows.append(run(case, lab, Plan(given.short, limit, given.seed)))
+            print(_said(rows[-1]), flush=True)
         lab.warm.close()
     print("\n" + table(rows))
     if given.out:
-        save(given.out, rows, round(time.monotonic() - start))
+        save(given.out, rows, commit)
     return int(any(row.lost for row in rows))
 
 
@@ -44,22 +46,27 @@ def _said(row: Row) -> str:
     return "\n".join([*lines, *(f"  lost: {lost}" for lost in row.lost)])
 
 
-def save(path: Path, rows: list[Row], seconds: int) -> None:
-    """With the machine, the versions, the commit and the command that made them."""
+def program() -> str:
+    """The last commit that changed what is tested."""
+    words = ["git", "log", "-1", "--format=%h", "--", "src"]
+    return subprocess.run(words, capture_output=True, text=True).stdout.strip()
+
+
+def save(path: Path, rows: list[Row], commit: str) -> None:
+    """With the machine and the versions; each row with its commit; those of other cases stay as they were."""
     import torch
 
     import selex
 
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    before = json.loads(path.read_text())["results"] if path.exists() else []
+    found = {row["case"]: row for row in before} | {row.case: row.to_json() | {"commit": commit} for row in rows}
     record = {
         "command": " ".join(["python -m chaos", *sys.argv[1:]]),
-        "commit": commit,
         "device": f"{platform.machine()} CPU, {os.cpu_count()} cores",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "selex": selex.__version__,
-        "seconds": seconds,
-        "results": [row.to_json() for row in rows],
+        "results": [found[str(case)] for case in CASES if str(case) in found],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from chaos.lab import Lab
 
-Tries = Iterator[str]
+Tries = Generator[str, None, None]
 """A case yields one text a try: empty where all is well, else what was lost."""
 
 Item = TypeVar("Item")
@@ -18,23 +19,25 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to do: everything, or with `share` below 1 a seeded sample; in the short form a few of each case."""
+    """How much to do: everything, in the short form a few of each case; with `limit` as many as there is time for.
+
+    A sample is drawn with the seed, so that a short form is the same each time and a long one has no favourites.
+    """
 
     short: bool = False
-    share: float = 1.0
+    limit: float | None = None
     seed: int = 0
 
     def some(self, items: Sequence[Item], few: int = 2) -> list[Item]:
-        """All of them, or a sample in order."""
-        wanted = few if self.short else max(few, round(len(items) * self.share))
-        if wanted >= len(items):
+        """All of them, in an order drawn by lot where time may not do for all; or a few."""
+        wanted = min(few, len(items)) if self.short else len(items)
+        if wanted == len(items) and self.limit is None:
             return list(items)
-        chosen = sorted(random.Random(self.seed).sample(range(len(items)), wanted))
-        return [items[number] for number in chosen]
+        return random.Random(self.seed).sample(list(items), wanted)
 
     def count(self, many: int, few: int = 2) -> int:
         """So many."""
-        return few if self.short else max(few, round(many * self.share))
+        return few if self.short else many
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,13 @@ class Row:
         return self.tries - len(self.lost)
 
     def to_json(self) -> dict[str, Any]:
-        return {"case": self.case, "tries": self.tries, "survived": self.survived, "lost": len(self.lost)}
+        return {
+            "case": self.case,
+            "tries": self.tries,
+            "survived": self.survived,
+            "lost": len(self.lost),
+            "seconds": round(self.seconds),
+        }
 
 
 CASES: list[Case] = []
@@ -87,9 +96,12 @@ def run(case: Case, lab: Lab, plan: Plan) -> Row:
     """Do all tries of a case. What the suite itself does not survive is lost, too."""
     row, start = Row(str(case)), time.monotonic()
     try:
-        for lost in case.tries(lab, plan):
-            row.tries += 1
-            row.lost += [lost] if lost else []
+        with closing(case.tries(lab, plan)) as tries:
+            for lost in tries:
+                row.tries += 1
+                row.lost += [lost] if lost else []
+                if plan.limit is not None and time.monotonic() - start > plan.limit:
+                    break
     except Exception as error:
         row.tries += 1
         row.lost.append(f"the case itself failed: {type(error).__name__}: {error}")
