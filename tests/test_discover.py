@@ -75,7 +75,7 @@ def test_a_run_folder_file_by_file(place):
     assert columns["confidence"] == pytest.approx([float(row["confidence"]) for row in table], rel=1e-5)
 
     record = json.loads((place / "run" / "config.json").read_text())
-    assert record["format"] == 2
+    assert record["format"] == 3
     assert record["root"] == str(place / "photos")
     assert set(record["versions"]) >= {"selex", "torch", "timm", "numpy", "python"}
     assert record["config"] == {

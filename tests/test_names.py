@@ -133,7 +133,7 @@ def test_labels_of_features_are_read_as_those_of_images(tmp_path):
 
 @pytest.mark.filterwarnings("ignore::selex.errors.Note")  # categories of one image
 def test_twins_keep_their_labels_through_export_review_and_another_clustering(photos, tmp_path):
-    run = discover(Config(str(photos), categories=9, backbone="pixels"), tmp_path / "run", store=tmp_path / "store")
+    run = discover(Config.of(str(photos), categories=9, backbone="pixels"), tmp_path / "run", store=tmp_path / "store")
     given_labels = {file: label for file, label in TWINS.items() if label}
 
     def labelled(run):

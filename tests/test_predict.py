@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from scipy.optimize import linear_sum_assignment
 
-from commands import contents, digit_photos, refused, selex
+from commands import contents, digit_photos, refused, reseal, selex
 from selex import InputError, Note, Run, demo, load
 
 COLUMNS = ["file", "category", "known", "confidence", "runner_up", "distance", "fits"]
@@ -112,6 +112,7 @@ def test_a_model_without_what_categories_count_for_is_one_of_before(home, tmp_pa
     assert set(tensors) == {"centers", "reach", "offsets", "map0.mean", "map0.matrix"}
     tensors.pop("offsets")
     save_file(tensors, path)
+    reseal(tmp_path / "old")
     assert load(tmp_path / "old").assigner.offsets is None
 
 
@@ -214,24 +215,30 @@ def test_a_model_that_is_not_whole(copy):
     about = json.loads((copy / "model" / "model.json").read_text())
     for wrong in (about | {"fingerprint": "0" * 64}, about | {"fingerprint": ""}):
         (copy / "model" / "model.json").write_text(json.dumps(wrong))
+        reseal(copy)
         with pytest.raises(InputError, match="backbone pixels has other weights here than when the run was made"):
             load(copy).predict([Image.new("RGB", (32, 32))])
     for text in ("{}", "[]", "{", json.dumps(about | {"extra": 1})):
         (copy / "model" / "model.json").write_text(text)
-        with pytest.raises(InputError, match="model: cannot be read"):
+        reseal(copy)
+        with pytest.raises(InputError, match=r"model(/model.json)?: cannot be read"):
             load(copy)
     (copy / "model" / "model.json").write_text(json.dumps(about))
     (copy / "model" / "model.safetensors").write_bytes(b"broken")
+    reseal(copy)
     with pytest.raises(InputError, match="model: cannot be read"):
         load(copy)
     (copy / "model" / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"model.safetensors: is missing"):
+        load(copy)
+    reseal(copy, files={})
     with pytest.raises(InputError, match="has no model yet"):
         load(copy)
 
 
 def test_runs_of_other_versions(copy, tmp_path):
     record = json.loads((copy / "config.json").read_text())
-    for number, age in ((1, "an older"), (3, "a newer")):
+    for number, age in ((0, "an older"), (99, "a newer")):
         (copy / "config.json").write_text(json.dumps(record | {"format": number}))
         refused(f"run: was written by {age} version of selex", "info", "run", cwd=tmp_path)
         refused(f"run: was written by {age} version of selex", "predict", "run", "run", cwd=tmp_path)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import contents, digit_photos, refused, selex
+from commands import contents, digit_photos, refused, reseal, selex
 from html_pages import parse
 from selex import Config, Run, discover
 from selex.data.thumbnails import thumbnail
@@ -75,6 +75,7 @@ def home(digits, tmp_path):
     shutil.copytree(digits, tmp_path / "home")
     config = tmp_path / "home/run/config.json"
     config.write_text(config.read_text().replace(str(digits), str(tmp_path / "home")))
+    reseal(config.parent)
     return tmp_path / "home"
 
 
@@ -145,6 +146,7 @@ def softened(ended, refine, softer, tmp_path):
     path = tmp_path / "home/run/model/model.json"
     about = json.loads(path.read_text())
     path.write_text(json.dumps({**about, "temperature": about["temperature"] * softer}))
+    reseal(tmp_path / "home/run")
     facts = read_facts(Run.open(tmp_path / "home/run"))
     features = facts.model.whitened(np.load(tmp_path / "home/run/embeddings.npy").astype(np.float64))
     judged = facts.model.assigner(features, facts.clusters)
@@ -530,26 +532,31 @@ def test_bad_input_is_one_line_and_nothing_is_written(home):
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("clusters.parquet", b"PAR1 no", "clusters.parquet: cannot be read"),
+        ("clusters.parquet", b"PAR1 no", "clusters.parquet: not a readable parquet file"),
         ("embeddings.npy", b"no", "embeddings.npy: cannot be read"),
         ("model/model.json", b"{}", "model: cannot be read"),
         ("hierarchy.json", b"[]", "hierarchy.json: cannot be read"),
-        ("hierarchy.json", b"{}", "hierarchy.json: does not belong to the model"),
-        ("hierarchy.json", b'{"levels": [{"sizes": [60], "parents": null}]}', "hierarchy.json: does not belong"),
+        ("hierarchy.json", b"{}", "hierarchy.json: is not a hierarchy of selex (KeyError: 'names')"),
+        ("hierarchy.json", b'{"levels": [{"sizes": [60], "parents": null}]}', "hierarchy.json: is not a hierarchy"),
     ],
 )
 def test_a_damaged_run_is_refused(home, name, data, message):
     (home / "run" / name).write_bytes(data)
+    refused(f"{name}: is damaged, or of another run", "report", "run", cwd=home)
+    reseal(home / "run")  # a stranger's run may be well sealed and make no sense
     refused(message, "report", "run", cwd=home)
 
 
 def test_files_that_do_not_belong_together_are_refused(home):
     np.save(home / "run/embeddings.npy", np.zeros((3, 768), np.float32))
+    reseal(home / "run")
     refused("has shape (3, 768), the clusters table 60 rows", "report", "run", cwd=home)
 
 
 def test_an_unfinished_run_is_refused(home):
-    (home / "run/clusters.parquet").unlink()
+    for name in json.loads((home / "run/config.json").read_text())["files"]:
+        (home / "run" / name).unlink()
+    reseal(home / "run")
     refused("has no results yet", "report", "run", cwd=home)
 
 

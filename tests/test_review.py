@@ -317,7 +317,7 @@ def test_changes_are_told_by_common_images(results):
     names = ["known-0", "known-1", "robin", "novel-1", "novel-2"]
     moved = int(np.flatnonzero(category == 3)[0])
     category[moved] = 0
-    after = Results("x", results.files, names, 3, category, results.labelled, results.confidence, results.runner_up)
+    after = Results(results.files, names, 3, category, results.labelled, results.confidence, results.runner_up)
     changes = compare(before, after)
     assert np.flatnonzero(changes.rows).tolist() == [moved]
     assert changes.was(moved) == "novel-3"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from commands import refused, selex
+from commands import refused, reseal, selex
 from review_runs import made_up_run, small_run
 from selex.io import locked
 from selex.review.core.ledger import FILE
@@ -459,8 +459,7 @@ def test_the_server_needs_no_torch(folder):
 )
 def test_a_mistake_is_one_line(tmp_path, folder, arguments, message):
     shutil.copytree(folder, tmp_path / "half")
-    (tmp_path / "half" / "clusters.parquet").unlink()
-    (tmp_path / "half" / "hierarchy.json").unlink()
+    reseal(tmp_path / "half", files={})
     (folder / "review.sqlite").unlink(missing_ok=True)
     if arguments[0] == "run":
         Review(folder).ledger.close()  # there is a ledger already: a refusal leaves nothing new

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from commands import contents, digit_photos
+from commands import contents, digit_photos, reseal
 from review_runs import made_up_run, small_run
 from selex import Config, InputError, Run, discover
 from selex.errors import Note
@@ -254,9 +254,9 @@ def test_the_key_is_the_users_alone_and_a_table_that_was_changed_is_not_sealed(p
     files = run.clusters["file"].to_pylist()
     assert "" not in run.image_paths(files)
     record = json.loads((run.folder / "config.json").read_text())
-    (run.folder / "config.json").write_text(json.dumps({**record, "root": "/"}))
+    reseal(run.folder, root="/")
     assert set(run.image_paths(files)) == {""}
-    (run.folder / "config.json").write_text(json.dumps({**record, "seal": record["seal"][:-1] + "g"}))
+    reseal(run.folder, root=record["root"], seal=record["seal"][:-1] + "g")
     assert set(run.image_paths(files)) == {""}
     (run.folder / "config.json").write_text(json.dumps(record))
     key.write_bytes(b"short")

@@ -262,7 +262,7 @@ class Config:
         """A config from such values."""
         try:
             return cls().change(**flat(values))
-        except InputError as error:
+        except (InputError, TypeError) as error:
             raise InputError(f"settings of another version of selex: {error}") from None
 
     def to_toml(self) -> str:

@@ -25,15 +25,22 @@ _SUFFIX = re.compile(r"\.\w{1,16}")  # of a temporary file: some writers go by t
 
 
 @contextmanager
-def whole(path: Path, mode: int = 0o666) -> Iterator[Path]:
-    """A path to write to, beside the target and put in its place at the end: a reader never sees a part of a file."""
+def whole(path: Path, mode: int = 0o666, over: bool = True) -> Iterator[Path]:
+    """A path to write to, beside the target and put in its place at the end: a reader never sees a part of a file.
+
+    With `over` off, a file that somebody else has put there in the meantime stays.
+    """
     suffix = path.suffix if _SUFFIX.fullmatch(path.suffix) else ""
     try:
         with _temporary(path.parent, suffix, _make_file) as partial:
             yield partial
             os.chmod(partial, mode & ~_umask())
             to_disk(partial)
-            os.replace(partial, path)
+            if over:
+                os.replace(partial, path)
+            else:
+                with suppress(FileExistsError):
+                    os.link(partial, path)
             to_disk(path.parent)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None

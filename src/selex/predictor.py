@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
+from selex.checksums import read_object
 from selex.cluster.assign import Assigner, Assignment
 from selex.cluster.maps import FeatureMaps
 from selex.config import Config
@@ -164,19 +165,25 @@ class Model:
 
 def load(run: str | Path) -> Model:
     """The model of a finished `run`: `selex.load("selex-run").predict("new-photos")`."""
-    folder = Run.open(run).folder / "model"
+    opened = Run.open(run)
+    if not opened.complete:
+        raise InputError(f"{run}: has no model yet; run the same `selex discover` again to finish it")
     try:
-        about = json.loads((folder / "model.json").read_text())
-        tensors = from_bytes((folder / "model.safetensors").read_bytes())
+        about = read_object(opened.result("model/model.json"))
+        tensors = _tensors(opened, "model.safetensors")
         centers, reach = tensors["centers"].numpy(), tensors["reach"].numpy()
         offsets = tensors["offsets"].numpy() if "offsets" in tensors else None
         assigner = Assigner(centers, reach, about.pop("temperature"), offsets)
-        trained = from_bytes((folder / _TRAINED).read_bytes()) if (folder / _TRAINED).exists() else {}
+        trained = _tensors(opened, _TRAINED) if opened.has(f"model/{_TRAINED}") else {}
         return Model(assigner, **about, trained=trained, maps=FeatureMaps.from_tensors(tensors))
-    except FileNotFoundError:
-        raise InputError(f"{run}: has no model yet; run the same `selex discover` again to finish it") from None
+    except InputError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        raise InputError(f"{folder}: cannot be read ({first_line(error)})") from None
+        raise InputError(f"{opened.folder / 'model'}: cannot be read ({first_line(error)})") from None
+
+
+def _tensors(run: Run, name: str) -> dict[str, torch.Tensor]:
+    return dict(from_bytes(run.result(f"model/{name}").read_bytes()))
 
 
 def load_backbone_for(config: Config, device: str | torch.device) -> tuple[Backbone, Config]:

@@ -26,17 +26,19 @@ import numpy as np
 import pyarrow as pa
 
 from selex import __version__
+from selex.checksums import Damaged, check_stamp, file_digest, known_digest, read_object, stamped
 from selex.config import Config
 from selex.data.clusters import Columns, write_columns
 from selex.data.index import is_store
 from selex.data.parquet import read_parquet, write_parquet
+from selex.data.spelling import text_of_cell
 from selex.data.table import real_path
 from selex.errors import InputError
 from selex.folders import check_outside, check_own_folder, is_vacant, own_folder, remove, remove_folder
-from selex.io import first_line, is_plain_file, is_plain_folder, locked, remove_leftovers, to_disk, whole
+from selex.io import first_line, is_plain_file, is_plain_folder, locked, read_csv, remove_leftovers, to_disk, whole
 from selex.seal import is_sealed, seal
 
-FORMAT = 2
+FORMAT = 3
 """Changes when a run folder's files do, so that an older program does not misread a newer one."""
 
 EMBEDDINGS = "embeddings.npy"
@@ -96,32 +98,45 @@ class Run:
         run = cls(Path(folder))
         if not run.folder.is_dir():
             raise InputError(f"{folder}: no such run folder")
-        record = run._read_json(_CONFIG)
-        if not isinstance(record.get("format"), int):
-            raise InputError(f"{folder}: is not a run folder: its config.json is something else's")
-        if record["format"] != FORMAT:
-            age = "a newer" if record["format"] > FORMAT else "an older"
-            raise InputError(
-                f"{folder}: was written by {age} version of selex ({record.get('versions', {}).get('selex')})"
-            )
+        _ = run.about
         run._recover()  # of a run only: whatever else has a folder of that name keeps it
         return run
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What `config.json` says: settings, versions, the digests of result files."""
+        path = self.folder / _CONFIG
+        if not is_plain_file(path):
+            raise InputError(f"{self.folder}: is not a run folder: it has no {_CONFIG}")
+        record = read_object(path)
+        _check_format(self.folder, record)
+        check_stamp(path, record)
+        return record
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a result file."""
+        return name in self.about["files"]
+
+    @property
+    def id(self) -> str:
+        """Tells this run from others, whatever its results are."""
+        return str(self.about["run"])
 
     @cached_property
     def config(self) -> Config:
         """What the run was asked to do."""
-        return Config.from_json(self._read_json(_CONFIG)["config"])
+        return Config.from_json(self.about["config"])
 
     @property
     def root(self) -> Path:
         """The folder that the file names of the clusters table start from."""
-        return Path(self._read_json(_CONFIG)["root"])
+        return Path(self.about["root"])
 
     def image_paths(self, files: Sequence[str]) -> list[str]:
         """Where images of the clusters table are; "" for one that only a run made here may name: outside its root."""
         root = str(self.root)
         paths = [real_path(root, file) for file in files]
-        if is_sealed(self._read_json(_CONFIG).get("seal"), root, self.clusters["file"].to_pylist()):
+        if is_sealed(self.about.get("seal"), root, self.clusters["file"].to_pylist()):
             return paths
         inside = os.path.join(os.path.realpath(root), "")
         if f"{os.path.expanduser('~')}/".startswith(inside):  # no folder of photos: all that a user has is below it
@@ -131,7 +146,7 @@ class Run:
     @property
     def complete(self) -> bool:
         """Whether there are results."""
-        return is_plain_file(self.folder / "clusters.parquet")
+        return bool(self.about["files"])
 
     @property
     def busy(self) -> bool:
@@ -154,21 +169,30 @@ class Run:
     @property
     def embeddings(self) -> np.ndarray[Any, Any]:
         """Features of the images in the order of the clusters table, memory-mapped."""
-        self._require(EMBEDDINGS)
-        features: np.ndarray[Any, Any] = np.load(self.folder / EMBEDDINGS, mmap_mode="r")
+        path = self.result(EMBEDDINGS)
+        try:
+            features: np.ndarray[Any, Any] = np.load(path, mmap_mode="r")
+        except (OSError, ValueError, EOFError) as error:
+            raise InputError(f"{path}: cannot be read ({first_line(error)})") from None
         return features
 
     @property
     def clusters(self) -> pa.Table:
         """The clusters table."""
-        self._require("clusters.parquet")
-        return read_parquet(self.folder / "clusters.parquet", self.folder / "clusters.parquet")
+        path = self.result("clusters.parquet")
+        return read_parquet(path, path)
 
     @property
     def hierarchy(self) -> dict[str, Any]:
         """Categories and levels: names, sizes, parents."""
-        self._require("hierarchy.json")
-        return self._read_json("hierarchy.json")
+        path = self.result("hierarchy.json")
+        return _checked_tree(path, read_object(path))
+
+    @property
+    def skipped(self) -> list[tuple[str, str]]:
+        """Images that could not be read, and why."""
+        lines = read_csv(self.result("skipped.csv"))[1:]
+        return [(text_of_cell(line[0]), text_of_cell(line[-1])) for _, line in lines]
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -186,6 +210,18 @@ class Run:
         places = [entry.get("store") for entry in self.metrics if entry.get("step") == "decode"]
         place = places[-1] if places else None
         return Path(place) if isinstance(place, str) and is_store(Path(place)) else None
+
+    def result(self, name: str) -> Path:
+        """Where a result file is, which is what `config.json` says of it; one that is not is `Damaged`."""
+        for _ in range(2):  # somebody may be putting new results in place
+            files = self.about["files"]
+            if not files:
+                raise InputError(f"{self.folder}: has no results yet; run the same `selex discover` again to finish it")
+            wrong = _misfit(self.folder / name, files.get(name))
+            if not wrong:
+                return self.folder / name
+            self._recover()
+        raise Damaged(f"{self.folder / name}: {wrong}; put it back, or run the same `selex discover` again")
 
     def log(self, **values: Any) -> None:
         """Add a line to `metrics.jsonl`."""
@@ -217,11 +253,11 @@ class Run:
             files, reasons = zip(*skipped, strict=True) if skipped else ((), ())
             write_columns(stage / "skipped.csv", {"file": list(files), "reason": list(reasons)})
             (stage / "hierarchy.json").write_text(json.dumps(hierarchy, indent=1))
-            record = {**_record(config, root), "seal": seal(root, columns["file"])}
-            (stage / _CONFIG).write_text(json.dumps(record, indent=1))
             save_model(stage / _MODEL)
             for name in _FEATURE_FILES:
                 os.replace(self.features.with_name(name), stage / name)
+            record = _record(config, root, self.id, _digests(stage))
+            (stage / _CONFIG).write_text(stamped({**record, "seal": seal(root, columns["file"])}))
             names = [name for name in _PUBLISHED if (stage / name).exists()]
             for name in (*names, _MODEL):
                 to_disk(stage / name)
@@ -254,7 +290,7 @@ class Run:
         """Write the config of a new run; lay out features of before, which may be the ones needed."""
         if not (self.folder / _CONFIG).exists():
             with whole(self.folder / _CONFIG) as partial:
-                partial.write_text(json.dumps(_record(config, root), indent=1))
+                partial.write_text(stamped(_record(config, root, _new_id(config, root))))
         for name in (_STAGE, _MODEL, BOARD):
             check_own_folder(self.folder / name)
         try:
@@ -332,24 +368,60 @@ class Run:
         checkpoints = filter(_CHECKPOINT.fullmatch, _names(self.work))
         remove_folder(self.work, [*_FEATURE_FILES, f"{EMBEDDINGS}.part", *checkpoints])
 
-    def _require(self, name: str) -> None:
-        if not is_plain_file(self.folder / name):
-            raise InputError(f"{self.folder}: has no results yet; run the same `selex discover` again to finish it")
 
-    def _read_json(self, name: str) -> dict[str, Any]:
-        if not is_plain_file(self.folder / name):
-            raise InputError(f"{self.folder}: is not a run folder: it has no {name}")
-        try:
-            values: dict[str, Any] = json.loads((self.folder / name).read_text())
-        except (OSError, ValueError) as error:
-            raise InputError(f"{self.folder / name}: cannot be read ({first_line(error)})") from None
-        if not isinstance(values, dict):
-            raise InputError(f"{self.folder / name}: cannot be read (not an object)")
-        return values
+def _record(config: Config, root: str, run: str, files: dict[str, str] | None = None) -> dict[str, Any]:
+    settings = {"format": FORMAT, "config": config.to_json(), "root": root, "versions": versions()}
+    return {**settings, "run": run, "files": files or {}}
 
 
-def _record(config: Config, root: str) -> dict[str, Any]:
-    return {"format": FORMAT, "config": config.to_json(), "root": root, "versions": versions()}
+def _check_format(folder: Path, record: dict[str, Any]) -> None:
+    """Refuse what another program or another version wrote."""
+    given = record.get("format")
+    if not isinstance(given, int):
+        raise InputError(f"{folder}: is not a run folder: its config.json is something else's")
+    if given != FORMAT:
+        age = "a newer" if given > FORMAT else "an older"
+        said = record.get("versions")
+        version = f" ({said['selex']})" if isinstance(said, dict) and "selex" in said else ""
+        raise InputError(f"{folder}: was written by {age} version of selex{version}")
+    kinds = {"config": dict, "root": str, "run": str, "files": dict}
+    if not all(isinstance(record.get(name), kind) for name, kind in kinds.items()):
+        raise InputError(f"{folder / _CONFIG}: is damaged: it lacks what every run has")
+
+
+def _new_id(config: Config, root: str) -> str:
+    """The same for the same work: then decisions about one are decisions about the other."""
+    return hashlib.sha256(json.dumps([config.to_json(), root]).encode()).hexdigest()[:16]
+
+
+def _digests(stage: Path) -> dict[str, str]:
+    """The digests of result files, but for the table that is there for people, who may change it."""
+    names = set(_PUBLISHED) - {"clusters.csv", _CONFIG}
+    return {name: file_digest(stage / name) for name in sorted(names) if (stage / name).exists()}
+
+
+def _misfit(path: Path, digest: str | None) -> str:
+    """What is wrong with a result file; nothing if it has this digest."""
+    if not is_plain_file(path):
+        return "is missing"
+    try:
+        found = known_digest(path)
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return "" if found == digest else "is damaged, or of another run: its checksum is not the one in config.json"
+
+
+def _checked_tree(path: Path, tree: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a hierarchy that lacks what everybody reads."""
+    try:
+        named = all(isinstance(name, str) for name in tree["names"])
+        sizes = [len(level["sizes"]) for level in tree["levels"]]
+        if not named or sizes[0] != len(tree["names"]) or not 0 <= tree["levels"][0]["n_known"] <= sizes[0]:
+            raise ValueError("names and sizes differ")
+        _ = tree["estimate"], tree["curve"]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: is not a hierarchy of selex ({type(error).__name__}: {first_line(error)})") from None
+    return tree
 
 
 _ROOMS = ("cluster", "losses", "data", "models", "features", "training")

@@ -311,9 +311,7 @@ def _summary(run: Run) -> None:
 
 
 def _skipped(run: Run) -> str:
-    from selex.io import read_csv
-
-    count = len(read_csv(run.folder / "skipped.csv")) - 1
+    count = len(run.skipped)
     return f"; {count} more could not be read: see {run.folder / 'skipped.csv'}" if count else ""
 
 

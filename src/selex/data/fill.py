@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 import warnings
+import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -53,7 +54,7 @@ class Filler:
         self.table, self.folder, self.size, self.index, self.strict = table, folder, size, index, strict
         self.boxes = boxes
         self.passing: dict[int, str] = {}
-        self._stored: list[tuple[bytes, int, int, int]] = []
+        self._stored: list[tuple[bytes, int, int, int, int]] = []
         self._unreadable: list[tuple[bytes, str]] = []
         self._end = index.end
         self._lock, self._stop = threading.Lock(), threading.Event()
@@ -116,7 +117,7 @@ class Filler:
             offset = self._end
             self._end += pixels.nbytes
         _write(file, pixels.data.cast("B"), offset)
-        self._stored.append((key, offset, *pixels.shape[:2]))
+        self._stored.append((key, offset, *pixels.shape[:2], zlib.crc32(pixels.data)))
 
     def _save(self, file: int) -> None:
         """Publish what is complete: pixels on disk first, then the index that speaks of them."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
-import zipfile
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from selex.errors import Note
 from selex.folders import is_marked
 from selex.io import whole
 
 Array = np.ndarray[Any, Any]
 
-VERSION = 1
+VERSION = 2
 KIND = "image store"
 DATA, INDEX = "images.u8", "index.npz"
-STORED = np.dtype([("key", "S16"), ("offset", "<i8"), ("height", "<i4"), ("width", "<i4")])
+STORED = np.dtype([("key", "S16"), ("offset", "<i8"), ("height", "<i4"), ("width", "<i4"), ("crc", "<u4")])
 UNREADABLE = np.dtype([("key", "S16"), ("reason", "<U200")])
 
 
@@ -51,7 +53,10 @@ class Index:
 
 def load_index(folder: Path) -> Index:
     """The last good index of a store; an empty one where there is none that fits its data file."""
-    return _read(folder) or Index(np.zeros(0, STORED), np.zeros(0, UNREADABLE))
+    found = _read(folder)
+    if found is None and (folder / INDEX).exists():
+        warnings.warn(f"{folder}: is damaged, or of another version; images are decoded anew", Note, stacklevel=2)
+    return found or Index(np.zeros(0, STORED), np.zeros(0, UNREADABLE))
 
 
 def is_store(folder: Path) -> bool:
@@ -61,16 +66,17 @@ def is_store(folder: Path) -> bool:
 
 def _read(folder: Path) -> Index | None:
     try:
-        with open(folder / INDEX, "rb") as handle, np.load(handle, allow_pickle=False) as file:
-            if int(file["version"]) != VERSION:
-                return None
-            index = Index(file["stored"], file["unreadable"])
-        if (index.stored.dtype, index.unreadable.dtype) != (STORED, UNREADABLE):
-            return None
-        complete = index.end == 0 or os.path.getsize(folder / DATA) >= index.end
-    except (FileNotFoundError, zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError):
+        data = (folder / INDEX).read_bytes()
+        room = os.path.getsize(folder / DATA) if (folder / DATA).exists() else 0
+    except FileNotFoundError:
         return None
-    return index if complete else None
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            version, index = int(file["version"]), Index(file["stored"], file["unreadable"])
+        kinds = index.stored.dtype, index.unreadable.dtype
+    except Exception:  # a damaged archive fails in many ways
+        return None
+    return index if version == VERSION and kinds == (STORED, UNREADABLE) and index.end <= room else None
 
 
 def find(keys: Array, wanted: Array) -> Array:

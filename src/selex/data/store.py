@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import warnings
+import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
-from selex.data.decode import ORIENTATION, Pixels, Unreadable, explain
+from selex.data.decode import ORIENTATION, Pixels, Unreadable, decode, explain
 from selex.data.fill import Filler, locked
 from selex.data.index import DATA, KIND, Index, find, is_store, load_index
 from selex.data.table import ImageTable, Source
-from selex.errors import InputError
+from selex.errors import InputError, Note
 from selex.folders import check_folder
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ class ImageStore:
 
     `rows` are their rows in the table asked for; `skipped` lists the others' files, each with the reason. `key` changes
     when an image, or the order of images, does.
-    `boxes` are the parts of them that were asked for, if parts were.
+    `boxes` are the parts of them that were asked for, if parts were; `crcs` are checksums of their pixels.
     Image `i` is the part of the flat, memory-mapped `pixels` from `offsets[i]` on, of `shapes[i]` = (height, width).
     """
 
@@ -44,7 +46,10 @@ class ImageStore:
     pixels: Pixels
     offsets: Array
     shapes: Array
+    crcs: Array
+    folder: Path
     boxes: Array | None = None
+    _checked: set[int] = field(default_factory=set)
 
     @classmethod
     def build(
@@ -112,6 +117,8 @@ class ImageStore:
             np.asarray(np.memmap(folder / DATA, dtype=np.uint8, mode="r")),
             entries["offset"],
             np.stack([entries["height"], entries["width"]], axis=1),
+            entries["crc"],
+            folder,
             None if boxes is None else boxes[rows],
         )
 
@@ -119,10 +126,30 @@ class ImageStore:
         return len(self.rows)
 
     def __getitem__(self, i: int) -> Pixels:
-        """Image `i` as (height, width, 3), a read-only view of the file."""
+        """Image `i` as (height, width, 3), a read-only view of the file; one that is damaged there is decoded anew."""
         height, width = self.shapes[i].tolist()
         offset = int(self.offsets[i])
-        return self.pixels[offset : offset + 3 * height * width].reshape(height, width, 3)
+        pixels = self.pixels[offset : offset + 3 * height * width]
+        if i not in self._checked:
+            if zlib.crc32(pixels.data) != self.crcs[i]:
+                self._mend(int(i))
+            self._checked.add(int(i))
+        return pixels.reshape(height, width, 3)
+
+    def _mend(self, i: int) -> None:
+        """Decode an image anew into its place in the file, of which this is a view."""
+        file = self.table.files[i]
+        warnings.warn(f"{self.folder}: is damaged; {file} is decoded anew", Note, stacklevel=3)
+        try:
+            box = None if self.boxes is None else tuple(self.boxes[i].tolist())
+            pixels = decode(self.table.source(i), self.size, box)
+            if pixels.shape[:2] != tuple(self.shapes[i]):
+                raise Unreadable("it has changed in the meantime")
+            with (self.folder / DATA).open("r+b") as data:
+                data.seek(int(self.offsets[i]))
+                data.write(pixels.tobytes())
+        except (Unreadable, OSError) as error:
+            raise InputError(f"{self.folder}: is damaged, and {file} cannot be decoded anew ({error})") from None
 
     def centre_crops(self, rows: Sequence[int] | Array, crop: int = 224) -> torch.Tensor:
         """The middle of some images of this store: uint8 (n, 3, crop, crop), channels last in memory."""

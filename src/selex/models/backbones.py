@@ -167,10 +167,19 @@ def _named(spec: Spec, weights: str | Path | None) -> Backbone:
 
 def _read(file: WeightFile) -> State:
     """A file's weights under timm's names."""
+    tensors = _tensors(file)
+    try:
+        return lite1_state(tensors) or vit_state(tensors) or tensors
+    except (RuntimeError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise InputError(f"{file.path}: its weights are of no known form ({first_line(error)})") from None
+
+
+def _tensors(file: WeightFile) -> State:
+    """All tensors of a file; without any, timm would look elsewhere."""
     tensors = flat_tensors(read_checkpoint(file.path))
     if not tensors:
         raise InputError(f"{file.path} holds no weights")
-    return lite1_state(tensors) or vit_state(tensors) or tensors
+    return tensors
 
 
 def _fill(name: str, spec: Spec, state: State, file: WeightFile) -> Backbone:
@@ -218,12 +227,17 @@ def _from_file(name: str, path: str, _: str | Path | None) -> Backbone:
         raise InputError(
             f"{path}: cannot tell the architecture from the weights; use timm:NAME and give them as weights"
         )
-    dim, patch = len(state["cls_token"][0, 0]), state["patch_embed.proj.weight"].shape[-1]
+    if state["cls_token"].ndim != 3 or state["patch_embed.proj.weight"].ndim != 4:
+        raise InputError(f"{path}: its class token or its patches are of no known form")
+    dim, patch = state["cls_token"].shape[-1], state["patch_embed.proj.weight"].shape[-1]
     if "pos_embed" not in state:
         return _fill(name, _dinov3_of(dim, path), state, file)
     if "blocks.0.mlp.fc1.weight" not in state or "blocks.0.mlp.fc2.weight" not in state:
         raise InputError(f"{path}: its transformer blocks are of no known form")
-    network = _vit_like(state, dim, patch)
+    try:
+        network = _vit_like(state, dim, patch)
+    except (RuntimeError, KeyError, IndexError, TypeError, ValueError, ZeroDivisionError, AssertionError) as error:
+        raise InputError(f"{path}: its transformer blocks are of no known form ({first_line(error)})") from None
     _load(network, state, CROP, name, file)
     return Backbone(name, network, dim=dim, crop=CROP, mean=IMAGENET_MEAN, std=IMAGENET_STD, weights=file)
 
@@ -240,6 +254,8 @@ def _dinov3_of(dim: int, path: str) -> Spec:
 def _vit_like(state: State, dim: int, patch: int) -> nn.Module:
     """A vision transformer of the shape its weights have."""
     blocks = {int(key.split(".")[1]) for key in state if key.startswith("blocks.")}
+    if len(blocks) != max(blocks) + 1:
+        raise ValueError("some are missing")
     hidden, inner = len(state["blocks.0.mlp.fc1.weight"]), state["blocks.0.mlp.fc2.weight"].shape[1]
     gated: dict[str, Any] = {"mlp_layer": SwiGLUPacked, "act_layer": nn.SiLU} if hidden == 2 * inner else {}
     registers = state["reg_token"].shape[1] if "reg_token" in state else 0
@@ -262,13 +278,15 @@ def _vit_like(state: State, dim: int, patch: int) -> nn.Module:
 
 def _from_timm(name: str, arch: str, weights: str | Path | None) -> Backbone:
     """Any of timm's networks, with the feature timm itself pools."""
+    if ":" in arch or "/" in arch:  # timm would look there for a network
+        raise InputError(f"timm:{arch}: give the name of one of timm's networks, not a place")
     try:
         bare: Any = timm.create_model(arch, num_classes=0)
     except (RuntimeError, ValueError) as error:
         raise InputError(f"timm has no network {arch!r}: {first_line(error)}") from error
     about: dict[str, Any] = bare.pretrained_cfg
     file = given_file(weights) if weights is not None else locate(name, _timm_sources(about))
-    tensors = flat_tensors(read_checkpoint(file.path))
+    tensors = _tensors(file)
     state = network_state(tensors, next(iter(bare.state_dict()))) or tensors
     crop, size = _timm_crop(about)
     network = _timm_network(name, arch, state, about, size, file)
@@ -306,7 +324,7 @@ def _timm_network(
         network: Any = timm.create_model(
             arch, pretrained=True, pretrained_cfg_overlay=overlay, num_classes=classes, **size
         )
-    except (RuntimeError, KeyError) as error:
+    except (RuntimeError, KeyError, IndexError, TypeError, ValueError, AttributeError, AssertionError) as error:
         raise InputError(f"{file.path} does not fit {name}: {' '.join(str(error).split())[:200]}") from error
     network.reset_classifier(0)
     return network

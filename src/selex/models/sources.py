@@ -21,9 +21,11 @@ import torch
 from rich.console import Console
 from rich.progress import wrap_file
 
-from selex.errors import InputError
+from selex.checksums import Damaged
 from selex.io import temporary_folder, whole
 
+NOTED = ".sha256"
+"""Ending of the file that keeps the digest of a fetched one, where none is pinned."""
 PATIENCE = 4.0
 """Seconds a hub may take to answer before it counts as unreachable."""
 
@@ -204,6 +206,7 @@ def store(stream: IO[bytes], target: Path, sha256: str | None, length: int = 0) 
     """Write a stream to `target`: all of it and with the pinned digest, or nothing at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
+    target.with_name(target.name + NOTED).unlink(missing_ok=True)  # it must not speak of another file
     with whole(target) as part, part.open("wb") as out:
         for block in _blocks(stream):
             digest.update(block)
@@ -211,6 +214,9 @@ def store(stream: IO[bytes], target: Path, sha256: str | None, length: int = 0) 
         if length and out.tell() != length:
             raise Unavailable(f"the download broke off after {out.tell()} of {length} bytes")
         check_digest(target, digest.hexdigest(), sha256)
+    if sha256 is None:
+        with whole(target.with_name(target.name + NOTED)) as partial:
+            partial.write_text(digest.hexdigest())
     return target
 
 
@@ -226,7 +232,7 @@ def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
 def check_digest(path: Path, found: str, pinned: str | None) -> None:
     """Raise unless the digest found is the pinned one (or starts with what is known of it)."""
     if pinned and not found.startswith(pinned):
-        raise InputError(
+        raise Damaged(
             f"{path} is not the file it should be: sha256 is {found}, expected {pinned}; delete it and fetch it again"
         )
 

@@ -5,22 +5,22 @@ Order: given path, `SELEX_WEIGHTS` folder, our cache folder, caches of the hubs,
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
+import warnings
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from selex.errors import InputError
+from selex.checksums import Damaged, file_digest
+from selex.errors import InputError, Note
 from selex.folders import cache_folder
 from selex.models.registry import BACKBONES
-from selex.models.sources import Source, Unavailable, check_digest, first_line
+from selex.models.sources import NOTED, Source, Unavailable, check_digest, first_line
 
 
 class WeightFile(NamedTuple):
@@ -60,20 +60,32 @@ def locate(name: str, sources: Sequence[Source]) -> WeightFile:
     """The weight file of a backbone: the first one on this machine, else the first that can be fetched."""
     if not sources:
         raise InputError(f"no pretrained weights are known for {name}: give a file")
-    for folder in weight_folders():
-        for source in sources:
-            if path := _find(source, [folder]):
-                return _checked(path, source)
-    for source in sources:
-        if path := source.cached():
-            return _checked(path, source)
     reasons = []
+    for path, source, is_ours in _here(sources):
+        try:
+            return _checked(path, source)
+        except Damaged as error:
+            if not is_ours:
+                raise
+            warnings.warn(f"{path}: is damaged; it is fetched anew", Note, stacklevel=2)
+            reasons.append(str(error))
     for source in sources:
         try:
             return _checked(source.fetch(cache_folder() / "weights"), source)
         except Unavailable as reason:
             reasons.append(str(reason))
     raise InputError(_where_to_put(name, sources, reasons))
+
+
+def _here(sources: Sequence[Source]) -> Iterator[tuple[Path, Source, bool]]:
+    """Weight files on this machine, and whether they are in a cache: then they can be had again."""
+    for folder in weight_folders():
+        for source in sources:
+            if path := _find(source, [folder]):
+                yield path, source, folder == cache_folder() / "weights"
+    for source in sources:
+        if path := source.cached():
+            yield path, source, True
 
 
 def given_file(path: str | Path) -> WeightFile:
@@ -89,8 +101,8 @@ def _find(source: Source, folders: Iterable[Path]) -> Path | None:
 
 
 def _checked(path: Path, source: Source) -> WeightFile:
-    digest = file_digest(path)
-    check_digest(path, digest, source.sha256)
+    digest, noted = file_digest(path), path.with_name(path.name + NOTED)
+    check_digest(path, digest, source.sha256 or (noted.read_text() if noted.is_file() else None))
     return WeightFile(path, digest, source.origin)
 
 
@@ -102,29 +114,23 @@ def _where_to_put(name: str, sources: Sequence[Source], reasons: Sequence[str]) 
     return f"no weights for {name}: put {files} into {folder} (tried: {'; '.join(reasons)})"
 
 
-def file_digest(path: Path) -> str:
-    """sha256 of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """What a weight file holds, with safetensors or `torch.load(weights_only=True)`."""
     try:
         if path.suffix == ".safetensors":
-            return dict(load_file(path))
-        # Official training checkpoints carry their command line: a plain record, which cannot run anything.
-        with torch.serialization.safe_globals([Namespace]):
-            held = torch.load(path, map_location="cpu", weights_only=True)
+            held: Any = load_file(path)
+        else:
+            # Official training checkpoints carry their command line: a plain record, which cannot run anything.
+            with torch.serialization.safe_globals([Namespace]):
+                held = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InputError(f"{path} holds more than tensors, or is damaged: it was not loaded") from error
-    except (OSError, EOFError, RuntimeError, SafetensorError, ValueError) as error:
+    except Exception as error:  # what is no checkpoint fails in many ways
         raise InputError(f"{path} cannot be read as weights: {first_line(error)}") from error
     if not isinstance(held, dict):
         raise InputError(f"{path} holds {type(held).__name__}, not a table of weights")
+    if not held:
+        raise InputError(f"{path} holds no weights")
     return held
 
 

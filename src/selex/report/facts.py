@@ -13,10 +13,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from selex.data.spelling import text_of_cell
 from selex.data.table import real_path
 from selex.errors import InputError
-from selex.io import first_line, read_csv
+from selex.io import first_line
 from selex.predictor import Model, load
 from selex.run import Run
 
@@ -197,8 +196,7 @@ def _tree(run: Run, k: int) -> dict[str, Any]:
 
 def _skipped(run: Run) -> list[list[str]]:
     """Images that could not be read, and why; of a whole path only the name, as the page may be sent around."""
-    lines = [map(text_of_cell, line) for _, line in read_csv(run.folder / "skipped.csv")[1:]]
-    return [[os.path.basename(file) if os.path.isabs(file) else file, reason] for file, reason in lines]
+    return [[os.path.basename(file) if os.path.isabs(file) else file, reason] for file, reason in run.skipped]
 
 
 def _within(run: Run, clusters: list[int], k: int) -> Ints:

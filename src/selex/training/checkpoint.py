@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+import zipfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from pickle import UnpicklingError
@@ -101,7 +102,10 @@ def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     damaged = ""
     for path in reversed(paths(folder)):
         try:
+            _check_members(path)
             state = torch.load(path, map_location="cpu", weights_only=True)
+            if not isinstance(state, dict):
+                raise ValueError("not a checkpoint")
         except Exception as error:  # a damaged file fails in many ways; the one before it is there for that
             damaged = f"{path}: cannot be read ({_why(error)})"
             continue
@@ -116,6 +120,13 @@ def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
 def _why(error: Exception) -> str:
     """What is wrong with a checkpoint; torch's own words would advise to load a hostile one unsafely."""
     return "it holds more than tensors, or is damaged" if isinstance(error, UnpicklingError) else first_line(error)
+
+
+def _check_members(path: Path) -> None:
+    """Refuse a damaged archive: torch itself does not look at the checksums that it writes."""
+    with zipfile.ZipFile(path) as archive:
+        if damaged := archive.testzip():
+            raise ValueError(f"{damaged} is damaged")
 
 
 def _on_host(value: Any) -> Any:

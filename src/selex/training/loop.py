@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from selex.errors import InputError
+from selex.io import first_line
 from selex.metrics import matched
 from selex.progress import training_bar
 from selex.threads import threads_for
@@ -206,6 +207,13 @@ class Loop:
             state = self.fabric.broadcast(state)  # the first process alone has checkpoints
         if state is None:
             return 0
+        try:
+            return self._take_up(state)
+        except (RuntimeError, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            line = f"the checkpoint does not fit this training ({first_line(error)}); give --restart to train anew"
+            raise InputError(line) from None
+
+    def _take_up(self, state: dict[str, Any]) -> int:
         self.method.load_state_dict(state["method"], strict=False)
         groups = self.steps.optimizer.state_dict()["param_groups"]
         self.steps.optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})

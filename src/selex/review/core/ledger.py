@@ -2,25 +2,31 @@
 
 A *round* is one set of results and the decisions made on it. The results are kept with the round: when the run is done
 again, earlier decisions can still be understood.
+
+Every row carries a digest, that of an event is of the one before it too: a row that was changed, lost or put elsewhere
+is noticed, and then nothing is read rather than something else.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+from selex.checksums import Damaged
 from selex.errors import InputError
-from selex.io import first_line, is_plain_file, last_bytes
+from selex.io import first_line, is_plain_file, last_bytes, whole
 from selex.review.core.decisions import Decision
 from selex.review.core.results import Results
 from selex.review.core.timeline import Event, Timeline
+from selex.run import Run
 
 FILE = "review.sqlite"
-FORMAT = 1
+FORMAT = 2
 _OURS = 0x5E1EC5  # tells our files from other programs' SQLite files
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")  # the end of such a journal, from SQLite's file format
 _WAIT = 5.0  # seconds to wait for another process to end its transaction
@@ -31,10 +37,18 @@ _ADVICE = {
     "malformed": _RECOVER,
     "not a database": _RECOVER,
 }
+_SIGNATURE = ("application_id", "user_version")
+_COUNTS = (
+    "SELECT coalesce(max(number), 0) FROM events",
+    "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'",
+    "SELECT count(*) FROM events WHERE round NOT IN (SELECT number FROM rounds)",
+)
 _TABLES = """
-CREATE TABLE rounds (number INTEGER PRIMARY KEY, digest TEXT NOT NULL, results BLOB NOT NULL, started REAL NOT NULL);
+CREATE TABLE run (id TEXT NOT NULL);
+CREATE TABLE rounds (number INTEGER PRIMARY KEY, digest TEXT NOT NULL, results BLOB NOT NULL, started REAL NOT NULL,
+  sha256 TEXT NOT NULL);
 CREATE TABLE events (number INTEGER PRIMARY KEY AUTOINCREMENT, round INTEGER NOT NULL REFERENCES rounds,
-  kind TEXT NOT NULL, decision TEXT, time REAL NOT NULL);
+  kind TEXT NOT NULL, decision TEXT, time REAL NOT NULL, sha256 TEXT NOT NULL);
 CREATE INDEX events_of_round ON events (round, number);
 """
 
@@ -45,7 +59,10 @@ class Ledger:
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
         self._check_files()
+        self._run = Run(folder).id
         with self._reported():
+            if not self.path.exists():
+                self._make()
             # several threads share the connection, one at a time: `Review` has the lock
             self._db = sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA synchronous = EXTRA")  # a decision is on the disk when its transaction ends
@@ -66,9 +83,10 @@ class Ledger:
         with self.writing():
             if (found := self.find(results)) is not None:
                 return found
-            values = (results.digest, results.pack(), time.time())
-            done = self._db.execute("INSERT INTO rounds (digest, results, started) VALUES (?, ?, ?)", values)
-            return int(done.lastrowid or 0)
+            number = max(self.rounds(), default=0) + 1
+            values = (number, results.digest, results.pack(), time.time())
+            self._db.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?)", (*values, _digest(*values)))
+            return number
 
     def find(self, results: Results) -> int | None:
         """The round of these results, if there is one."""
@@ -84,15 +102,20 @@ class Ledger:
     def results(self, number: int) -> Results:
         """The results that a round is about."""
         with self._reported():
-            row = self._db.execute("SELECT digest, results FROM rounds WHERE number = ?", (number,)).fetchone()
-        return Results.unpack(*row)
+            row = self._db.execute("SELECT results FROM rounds WHERE number = ?", (number,)).fetchone()
+        return Results.unpack(row[0], self.path)
 
     def events(self, number: int, after: int = 0) -> list[Event]:
         """The events of a round, but for the first ones."""
-        query = "SELECT kind, decision, time FROM events WHERE round = ? ORDER BY number LIMIT -1 OFFSET ?"
+        query = "SELECT kind, decision, time, sha256 FROM events WHERE round = ? ORDER BY number LIMIT -1 OFFSET ?"
         with self._reported():
-            rows = self._db.execute(query, (number, after)).fetchall()
-        return [Event(kind, Decision.from_json(text) if text else None, time) for kind, text, time in rows]
+            rows = self._db.execute(query, (number, max(after - 1, 0))).fetchall()
+        before = rows.pop(0)[-1] if after else ""
+        for *values, digest in rows:
+            if digest != _digest(before, number, *values):
+                raise self._damaged("a decision is not what it was when it was made")
+            before = digest
+        return [Event(kind, Decision.from_json(text) if text else None, time) for kind, text, time, _ in rows]
 
     def replay(self, number: int) -> Timeline:
         """How a round stands: its events, one after the other, on its results."""
@@ -103,8 +126,11 @@ class Ledger:
 
     def add(self, number: int, event: Event) -> None:
         """One more event, inside `writing`."""
-        values = (number, event.kind, event.decision.to_json() if event.decision else None, event.time)
-        self._db.execute("INSERT INTO events (round, kind, decision, time) VALUES (?, ?, ?, ?)", values)
+        query = "SELECT sha256 FROM events WHERE round = ? ORDER BY number DESC LIMIT 1"
+        last = self._db.execute(query, (number,)).fetchone()
+        values = (number, event.kind, event.decision.to_json() if event.decision else None, float(event.time))
+        row = (*values, _digest(last[0] if last else "", *values))
+        self._db.execute("INSERT INTO events (round, kind, decision, time, sha256) VALUES (?, ?, ?, ?, ?)", row)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -124,18 +150,31 @@ class Ledger:
         with self._reported():
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
+    def _make(self) -> None:
+        """Lay out a new file, which is there once it is whole: an empty one is a damaged one."""
+        with whole(self.path, over=False) as partial, closing(sqlite3.connect(partial, isolation_level=None)) as db:
+            db.execute("PRAGMA journal_mode = MEMORY")
+            for statement in filter(str.strip, _TABLES.split(";")):
+                db.execute(statement)
+            db.execute("INSERT INTO run VALUES (?)", (self._run,))
+            db.execute(f"PRAGMA application_id = {_OURS}")
+            db.execute(f"PRAGMA user_version = {FORMAT}")
+
     def _check(self) -> None:
-        """Lay out a new file; refuse one that is not ours or of another version."""
+        """Refuse a file that is not ours, of another version, of another run, or damaged."""
         try:
-            if self._signature() == (0, 0, 0):
-                with self.writing():
-                    if self._signature() == (0, 0, 0):  # who had the lock may have done it
-                        self._lay_out()
-            ours, version, _ = self._signature()
+            if not self.path.stat().st_size:
+                raise self._damaged("it is empty")
+            ours, version = (self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in _SIGNATURE)
             if ours != _OURS:
                 raise InputError(f"{self.path}: is not a file of `selex review`; move it elsewhere")
             if version != FORMAT:
                 raise InputError(f"{self.path}: is of another version of selex (format {version}, not {FORMAT})")
+            self._check_whole()
+            if self._db.execute("SELECT id FROM run").fetchall() != [(self._run,)]:
+                raise InputError(
+                    f"{self.path}: holds decisions about another run; put back this one's, or move it away"
+                )
         except BaseException:
             self._db.close()
             raise
@@ -153,17 +192,20 @@ class Ledger:
         if is_plain_file(journal) and last_bytes(journal, 8) == _NAMES_ANOTHER:
             raise InputError(f"{journal}: names another file, as no journal of `selex review` does; remove it")
 
-    def _signature(self) -> tuple[int, int, int]:
-        """Whose file it is, of which version, and how much is in it."""
-        queries = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
-        ours, version, count = (self._db.execute(query).fetchone()[0] for query in queries)
-        return ours, version, count
+    def _check_whole(self) -> None:
+        """Refuse a file of which a part was lost or changed."""
+        found = self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if found != "ok":
+            raise self._damaged(" ".join(found.split()))
+        for *values, digest in self._db.execute("SELECT number, digest, results, started, sha256 FROM rounds"):
+            if digest != _digest(*values):
+                raise self._damaged("results that decisions are about are not what they were")
+        last, noted, strays = (self._db.execute(query).fetchone()[0] for query in _COUNTS)
+        if last != noted or strays:
+            raise self._damaged("decisions are missing")
 
-    def _lay_out(self) -> None:
-        for statement in filter(str.strip, _TABLES.split(";")):
-            self._db.execute(statement)
-        self._db.execute(f"PRAGMA application_id = {_OURS}")
-        self._db.execute(f"PRAGMA user_version = {FORMAT}")
+    def _damaged(self, why: str) -> Damaged:
+        return Damaged(f"{self.path}: is damaged ({why}){_RECOVER}")
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
@@ -173,3 +215,12 @@ class Ledger:
         except sqlite3.Error as error:
             advice = next((advice for words, advice in _ADVICE.items() if words in str(error)), "")
             raise InputError(f"{self.path}: cannot be used ({first_line(error)}){advice}") from None
+
+
+def _digest(*values: object) -> str:
+    """The digest of a row."""
+    digest = hashlib.sha256()
+    for value in values:
+        part = value if isinstance(value, bytes) else repr(value).encode(errors="surrogatepass")
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
