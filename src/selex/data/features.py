@@ -18,7 +18,7 @@ from selex.errors import InputError
 from selex.io import check_regular, column, first_line, read_csv
 
 LABEL_COLUMNS = ("label", "category", "class")
-_DAMAGED = (ValueError, OSError, EOFError, BadZipFile, zlib.error)
+_DAMAGED = (ValueError, OSError, EOFError, BadZipFile, zlib.error, RuntimeError, MemoryError, OverflowError, KeyError)
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,17 @@ def _from_archive(path: Path, archive: Any) -> tuple[NDArray[Any], NDArray[Any] 
         if "features" not in archive:
             raise InputError(f"{path}: has no array 'features', only {', '.join(archive.files) or 'nothing'}")
         try:
+            _check_room(archive)
             return archive["features"], archive.get("files")
         except _DAMAGED as error:
             raise InputError(f"{path}: {first_line(error)}") from None
+
+
+def _check_room(archive: Any) -> None:
+    """Refuse an archive that unpacks to more than the machine has memory for."""
+    unpacked = sum(member.file_size for member in archive.zip.infolist())
+    if unpacked > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+        raise MemoryError(f"it unpacks to {unpacked / 1e9:,.0f} GB, more than this machine's memory")
 
 
 def _refuse_repeats(names: list[str], message: Any) -> None:
