@@ -215,7 +215,7 @@ def test_the_store_of_the_run_is_used_again(made, folder, tmp_path, monkeypatch)
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
     decide(folder, ("confirm", {"category": 3}))
     assert again(folder).run.store == made / "store"
-    assert not (tmp_path / "cache").exists()
+    assert not (tmp_path / "cache" / "images").exists()
 
 
 def test_what_is_decided_in_the_meantime_is_said_and_kept(made, folder):
