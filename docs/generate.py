@@ -114,7 +114,8 @@ of digits, under a library that sees every operation of theirs that changes a fi
 - *two at once*, *place*, *soak*: the same command twice, odd locales, homes and streams, long trainings and sessions.
 
 A try is *lost* if any of the above does not hold. A seeded sample of each case is part of `make test`. With
-`--minutes` each case does as many tries as there is time for, drawn by lot: the tries column says how many it did."""
+`--minutes` each case does as many tries as there is time for, drawn by lot: the tries column says how many it did,
+and a case that was not run has none."""
 
 NO_CHAOS_TEXT = """No figures are stored yet: `make chaos` makes them."""
 

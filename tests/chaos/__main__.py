@@ -34,10 +34,10 @@ def main() -> int:
             limit = None if left is None else max(0.0, left / (len(cases) - len(rows)))
             rows.append(run(case, lab, Plan(given.short, limit, given.seed)))
             print(_said(rows[-1]), flush=True)
+            if given.out:
+                save(given.out, rows[-1:], commit)
         lab.warm.close()
     print("\n" + table(rows))
-    if given.out:
-        save(given.out, rows, commit)
     return int(any(row.lost for row in rows))
 
 
@@ -59,14 +59,16 @@ def save(path: Path, rows: list[Row], commit: str) -> None:
     import selex
 
     before = json.loads(path.read_text())["results"] if path.exists() else []
-    found = {row["case"]: row for row in before} | {row.case: row.to_json() | {"commit": commit} for row in rows}
+    found = {row["case"]: row for row in before if row["tries"]} | {
+        row.case: row.to_json() | {"commit": commit} for row in rows
+    }
     record = {
         "command": " ".join(["python -m chaos", *sys.argv[1:]]),
         "device": f"{platform.machine()} CPU, {os.cpu_count()} cores",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "selex": selex.__version__,
-        "results": [found[str(case)] for case in CASES if str(case) in found],
+        "results": [found.get(str(case)) or Row(str(case)).to_json() for case in CASES],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")

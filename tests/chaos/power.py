@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chaos.cases import Plan, Tries, case
@@ -93,6 +93,12 @@ def _renamed_unseen(tree: Tree, path: str) -> Thing:
     return tree.pop(drafts[-1]) if drafts and path not in tree else Thing()
 
 
+def copied(tree: Tree) -> Tree:
+    """The tree as it is now; things that have two names stay one thing."""
+    same = {id(thing): replace(thing) for thing in tree.values()}
+    return {name: same[id(thing)] for name, thing in tree.items()}
+
+
 def put(lab: Lab, tree: Tree, zeros: bool) -> None:
     """Make the world what the tree says."""
     shutil.rmtree(lab.world)
@@ -107,10 +113,10 @@ def power_cuts(lab: Lab, plan: Plan, name: str) -> Tries:
     journal = lab.base / "count.log"
     shutil.rmtree(journal.with_suffix(".copies"), ignore_errors=True)
     count, wanted, _ = operations(lab, command)
-    kept, chosen = journal.rename(lab.base / "power.log"), set(plan.some(range(count)))
     start = scan(lab.base / f"as-{command.world.__name__}", lab.world)
-    for number, (what, tree) in enumerate(replay(start, kept)):
-        if number in chosen:
-            put(lab, tree, zeros=bool(number % 2))
-            lost = after(lab, command, wanted)
-            yield lost and f"{name}, the power goes after operation {number + 1} of {count} ({what}): {lost}"
+    states = [(what, copied(tree)) for what, tree in replay(start, journal)]
+    for number in plan.some(range(count)):
+        what, tree = states[number]
+        put(lab, tree, zeros=bool(number % 2))
+        lost = after(lab, command, wanted)
+        yield lost and f"{name}, the power goes after operation {number + 1} of {count} ({what}): {lost}"

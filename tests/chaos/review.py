@@ -9,7 +9,7 @@ import shutil
 from chaos import lab as worlds
 from chaos.cases import Plan, Tries, case
 from chaos.lab import Lab, snapshot
-from chaos.power import put, replay, scan
+from chaos.power import copied, put, replay, scan
 from chaos.server import GONE, Server
 from chaos.warm import FAIL_FROM, FAIL_ONCE, KILL, Fault
 
@@ -126,11 +126,9 @@ def power_cuts(lab: Lab, plan: Plan) -> Tries:
             assert server.ask("/api/decisions", {"version": server.version, **step})[0] == 200
             acknowledged_at.append(len(journal.read_text().splitlines()))
     count = acknowledged_at[-1]
-    chosen = set(plan.some(range(1, count + 1)))
-    tree = scan(lab.base / "as-run", lab.world)
-    for number, (what, now) in enumerate(replay(tree, journal), 1):
-        if number in chosen:
-            put(lab, now, zeros=bool(number % 2))
-            acknowledged = sum(at <= number for at in acknowledged_at)
-            lost = missing(lab, acknowledged)
-            yield lost and f"review, the power goes after operation {number} of {count} ({what}): {lost}"
+    states = [(what, copied(tree)) for what, tree in replay(scan(lab.base / "as-run", lab.world), journal)]
+    for number in plan.some(range(1, count + 1)):
+        what, tree = states[number - 1]
+        put(lab, tree, zeros=bool(number % 2))
+        lost = missing(lab, sum(at <= number for at in acknowledged_at))
+        yield lost and f"review, the power goes after operation {number} of {count} ({what}): {lost}"

@@ -38,6 +38,8 @@ def schema(lab: Lab, plan: Plan) -> Tries:
                       suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])  # fmt: skip
             @given(request=operation.as_strategy())
             def ask(request: schemathesis.Case) -> None:
+                if plan.late:
+                    return
                 answer = request.call(timeout=20)
                 answers.append(
                     f"{request.method} {request.path}: {answer.status_code}" if answer.status_code >= 500 else ""
