@@ -13,6 +13,7 @@ from torch.nn.functional import avg_pool2d, normalize
 
 from selex.config import Config
 from selex.data.crops import CropParams, HostImages, TwoScaleImages
+from selex.data.fill import MARK
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.errors import InputError
@@ -143,7 +144,9 @@ def test_backbones_that_do_not_show_where_they_look():
     several = timm.create_model("coat_tiny", num_classes=0)  # several outputs of several sizes
     others.append(Backbone("coat", several, dim=152, crop=224, mean=(0.0,) * 3, std=(1.0,) * 3, weights=None))
     for made in (*(load_backbone(name) for name in ("pixels", "tiny-vit")), *others):
-        with pytest.raises(InputError, match=f"backbone {made.name} does not show where it looks; leave --closer out"):
+        with pytest.raises(
+            InputError, match=f"backbone {made.name} does not show where it looks; leave --attention-crop out"
+        ):
             saliency(made)
 
 
@@ -227,11 +230,11 @@ def test_where_it_looks_is_asked_once(store, eye, tmp_path):
 
 def test_a_store_that_cannot_be_written_to(store, eye, tmp_path):
     first = crop_to_attention(None, store, tmp_path / "store", device="cpu")
-    (tmp_path / "store" / "lock").unlink()
-    (tmp_path / "store" / "lock").mkdir()
+    (tmp_path / "store" / MARK).unlink(missing_ok=True)
+    (tmp_path / "store" / MARK).mkdir()
     assert crop_to_attention(None, store, tmp_path / "store", device="cpu").key == first.key  # it lacks nothing
     eye.name = "another"
-    with pytest.raises(InputError, match=r"cannot use the image store .*: Is a directory"):
+    with pytest.raises(InputError, match=r"cannot be written \(Is a directory\)"):
         crop_to_attention(None, store, tmp_path / "store", device="cpu")
 
 
@@ -291,7 +294,8 @@ def test_augmented_features_are_of_the_framings_drawn(data):
     torch.testing.assert_close(parts.features(3), parts.steps.embed(states)["features"], rtol=1e-4, atol=1e-5)
 
 
-def test_a_training_with_a_closer_look_is_another(data):
+def test_a_training_with_attention_crops_is_another(data):
     config = Config.of("photos", categories=5, backbone="tiny-vit")
-    plain, close = (identity(replace(config, closer=each), small("gcd"), data.images.store) for each in (False, True))
-    assert {key for key in plain if plain[key] != close[key]} == {"closer"}
+    changed = config.change(attention_crop=True)
+    plain, close = (identity(each, small("gcd"), data.images.store) for each in (config, changed))
+    assert {key for key in plain if plain[key] != close[key]} == {"attention_crop"}

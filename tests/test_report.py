@@ -148,7 +148,7 @@ def softened(ended, refine, softer, tmp_path):
     path.write_text(json.dumps({**about, "temperature": about["temperature"] * softer}))
     reseal(tmp_path / "home/run")
     facts = read_facts(Run.open(tmp_path / "home/run"))
-    features = facts.model.whitened(np.load(tmp_path / "home/run/embeddings.npy").astype(np.float64))
+    features = facts.model.maps.transform(np.load(tmp_path / "home/run/embeddings.npy").astype(np.float64))
     judged = facts.model.assigner(features, facts.clusters)
     offsets = facts.model.assigner.offsets
     assert (offsets is None) == (refine in ("none", "uniform"))
@@ -161,9 +161,9 @@ def odds_of(facts, row, centers, less):
 
 
 @pytest.mark.parametrize("softer", [1, 300])
-def test_sureness_is_confidence_with_the_centre_worked_out_without_the_image(ended, tmp_path, softer):
+def test_loo_confidence_is_confidence_with_the_centre_worked_out_without_the_image(ended, tmp_path, softer):
     """At the temperature of the run, where confidence is near 1, and at one where it is not."""
-    facts, features, less = softened(ended, "paper", softer, tmp_path)
+    facts, features, less = softened(ended, "none", softer, tmp_path)
     for row in range(60):
         own = facts.clusters[row]
         others = [other for other in range(60) if facts.clusters[other] == own and other != row]
@@ -176,7 +176,7 @@ def test_sureness_is_confidence_with_the_centre_worked_out_without_the_image(end
 
 @pytest.mark.parametrize("softer", [1, 30])
 @pytest.mark.parametrize("refine", ["uniform", "proportional", "balanced"])
-def test_sureness_counts_what_categories_count_for(ended, tmp_path, refine, softer):
+def test_loo_confidence_counts_what_categories_count_for(ended, tmp_path, refine, softer):
     """Where images take part in several categories: the own centre n / (n - 1) times as far, offsets as they are."""
     facts, features, less = softened(ended, refine, softer, tmp_path)
     centers = facts.model.assigner.centers.astype(np.float64)
@@ -218,7 +218,7 @@ def test_a_run_of_before_says_nothing_of_it(home):
     assert "soft in the end" not in page_of(Run.open(home / "run")).text
 
 
-def test_new_categories_are_ranked_by_mean_sureness(run, page):
+def test_new_categories_are_ranked_by_mean_loo_confidence(run, page):
     facts = read_facts(run)
     means = {facts.names[number]: facts.loo_confidence[facts.members[number]].mean() for number in (3, 4)}
     cards = page.one(id="new").all("article")

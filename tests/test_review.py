@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from review_runs import made_up_run, small_run
 from selex.errors import InputError
+from selex.results import Results
 from selex.review.core.decisions import FIELDS, Decision, Refused
 from selex.review.core.ledger import FILE, Ledger
 from selex.review.core.outcome import compare, corrected, labels_of, reviewed
 from selex.review.core.overview import Overview
-from selex.review.core.results import Results
 from selex.review.core.session import Conflict, Review
 from selex.review.core.similar import Space
 from selex.review.core.split import parts_of

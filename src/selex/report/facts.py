@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
@@ -17,11 +16,11 @@ from selex.data.table import real_path
 from selex.errors import InputError
 from selex.io import first_line
 from selex.predictor import Model, load
+from selex.results import Results
 from selex.run import Run
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-_COLUMNS = ("file", "cluster", "labelled", "confidence", "runner_up", "distance")
 _BLOCK = 8192  # rows whose features are looked at together
 
 
@@ -123,18 +122,18 @@ class Facts:
 
 def read_facts(run: Run) -> Facts:
     """Read a finished run; refuses one that is not finished, or whose files do not belong together."""
-    table, model = _columns(run), load(run.folder)
-    root, number = str(run.root), {name: cluster for cluster, name in enumerate(model.names)}
-    paths = run.image_paths(table["file"])
+    found, model = Results.read(run), load(run.folder)
+    root = str(run.root)
+    paths = run.image_paths(found.files)
     return Facts(
         title=Path(run.config.data.photos).name.removesuffix(".csv").removesuffix(".parquet") or "images",
-        files=_shown(table["file"], [real_path(root, file) for file in table["file"]]),
+        files=_shown(found.files, [real_path(root, file) for file in found.files]),
         paths=paths,
-        clusters=_within(run, table["cluster"], len(model.names)),
-        labelled=np.array(table["labelled"], dtype=bool),
-        confidence=np.array(table["confidence"], dtype=np.float64),
-        runner_up=np.array([number.get(name, -1) for name in table["runner_up"]], dtype=np.int64),
-        distances=np.array(table["distance"], dtype=np.float64),
+        clusters=_within(run, found.category, len(model.names)),
+        labelled=found.labelled,
+        confidence=found.confidence,
+        runner_up=found.runner_up.astype(np.int64),
+        distances=np.asarray(found.distance),
         features=_features(run, len(paths)),
         model=model,
         tree=_tree(run, len(model.names)),
@@ -151,18 +150,6 @@ def _squared_to(facts: Facts, rows: Ints, clusters: Ints) -> Floats:
         away = facts.whitened(rows[part]).astype(np.float64) - facts.model.assigner.centers[clusters[part]]
         squared[part] = np.einsum("nd,nd->n", away, away)
     return squared
-
-
-def _columns(run: Run) -> dict[str, list[Any]]:
-    try:
-        table = run.clusters
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{run.folder / 'clusters.parquet'}: cannot be read ({first_line(error)})") from None
-    missing = [name for name in _COLUMNS if name not in table.column_names]
-    if missing or not len(table):
-        raise InputError(f"{run.folder / 'clusters.parquet'}: has no {missing[0] if missing else 'row'}")
-    columns: dict[str, list[Any]] = table.select(list(_COLUMNS)).to_pydict()
-    return columns
 
 
 def _features(run: Run, n: int) -> NDArray[Any]:
@@ -199,8 +186,8 @@ def _skipped(run: Run) -> list[list[str]]:
     return [[os.path.basename(file) if os.path.isabs(file) else file, reason] for file, reason in run.skipped]
 
 
-def _within(run: Run, clusters: list[int], k: int) -> Ints:
-    found = np.array(clusters, dtype=np.int64)
+def _within(run: Run, clusters: Ints, k: int) -> Ints:
+    found = clusters.astype(np.int64)
     if found.min() < 0 or found.max() >= k:
         raise InputError(f"{run.folder}: the clusters table names cluster {found.max()}, the model has {k}")
     return found

@@ -15,9 +15,9 @@ from selex.data.table import ImageTable, read_table
 from selex.discovery import discover
 from selex.errors import InputError, Note
 from selex.io import write_csv
+from selex.results import Results
 from selex.review.core.ledger import Ledger
 from selex.review.core.outcome import Changes, Labels, compare, labels_of
-from selex.review.core.results import Results
 from selex.review.core.state import State
 from selex.review.core.timeline import Timeline
 from selex.run import Run

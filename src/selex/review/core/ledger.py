@@ -20,8 +20,8 @@ from pathlib import Path
 from selex.checksums import Damaged
 from selex.errors import InputError
 from selex.io import first_line, is_plain_file, last_bytes, whole
+from selex.results import Results
 from selex.review.core.decisions import Decision
-from selex.review.core.results import Results
 from selex.review.core.timeline import Event, Timeline
 from selex.run import Run
 

@@ -10,8 +10,8 @@ from scipy.optimize import linear_sum_assignment
 
 from selex.data.clusters import Columns
 from selex.errors import InputError
+from selex.results import Results
 from selex.review.core.ledger import Ledger
-from selex.review.core.results import Results
 from selex.review.core.state import CONFIRMED, JUNK, MARKS, UNDECIDED, State
 from selex.review.core.timeline import Timeline
 from selex.run import Run

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from selex.errors import InputError
+from selex.results import Results
 from selex.review.core.decisions import Decision
 from selex.review.core.ledger import Ledger
 from selex.review.core.outcome import Changes, compare
-from selex.review.core.results import Results
 from selex.review.core.state import State
 from selex.review.core.timeline import DECIDE, Event, Played, Timeline
 from selex.run import Run

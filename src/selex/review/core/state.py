@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from selex.results import Results
 from selex.review.core.decisions import Decision, Refused, clean_name
-from selex.review.core.results import Results
 
 Array = np.ndarray[Any, Any]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from selex.results import Results
 from selex.review.core.decisions import Decision, Refused
-from selex.review.core.results import Results
 from selex.review.core.state import Patch, State
 
 DECIDE, UNDO, REDO = "decide", "undo", "redo"

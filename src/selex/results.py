@@ -1,4 +1,4 @@
-"""What a run found, as arrays in row order: the ground that decisions stand on."""
+"""What a run found, as arrays in row order and without torch: what the report shows and decisions stand on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from selex.errors import InputError
 from selex.run import Run
 
 Array = np.ndarray[Any, Any]
-_COLUMNS = ("file", "cluster", "category", "known", "labelled", "confidence", "runner_up")
+_COLUMNS = ("file", "cluster", "labelled", "confidence", "runner_up", "distance")
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +31,7 @@ class Results:
         labelled: rows whose label was given.
         confidence: how sure the category of a row is.
         runner_up: the next best category of a row, -1 where there is none.
+        distance: of a row to the centre of its category; None where results were kept beside decisions.
     """
 
     files: list[str]
@@ -40,6 +41,7 @@ class Results:
     labelled: Array
     confidence: Array
     runner_up: Array
+    distance: Array | None = None
 
     def __len__(self) -> int:
         return len(self.files)
@@ -56,21 +58,23 @@ class Results:
     def read(cls, run: Run) -> Results:
         """The results of a finished run."""
         tree, table = run.hierarchy, run.clusters
-        names, path = tree["names"], run.folder / "clusters.parquet"
+        path = run.folder / "clusters.parquet"
         missing = [name for name in _COLUMNS if name not in table.column_names]
-        if missing:
-            raise InputError(f"{path}: has no column {missing[0]}")
+        if missing or not len(table):
+            raise InputError(f"{path}: has no {missing[0] if missing else 'row'}")
+        names, n_known = tree["names"], tree["levels"][0]["n_known"]
         number = {name: position for position, name in enumerate(names)}
         found = cls(
             table["file"].to_pylist(),
             names,
-            tree["levels"][0]["n_known"],
+            n_known,
             table["cluster"].to_numpy().astype(np.int32),
             table["labelled"].to_numpy().astype(bool),
-            table["confidence"].to_numpy().astype(np.float32),
+            table["confidence"].to_numpy().astype(np.float64),
             np.array([number.get(name, -1) for name in table["runner_up"].to_pylist()], dtype=np.int32),
+            table["distance"].to_numpy().astype(np.float64),
         )
-        if len(found) and not 0 <= found.category.min() <= found.category.max() < len(names):
+        if not 0 <= found.category.min() <= found.category.max() < len(names):
             raise InputError(f"{path}: names a category that hierarchy.json has not")
         return found
 
