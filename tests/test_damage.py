@@ -270,5 +270,5 @@ def test_a_checkpoint_that_is_damaged_is_not_gone_on_with(tmp_path):
         torch.save({"format": 3, "weights": torch.arange(1000.0) + epoch}, tmp_path / f"checkpoint-{epoch:05d}.pt")
     path = tmp_path / "checkpoint-00002.pt"
     path.write_bytes(path.read_bytes().replace(np.float32(500).tobytes(), np.float32(5000).tobytes()))
-    with pytest.warns(Note, match=r"is damaged\); training goes on from checkpoint-00001.pt"):
+    with pytest.warns(Note, match=r"is damaged\); training resumes from checkpoint-00001.pt"):
         assert newest(tmp_path)[1]["weights"][0] == 1
