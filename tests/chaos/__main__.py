@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -58,12 +59,13 @@ def save(path: Path, rows: list[Row], commit: str) -> None:
 
     import selex
 
-    before = json.loads(path.read_text())["results"] if path.exists() else []
+    old = json.loads(path.read_text()) if path.exists() else {"command": "", "results": []}
+    before, command = old["results"], " ".join(["python -m chaos", *map(shlex.quote, sys.argv[1:])])
     found = {row["case"]: row for row in before if row["tries"]} | {
         row.case: row.to_json() | {"commit": commit} for row in rows
     }
     record = {
-        "command": " ".join(["python -m chaos", *sys.argv[1:]]),
+        "command": "\n".join(dict.fromkeys([*old["command"].splitlines(), command])),
         "device": f"{platform.machine()} CPU, {os.cpu_count()} cores",
         "python": platform.python_version(),
         "torch": torch.__version__,
