@@ -18,8 +18,8 @@ import torch
 from common import columns_of, labels_for, photo_arguments, save
 from selex import Config, bssk, split_accuracy
 from selex.bench.runner import own_dataset
-from selex.cluster.holdout import select_refinement
 from selex.cluster.refine import refine_level
+from selex.cluster.select import select
 from selex.cluster.whiten import fit_whitener
 from selex.data.crops import to_device
 from selex.data.store import ImageStore
@@ -84,7 +84,7 @@ def scores(features: np.ndarray, truth: np.ndarray, n_known: int, case: Case, se
     level = bssk(rows, labels, k, n_init=3, rng=seed)
     found = {ending: np.asarray(refine_level(rows, labels, level, ending).labels) for ending in REFINEMENTS}
     result = {ending: split_accuracy(truth[free], own[free], truth[free] < n_known) for ending, own in found.items()}
-    return {**result, "auto": result[select_refinement(features, labels, k, whiten=0.5, rng=seed)]}
+    return {**result, "auto": result[select(features, labels, k, search=("bssk",), whiten=0.5, rng=seed).refine]}
 
 
 def main(root: Path, backbone: str, crop: int | None, by: list[str], device: str, out: Path | None) -> None:

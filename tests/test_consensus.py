@@ -3,14 +3,15 @@ import pytest
 import torch
 
 from conftest import blobs, half_labelled
-from selex import InputError
-from selex.cluster.consensus import agreement, agreement_runs
+from selex import InputError, hssk, split_accuracy
+from selex.cluster.consensus import agreement, agreement_runs, consensus, memberships
+from selex.cluster.kmeans import Problem, Settings, prepare
 from selex.cluster.rows import Rows
 
 
-def overlapping(seed=0):
+def overlapping(seed=0, spread=0.8):
     """Blobs that overlap so much that single runs are often wrong."""
-    x, truth = blobs(16, 25, spread=0.8, dims=24, seed=seed)
+    x, truth = blobs(16, 25, spread=spread, dims=24, seed=seed)
     return x, truth, half_labelled(truth, 8)
 
 
@@ -80,3 +81,45 @@ def test_rows_along_some_dimensions_are_those_columns(memory):
     again = view.at(torch.tensor([3, 2])).along(torch.tensor([1]))
     np.testing.assert_allclose(again.take(slice(None)) + again.shift, x[[3, 2]][:, [1]], atol=1e-12)
     np.testing.assert_allclose(view.norms, np.square(x[:, columns] - np.asarray(view.shift)).sum(1), rtol=1e-9)
+
+
+def test_what_runs_agree_on_is_better_than_one_run():
+    x, truth, labels = overlapping(spread=1.5)
+    rows, known, n_known = prepare(x, labels, 1 << 30)
+    problem = Problem(rows, known, n_known, 8, Settings())
+    free = labels == -1
+    one, many = (
+        split_accuracy(truth[free], level.labels.numpy()[free], truth[free] < 8).all
+        for level in (problem.solve(np.random.default_rng(0))[0], consensus(problem, np.random.default_rng(0)))
+    )
+    assert many > one + 0.03
+
+
+def test_memberships_keep_what_runs_agree_on():
+    """Rows that are always together are in one place, rows that never are stand at right angles."""
+    clear = torch.arange(60) % 6
+    runs = torch.stack([torch.from_numpy(np.random.default_rng(seed).permutation(6))[clear] for seed in range(5)])
+    found = memberships(runs, 6, np.random.default_rng(0))
+    assert found.shape == (60, 6)
+    angles = found @ found.T
+    np.testing.assert_allclose(angles, (clear[:, None] == clear).float(), atol=1e-5)
+
+
+def test_memberships_fit_the_memory():
+    runs = torch.from_numpy(np.random.default_rng(0).integers(0, 9, (4, 50)))
+    assert memberships(runs, 9, np.random.default_rng(0), memory=50 * 8 * 3).shape == (50, 3)
+
+
+@pytest.mark.parametrize("search", ["bssk", "swaps", "ward", "consensus"])
+def test_rows_in_another_order_give_the_same_clusters(search):
+    x, _, labels = overlapping()
+    order = np.random.default_rng(0).permutation(len(x))
+    found = hssk(x, labels, 16, n_levels=1, search=search, rng=0).levels[0].labels
+    again = hssk(x[order], labels[order], 16, n_levels=1, search=search, rng=0).levels[0].labels
+    assert again.tolist() == found[order].tolist()
+
+
+def test_another_word_is_refused():
+    x, _, labels = overlapping()
+    with pytest.raises(InputError, match="search must be bssk, swaps, ward or consensus, not 'best'"):
+        hssk(x, labels, 16, search="best")

@@ -11,7 +11,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from conftest import blobs, half_labelled
 from selex import HierarchicalKMeans, InputError, Note, SemiSupervisedKMeans, Whitening, published, split_accuracy
-from selex.cluster.holdout import select_refinement
+from selex.cluster.select import select
 
 BOTH = pytest.mark.parametrize("estimator", [SemiSupervisedKMeans, HierarchicalKMeans])
 
@@ -165,7 +165,8 @@ def test_refinement_by_what_hidden_labels_tell(estimator):
     x, truth = blobs(6, 30, spread=0.8)
     x, known = x / np.linalg.norm(x, axis=1, keepdims=True), half_labelled(truth, 4)
     model = estimator(6, random_state=0).fit(x, known)
-    assert model.refine_ == select_refinement(x, known, 6, whiten=0.5, rng=0)
+    selected = select(x, known, 6, search=("swaps",), whiten=0.5, rng=0)
+    assert (model.search_, model.refine_) == (selected.search, selected.refine)
     asked_for = estimator(6, refine=model.refine_, random_state=0).fit(x, known)
     assert model.labels_.tolist() == asked_for.labels_.tolist()
     assert estimator(6, random_state=0).fit(x).refine_ == "proportional"  # without labels

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from conftest import half_labelled
-from selex import bssk, split_accuracy
+from selex import bssk
 from selex.cluster import assign
-from selex.cluster.holdout import _halves, _numbered, _wholes, held_out_temperature, select_refinement
+from selex.cluster.holdout import halves, held_out_temperature, numbered, wholes
 from selex.cluster.refine import refine_level
+from selex.cluster.rows import Rows
 from selex.cluster.whiten import fit_whitener
 from selex.errors import InputError
 from test_refine import cloud
@@ -18,25 +19,48 @@ from test_refine import cloud
 UNEVEN = [240, 20, 120, 20, 240, 20, 120, 20, 160, 20, 200, 20]
 
 
-def hidden_of(labels):
-    """What is hidden to see how sure to be, and what to choose a refinement."""
-    return _halves(labels), _halves(labels) | _wholes(labels)
+def hidden_of(labels, rows=None):
+    """What is hidden to see how sure to be, and what to choose an ending; rows stand in the order of what they hold."""
+    half = halves(labels, Rows(in_order(len(labels)) if rows is None else rows))
+    return half, half | wholes(labels)
+
+
+def in_order(n):
+    """Rows of which the order by content is that in which they stand."""
+    rows = np.zeros((n, 1))
+    rows[:, 0] = np.sign(np.random.default_rng(0).standard_normal(1)) * np.arange(n)
+    return rows
 
 
 def test_every_second_label_of_a_category_and_all_of_every_fourth_category_is_hidden():
     labels = np.array([0, 1, -1, 0, 0, 1, 2, -1, 0, 3, 4, 3, 4])
-    halves, more = (np.flatnonzero(rows).tolist() for rows in hidden_of(labels))
-    assert halves == [3, 5, 8, 11, 12]
+    half, more = (np.flatnonzero(rows).tolist() for rows in hidden_of(labels))
+    assert half == [3, 5, 8, 11, 12]
     assert more == [3, 5, 8, 9, 11, 12]
-    halves, more = (np.flatnonzero(rows).tolist() for rows in hidden_of(np.repeat(np.arange(9), 2)))
-    assert halves == [1, 3, 5, 7, 9, 11, 13, 15, 17]
+    half, more = (np.flatnonzero(rows).tolist() for rows in hidden_of(np.repeat(np.arange(9), 2)))
+    assert half == [1, 3, 5, 7, 9, 11, 13, 15, 17]
     assert more == [1, 3, 5, 6, 7, 9, 11, 13, 14, 15, 17]
 
 
+def test_other_categories_are_hidden_as_a_whole_in_each_draw():
+    labels = np.arange(-1, 8)
+    drawn = [labels[wholes(labels, draw)].tolist() for draw in range(4)]
+    assert drawn == [[3, 7], [2, 6], [1, 5], [0, 4]]
+
+
+def test_the_same_rows_are_hidden_wherever_they_stand():
+    rows, truth = cloud([20] * 6)
+    labels = half_labelled(truth, 4)
+    order = np.random.default_rng(1).permutation(len(rows))
+    half, again = halves(labels, Rows(rows)), halves(labels[order], Rows(rows[order]))
+    assert half.any()
+    assert again.tolist() == half[order].tolist()
+
+
 def test_what_is_left_is_numbered_anew():
-    assert _numbered(np.array([0, -1, 2, 4, 2])).tolist() == [0, -1, 1, 2, 1]
-    assert _numbered(np.array([1, 3, 3])).tolist() == [0, 1, 1]
-    assert _numbered(np.array([-1, -1])).tolist() == [-1, -1]
+    assert numbered(np.array([0, -1, 2, 4, 2])).tolist() == [0, -1, 1, 2, 1]
+    assert numbered(np.array([1, 3, 3])).tolist() == [0, 1, 1]
+    assert numbered(np.array([-1, -1])).tolist() == [-1, -1]
 
 
 def surprise(rows, level, index, own, temperature):
@@ -56,7 +80,7 @@ def test_the_temperature_makes_hidden_labels_likeliest(refine, whiten):
     rows, truth = cloud([40] * 8, spread=1.5)
     labels = half_labelled(truth, 5)
     best = held_out_temperature(rows, labels, 8, refine=refine, whiten=whiten, rng=0)
-    hidden, _ = hidden_of(labels)
+    hidden, _ = hidden_of(labels, rows)
     left = np.where(hidden, -1, labels)
     white = fit_whitener(rows, left, whiten)(rows) if whiten else rows
     level = refine_level(white, left, bssk(white, left, 8, rng=0), refine)
@@ -66,67 +90,14 @@ def test_the_temperature_makes_hidden_labels_likeliest(refine, whiten):
     assert least < min(surprise(white, level, index, own, best * factor) for factor in (1 / 1.1, 1.1))
 
 
-def test_the_best_form_is_that_whose_clusters_agree_best_with_hidden_labels():
-    rows, truth = cloud(UNEVEN, dims=16)
-    labels = half_labelled(truth, 8)
-    _, hidden = hidden_of(labels)
-    left = np.array([0, 1, 2, -1, 3, 4, 5, -1, -1])[np.where(hidden, -1, labels)]
-    start = bssk(rows, left, 12, rng=0)
-    scores = {}
-    for form in ("proportional", "uniform", "balanced", "none"):
-        found = refine_level(rows, left, start, form).labels
-        scores[form] = split_accuracy(labels[hidden], found[hidden], labels[hidden] >= 0).all
-    assert len(set(scores.values())) > 1
-    assert select_refinement(rows, labels, 12, rng=0) == max(scores, key=scores.get)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_clusters_of_unequal_size_are_noticed(seed):
-    rows, truth = cloud(UNEVEN, dims=16, spread=1.2, seed=seed)
-    assert select_refinement(rows, half_labelled(truth, 8, seed), 12, rng=seed) == "proportional"
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_clusters_of_equal_size_that_overlap_are_noticed(seed):
-    rows, truth = cloud([200] * 12, dims=6, seed=seed)
-    assert select_refinement(rows, half_labelled(truth, 12, seed), 12, rng=seed) == "balanced"
-
-
-@pytest.mark.parametrize(("labelled", "hidden", "tried"), [((20, 20), 20, 4), ((20, 19), 19, 0)])
-def test_few_hidden_rows_tell_nothing_of_sizes(labelled, hidden, tried):
-    rows, truth = cloud([200] * 12, dims=6)
-    labels = np.full(len(truth), -1)
-    for category, count in enumerate(labelled):
-        labels[np.flatnonzero(truth == category)[:count]] = category
-    assert hidden_of(labels)[1].sum() == hidden
-    assert len(forms_tried(rows, labels, 12)) == tried
-
-
-def forms_tried(rows, labels, count):
-    """What `select_refinement` tries; where it tries nothing, it is `"proportional"`."""
-    seen = []
-
-    def watched(data, known, level, refine, memory):
-        seen.append(refine)
-        return refine_level(data, known, level, refine, memory)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("selex.cluster.holdout.refine_level", watched)
-        found = select_refinement(rows, labels, count, rng=0)
-    assert seen == ["proportional", "uniform", "balanced", "none"] or (seen, found) == ([], "proportional")
-    return seen
-
-
 def test_where_nothing_can_be_hidden():
     rows, _ = cloud([9], dims=4)
-    nothing, singles = np.full(9, -1), np.array([0, 1, 2] + 6 * [-1])
-    for labels in (nothing, singles):
-        assert select_refinement(rows, labels, 4, whiten=0.5) == "proportional"
+    for labels in (np.full(9, -1), np.array([0, 1, 2] + 6 * [-1])):
         assert held_out_temperature(rows, labels, 4, whiten=0.5) is None
     assert held_out_temperature(rows, np.array([0, 0] + 7 * [-1]), 1) is None  # one cluster: sure of everything
 
 
-def test_a_category_hidden_as_a_whole_tells_of_sizes_but_not_how_sure_to_be():
+def test_a_category_hidden_as_a_whole_does_not_tell_how_sure_to_be():
     """One label each in eighty categories: those of twenty are hidden, and no half of any."""
     rows, truth = cloud([4] * 90)
     labels = np.full(len(truth), -1)
@@ -134,13 +105,11 @@ def test_a_category_hidden_as_a_whole_tells_of_sizes_but_not_how_sure_to_be():
         labels[np.flatnonzero(truth == category)[0]] = category
     assert [hidden.sum() for hidden in hidden_of(labels)] == [0, 20]
     assert held_out_temperature(rows, labels, 90, rng=0) is None
-    assert len(forms_tried(rows, labels, 90)) == 4
 
 
 def test_few_labels_give_a_temperature():
     rows, _ = cloud([9], dims=4)
     labels = np.array([0, 1, -1, 0, 0, 1, 2, -1, 0])
-    assert select_refinement(rows, labels, 4, whiten=0.5, rng=0) == "proportional"
     assert held_out_temperature(rows, labels, 4, refine="proportional", whiten=0.5, rng=0) > 0
 
 
@@ -148,10 +117,8 @@ def test_few_labels_give_a_temperature():
 def test_tensors_and_arrays_agree(whiten):
     rows, truth = cloud(UNEVEN, dims=16)
     rows, labels = rows.astype(np.float32), half_labelled(truth, 8)
-    arrays, tensors = (rows, labels), (torch.from_numpy(rows), torch.from_numpy(labels))
-    array, tensor = (select_refinement(*kind, 12, whiten=whiten, rng=0) for kind in (arrays, tensors))
-    assert tensor == array
-    array, tensor = (held_out_temperature(*kind, 12, refine=array, whiten=whiten, rng=0) for kind in (arrays, tensors))
+    kinds = (rows, labels), (torch.from_numpy(rows), torch.from_numpy(labels))
+    array, tensor = (held_out_temperature(*kind, 12, refine="balanced", whiten=whiten, rng=0) for kind in kinds)
     assert tensor == pytest.approx(array, rel=1e-3)
 
 
@@ -159,8 +126,7 @@ def test_the_same_again_and_nothing_given_is_changed():
     rows, truth = cloud([40] * 8, spread=1.5)
     labels = half_labelled(truth, 5)
     before = labels.copy()
-    for tell in (select_refinement, held_out_temperature):
-        assert tell(rows, labels, 8, rng=2) == tell(rows, labels, 8, rng=2)
+    assert held_out_temperature(rows, labels, 8, rng=2) == held_out_temperature(rows, labels, 8, rng=2)
     assert labels.tolist() == before.tolist()
 
 
@@ -183,8 +149,16 @@ def test_what_is_hidden_is_not_complained_of():
     labels = np.full(len(truth), -1)
     for category in range(3):
         labels[np.flatnonzero(truth == category)[:2]] = category
-    assert select_refinement(rows, labels, 6, rng=0) == "proportional"
     assert held_out_temperature(rows, labels, 6, refine="proportional", rng=0) > 0
+
+
+def test_labels_are_checked():
+    rows, truth = cloud([20] * 4)
+    assert held_out_temperature(rows, None, 4) is None
+    with pytest.raises(InputError, match="category 1 has no labelled row"):
+        held_out_temperature(rows, np.where(truth == 1, -1, truth), 4)
+    with pytest.raises(InputError, match="80 rows"):
+        held_out_temperature(rows, truth[:7], 4)
 
 
 def test_copies_of_one_row_and_a_row_for_each_cluster():
@@ -204,14 +178,3 @@ def test_one_cluster_that_is_left_tells_nothing(monkeypatch):
 
     monkeypatch.setattr("selex.cluster.holdout.refine_level", melted)
     assert held_out_temperature(rows, labels, 2, refine="proportional", rng=0) is None
-
-
-def test_labels_are_checked():
-    rows, truth = cloud([20] * 4)
-    assert select_refinement(rows, None, 4) == "proportional"
-    assert held_out_temperature(rows, None, 4) is None
-    for tell in (select_refinement, held_out_temperature):
-        with pytest.raises(InputError, match="category 1 has no labelled row"):
-            tell(rows, np.where(truth == 1, -1, truth), 4)
-        with pytest.raises(InputError, match="80 rows"):
-            tell(rows, truth[:7], 4)

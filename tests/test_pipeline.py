@@ -14,8 +14,9 @@ from selex.cluster.adapt import adapt
 from selex.cluster.assign import fit_assigner
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
-from selex.cluster.holdout import held_out_temperature, select, select_refinement
+from selex.cluster.holdout import held_out_temperature
 from selex.cluster.maps import FeatureMaps
+from selex.cluster.select import select
 from selex.cluster.whiten import fit_whitener
 from selex.predictor import load
 
@@ -80,11 +81,11 @@ def test_it_is_its_steps_one_after_the_other():
     found = fit_clusters(x, labels, rng=5)
     count = estimate_k(x, labels, rng=5).n_clusters
     hidden = np.random.default_rng(5)
-    refine = select_refinement(x, labels, count, whiten=0.5, rng=hidden)
+    _, refine, search, _ = select(x, labels, count, search=("swaps",), whiten=0.5, rng=hidden)
     rows = fit_whitener(x, labels, 0.5)(x)
-    hierarchy = hssk(rows, labels, count, refine=refine, n_init=3, rng=5)
+    hierarchy = hssk(rows, labels, count, search=search, refine=refine, n_init=3, rng=5)
     temperature = held_out_temperature(x, labels, count, refine=refine, whiten=0.5, rng=hidden)
-    assert (found.estimate.n_clusters, found.refine) == (count, refine)
+    assert (found.estimate.n_clusters, found.refine, found.selection.search) == (count, refine, search)
     assert found.labels.tolist() == hierarchy.levels[0].labels.tolist()
     assert found.assigner.temperature == temperature
     np.testing.assert_array_equal(found.assigner.reach, fit_assigner(rows, hierarchy.levels[0], labels).reach)
@@ -158,9 +159,12 @@ def test_features_are_adapted_where_hidden_labels_say_so(monkeypatch):
     assert not fit_clusters(x, labels, config).selection.adapt  # too few rows to try
     monkeypatch.setattr("selex.cluster.pipeline.ENOUGH_TO_ADAPT", 1)
     chosen = fit_clusters(x, labels, config)
-    both = [select(x, labels, 12, adapt=(way,), whiten=0.5, rng=0) for way in (False, True)]
-    assert chosen.selection.settings in [one.settings for one in both]
-    assert list(chosen.selected(config)) == [f"{name}: {way} (auto)" for name, way in chosen.selection.settings.items()]
+    assert (
+        chosen.selection.settings
+        == select(x, labels, 12, adapt=(False, True), search=("swaps",), whiten=0.5, rng=0).settings
+    )
+    auto = {name: way for name, way in chosen.selection.settings.items() if name != "search"}
+    assert list(chosen.selected(config)) == [f"{name}: {way} (auto)" for name, way in auto.items()]
     asked = fit_clusters(x, labels, replace(config, **chosen.selection.settings))
     assert asked.labels.tolist() == chosen.labels.tolist()
 

@@ -94,6 +94,13 @@ class ClusterConfig(Group):
         "See `cluster.adapt`. `auto` hides some labels and sees whether it sorts them better, if there are a thousand "
         "images or more; after training it is `off`, which is the paper's way.",
     )
+    search: Literal["auto", "bssk", "swaps", "ward", "consensus"] = setting(
+        "swaps",
+        "Search: `bssk` (the paper's way), `swaps`, `ward`, `consensus` or `auto`.",
+        "`swaps` moves novel centres from where they hardly matter to clusters that hold two categories. `ward` starts "
+        "from Ward's linkage, `consensus` from what many quick runs agree on: slow, good where categories of one size "
+        "overlap. `auto` hides some labels and takes what sorts them best; after training it is `bssk`.",
+    )
     refine: Literal["auto", "none", "uniform", "proportional", "balanced"] = setting(
         "auto",
         "Soft refinement: `auto`, `none` (the paper's way), `uniform`, `proportional` or `balanced`.",
@@ -317,6 +324,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "lr": 0.1,
         "whiten": 0.0,
         "adapt": "off",
+        "search": "bssk",
         "refine": "none",
         "restarts": 10,
         **_PAPER,

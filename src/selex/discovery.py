@@ -203,7 +203,8 @@ def publish(run: Run, config: Config, images: ImageStore, found: FittedClusters,
 
 def _after_training(config: ClusterConfig) -> dict[str, Any]:
     """The paper's way in place of `"auto"`: labels cannot choose where they have taught the network."""
-    return {name: way for name, way in (("adapt", "off"), ("refine", "none")) if getattr(config, name) == "auto"}
+    paper = {"adapt": "off", "search": "bssk", "refine": "none"}
+    return {name: way for name, way in paper.items() if getattr(config, name) == "auto"}
 
 
 def _labels(images: ImageStore) -> Any:

@@ -21,6 +21,12 @@ take part in several (`cluster.refine`), all equally likely, each by its size, o
 REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 
 
+Search = Literal["bssk", "swaps", "ward", "consensus"]
+"""How the base level is searched for: as in the paper; then with swaps of novel centres (`cluster.swaps`); from the
+clusters of Ward's linkage (`cluster.ward`); from what many quick runs agree on (`cluster.consensus`)."""
+SEARCHES: tuple[Search, ...] = get_args(Search)
+
+
 class Scores(NamedTuple):
     """Accuracy on all scored rows, on those of known and on those of novel categories, each in [0, 1] or nan."""
 

@@ -213,7 +213,7 @@ def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, t
         draft,
         config={
             **draft.config,
-            "selected": {name: steps["cluster"][name] for name in ("adapt", "refine")},
+            "selected": {name: steps["cluster"][name] for name in ("adapt", "search", "refine")},
         },  # what `auto` came to
         n_categories=len(tree["names"]),
         estimated=estimate and {key: estimate[key] for key in ("n_clusters", "low", "high")},

@@ -2,28 +2,35 @@
 
 Two rows that nearly every run puts together belong together far more often than two rows of one cluster do: a single
 run merges two categories here and splits one there, and the next run does so elsewhere. Shapes: r runs, n rows, d
-dimensions, b rows of a batch.
+dimensions, k clusters, b rows of a batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag, normalize
 
-from selex.cluster.kmeans import Settings, novel_clusters, prepare, run
-from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.cluster.kmeans import Problem, Settings, novel_clusters, prepare
+from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
+from selex.cluster.swaps import swapped
 from selex.errors import InputError
+from selex.types import Level
+
+RUNS = 20
+_POWER = 3  # iterations towards the directions in which memberships vary most
 
 
 def agreement_runs(
     data: Any,
     labels: Any,
     n_clusters: int,
-    n_runs: int = 20,
+    n_runs: int = RUNS,
     *,
     subspace: float = 0.5,
     balanced: bool = True,
@@ -52,11 +59,10 @@ def agreement_runs(
         raise InputError(f"subspace must be over 0 and at most 1, not {subspace}")
     rows, known, n_known = prepare(data, labels, memory)
     n_novel = novel_clusters(n_clusters, n_known, known)
-    settings, generator = Settings(balanced, n_iter), np.random.default_rng(rng)
-    runs = torch.empty(n_runs, rows.n, dtype=torch.int32, device=rows.device)
-    for one in runs:
-        part = _part(rows, subspace, generator)
-        one.copy_(torch.as_tensor(run(part, known, n_known, n_novel, settings, generator).labels))
+    problem = Problem(rows, known, n_known, n_novel, Settings(balanced, n_iter))
+    generator = np.random.default_rng(rng)
+    levels = (part.solve(generator)[0] for part in _parts(problem, n_runs, subspace, generator))
+    runs = torch.stack([torch.as_tensor(level.labels).int() for level in levels])
     return runs if isinstance(data, Tensor) else runs.numpy()
 
 
@@ -68,8 +74,42 @@ def agreement(ours: Tensor, theirs: Tensor) -> Tensor:
     return together / len(ours)
 
 
-def _part(rows: Rows, subspace: float, rng: np.random.Generator) -> Rows:
-    """The rows in a random part of their dimensions."""
-    if subspace == 1:
-        return rows
-    return rows.along(torch.from_numpy(np.sort(rng.permutation(rows.d)[: ceil(subspace * rows.d)])).to(rows.device))
+def consensus(problem: Problem, rng: np.random.Generator, n_runs: int = RUNS, subspace: float = 0.5) -> Level:
+    """The clusters that many runs agree on: rows clustered by the clusters that they were in, then by features again.
+
+    Runs end with swaps. Their memberships, one column for each cluster of each run, are brought to k dimensions (their
+    first singular vectors, rows of length 1) and clustered as features are; no table of rows by rows is made. Stage 3
+    of BSSK among the features goes on from there, so that every row is in its nearest cluster.
+    """
+    parts = _parts(problem, n_runs, subspace, rng)
+    runs = torch.stack([torch.as_tensor(swapped(part, part.solve(rng)[0]).labels) for part in parts])
+    seen = Rows(memberships(runs, problem.k, rng, problem.rows.memory), problem.rows.memory)
+    agreed = Problem(seen, problem.known, problem.n_known, problem.k - problem.n_known, problem.settings)
+    labels = torch.as_tensor(swapped(agreed, agreed.solve(rng)[0]).labels)
+    return problem.ended(problem.means(labels[problem.free_index]))
+
+
+def memberships(runs: Tensor, k: int, rng: np.random.Generator, memory: int = DEFAULT_MEMORY) -> Tensor:
+    """Rows by the clusters that they were in, `(r, n)`, in few dimensions: `(n, at most k)`, rows of length 1.
+
+    Power iteration on the matrix of memberships, `(n, r · k)`, of which only the places of its ones are kept.
+    """
+    n_runs, n = runs.shape
+    dims = max(1, min(k, n_runs * k, memory // (8 * n)))
+    places = (runs.long() + k * torch.arange(n_runs, device=runs.device)[:, None]).T.contiguous()
+    start = rng.standard_normal((n_runs * k, dims)).astype(np.float32)
+    loadings = torch.from_numpy(start).to(runs.device)
+    for _ in range(_POWER - 1):
+        among = Rows(embedding_bag(places, loadings, mode="sum"), memory)
+        sums = [among.sums(one.long(), k)[0] + count(one.long(), k)[:, None] * among.shift for one in runs]
+        loadings = torch.linalg.qr(torch.cat(sums))[0]
+    return normalize(embedding_bag(places, loadings, mode="sum"), dim=1)
+
+
+def _parts(problem: Problem, n_runs: int, subspace: float, rng: np.random.Generator) -> Iterator[Problem]:
+    """The problem in random parts of its dimensions, one after the other."""
+    rows = problem.rows
+    for _ in range(n_runs):
+        columns = np.sort(rng.permutation(rows.d)[: ceil(subspace * rows.d)])
+        part = rows if len(columns) == rows.d else rows.along(torch.from_numpy(columns).to(rows.device))
+        yield Problem(part, problem.known, problem.n_known, problem.k - problem.n_known, problem.settings)

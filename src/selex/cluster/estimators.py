@@ -25,7 +25,7 @@ from selex.cluster.variant import Variant
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.config import ClusterConfig
 from selex.errors import InputError
-from selex.types import UNLABELLED, Hierarchy, KEstimate, Refinement
+from selex.types import UNLABELLED, Hierarchy, KEstimate, Refinement, Search
 
 if TYPE_CHECKING:
     from selex.types import Array
@@ -40,6 +40,9 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         n_clusters: how many categories there are, known and novel together, or `"auto"` to estimate it.
         n_levels: make at most so many levels; None makes all, up to 'known' against 'novel'.
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
+        search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"` with swaps of novel centres
+            after it, `"ward"` from the clusters of Ward's linkage, `"consensus"` from what many quick runs agree on;
+            `"auto"` takes what sorts labels best that were hidden for it.
         refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
             take part in several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`;
             they must be of one length); `"auto"` takes what sorts labels best that were hidden for it.
@@ -62,6 +65,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         inertia_: sum of squared distances of rows to their own centres.
         n_clusters_: how many clusters there are.
         n_iter_: iterations made.
+        search_: how the base level was searched for.
         refine_: how the base level was refined: what `"auto"` came to.
         k_estimate_: the `KEstimate` behind `n_clusters="auto"`, else None.
         n_features_in_: number of columns seen by `fit`.
@@ -76,6 +80,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
     hierarchy_: Hierarchy
     maps_: FeatureMaps
     k_estimate_: KEstimate | None
+    search_: Search
     refine_: Refinement
     inertia_: float
     n_clusters_: int
@@ -87,6 +92,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         *,
         n_levels: int | None = ClusterConfig.levels,
         balanced: bool = ClusterConfig.balanced,
+        search: Search | Literal["auto"] = ClusterConfig.search,
         refine: Refinement | Literal["auto"] = ClusterConfig.refine,
         whiten: float = ClusterConfig.whiten,
         adapt: Literal["auto", "on", "off"] = ClusterConfig.adapt,
@@ -99,6 +105,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         self.n_clusters = n_clusters
         self.n_levels = n_levels
         self.balanced = balanced
+        self.search = search
         self.refine = refine
         self.whiten = whiten
         self.adapt = adapt
@@ -121,7 +128,8 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
             calibrate=False,
             memory=self.memory,
         )
-        self.hierarchy_, self.maps_, self.refine_ = found.hierarchy, found.maps, found.refine
+        self.hierarchy_, self.maps_ = found.hierarchy, found.maps
+        self.search_, self.refine_ = found.selection.search, found.refine
         self.k_estimate_ = found.estimate
         base = found.hierarchy.levels[0]
         self.labels_, self.cluster_centers_, self.inertia_ = base.labels, base.centers, base.inertia
@@ -159,6 +167,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
             categories=None if auto else self.n_clusters,  # type: ignore[arg-type]  # it is a number
             whiten=self.whiten,
             adapt=self.adapt,
+            search=self.search,
             refine=self.refine,
             balanced=self.balanced,
             levels=self._levels(),
@@ -188,6 +197,9 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
     Args:
         n_clusters: how many categories there are, known and novel together, or `"auto"` to estimate it.
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
+        search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"` with swaps of novel centres
+            after it, `"ward"` from the clusters of Ward's linkage, `"consensus"` from what many quick runs agree on;
+            `"auto"` takes what sorts labels best that were hidden for it.
         refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
             take part in several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`;
             they must be of one length); `"auto"` takes what sorts labels best that were hidden for it.
@@ -207,6 +219,7 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
         n_clusters: int | Literal["auto"] = 8,
         *,
         balanced: bool = ClusterConfig.balanced,
+        search: Search | Literal["auto"] = ClusterConfig.search,
         refine: Refinement | Literal["auto"] = ClusterConfig.refine,
         whiten: float = ClusterConfig.whiten,
         adapt: Literal["auto", "on", "off"] = ClusterConfig.adapt,
@@ -218,6 +231,7 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
     ) -> None:
         self.n_clusters = n_clusters
         self.balanced = balanced
+        self.search = search
         self.refine = refine
         self.whiten = whiten
         self.adapt = adapt

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selex.cluster.kmeans import Settings, as_data, novel_clusters, prepare, run
+from selex.cluster.kmeans import Problem, Settings, as_data, novel_clusters, prepare, run
 from selex.cluster.refine import check_refinement, refined
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.cluster.search import searched
 from selex.cluster.variant import Variant
 from selex.errors import InputError
-from selex.types import UNLABELLED, Hierarchy, Level, Refinement
+from selex.types import UNLABELLED, Hierarchy, Level, Refinement, Search
 
 
 def hssk(
@@ -25,6 +26,7 @@ def hssk(
     *,
     n_levels: int | None = None,
     balanced: bool = True,
+    search: Search = "bssk",
     refine: Refinement = "none",
     n_iter: int = 10,
     n_init: int = 1,
@@ -41,6 +43,8 @@ def hssk(
         n_clusters: clusters of the base level, known and novel together.
         n_levels: make at most so many levels; None makes all, up to 'known' against 'novel'.
         balanced: limit cluster sizes; off for long tails.
+        search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"` with swaps of novel centres
+            after it, `"ward"` from the clusters of Ward's linkage, `"consensus"` from what many quick runs agree on.
         refine: how the base level is refined, see `refine_level`.
         n_iter: iterations of each stage of BSSK.
         n_init: restarts of each level's BSSK.
@@ -58,7 +62,8 @@ def hssk(
     rows, known, n_known = prepare(data, labels, memory)
     check_refinement(refine, rows)
     generator = np.random.default_rng(rng)
-    base = run(rows, known, n_known, novel_clusters(n_clusters, n_known, known), settings, generator)
+    problem = Problem(rows, known, n_known, novel_clusters(n_clusters, n_known, known), settings)
+    base = searched(problem, search, generator)
     levels = [refined(rows, known, base, refine)]
     coarser = level_sizes(n_known, levels[0].n_novel)[1:n_levels]
     group = torch.arange(n_known, device=rows.device)  # of each known cluster of the base level

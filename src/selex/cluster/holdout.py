@@ -1,4 +1,4 @@
-"""Labels that are hidden and looked for again: they tell which way suits the data, and how sure one may be of it.
+"""Labels that are hidden and looked for again: which ones, and how sure they say one may be.
 
 Labels shape clusters, and features where these are whitened or adapted: only rows whose labels did neither tell how
 good a way of clustering is, and how often a row near a centre belongs there.
@@ -7,9 +7,8 @@ good a way of clustering is, and how often a row near a centre belongs there.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,92 +21,11 @@ from selex.cluster.refine import of_one_length, refine_level
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
-from selex.metrics import matched
 from selex.types import UNLABELLED, Level, Refinement
 
 UNTOLD: Refinement = "proportional"
 """What suits where labels cannot tell: it costs little where sizes are equal and gains much where they are not."""
-FORMS: tuple[Refinement, ...] = (UNTOLD, "uniform", "balanced", "none")  # where two are as good, the first
-_ENOUGH = 20  # hidden rows from which on they tell
 _WHOLE = 4  # of every so many categories one is hidden as a whole: it has to be discovered
-
-
-class Selection(NamedTuple):
-    """What sorts hidden rows best: whether features are adapted, and the refinement.
-
-    `whitener` is the map that was learned without the hidden labels, None where features are clustered as they are.
-    """
-
-    adapt: bool
-    refine: Refinement
-    whitener: Whitener | None = None
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """The settings that give the same."""
-        return {"adapt": "on" if self.adapt else "off", "refine": self.refine}
-
-
-def select_refinement(features: Any, labels: Any, n_clusters: int, **how: Any) -> Refinement:
-    """The refinement that sorts hidden rows best, see `refine_level`; `how` as in `select`."""
-    return select(features, labels, n_clusters, **how).refine
-
-
-def select(
-    features: Any,
-    labels: Any,
-    n_clusters: int,
-    *,
-    adapt: Sequence[bool] = (False,),
-    refine: Sequence[Refinement] = FORMS,
-    whiten: float = 0.0,
-    balanced: bool = True,
-    rng: np.random.Generator | int | None = None,
-    memory: int = DEFAULT_MEMORY,
-    progress: Callable[[int, int], None] | None = None,
-) -> Selection:
-    """What sorts hidden rows best, of all that is given to choose from; of equals the first.
-
-    Half of the labels of each category are hidden and all of every fourth category, which has to be discovered. Fewer
-    than twenty rows tell nothing: then it is the first of each. Rows of different length can only end as in the paper.
-
-    Args:
-        features: `n × d` features: numpy (memory-mapped too) or torch on any device.
-        labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
-        n_clusters: K, known and novel together.
-        adapt: whether features are adapted, see `cluster.adapt`: what to try.
-        refine: the refinements to try, see `refine_level`.
-        whiten: how far features are whitened, see `fit_whitener`.
-        balanced: limit cluster sizes.
-        rng: generator or seed.
-        memory: bytes that temporaries may take.
-        progress: called before each step with the steps done and the steps in all.
-    """
-    known = _known(features, labels, memory)
-    hidden = _halves(known) | _wholes(known)
-    if n_clusters < 2 or hidden.sum() < _ENOUGH:
-        return Selection(adapt[0], refine[0])
-    steps = iter(range(len(adapt) * (len(refine) + 1)))
-
-    def advance() -> None:
-        if progress:
-            progress(next(steps), len(adapt) * (len(refine) + 1))
-
-    tried: list[tuple[int, Selection]] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Note)  # of what is hidden
-        for adapted in adapt:
-            advance()
-            way = _Way(n_clusters, whiten, adapted, balanced, memory)
-            rows, left, level, whitener = way.without(hidden, features, known, rng)
-            if not of_one_length(Rows(rows, memory)):
-                return Selection(False, "none")
-            for form in refine:
-                advance()
-                found = np.asarray(refine_level(rows, left, level, form, memory).on_host().labels)
-                right = int(matched(known[hidden], found[hidden]).sum())
-                tried.append((right, Selection(adapted, form, whitener)))
-    return max(tried, key=lambda one: one[0])[1]
 
 
 def held_out_temperature(
@@ -139,8 +57,8 @@ def held_out_temperature(
         rng: generator or seed.
         memory: bytes that temporaries may take.
     """
-    known = _known(features, labels, memory)
-    hidden = _halves(known)
+    known = known_labels(features, labels, memory)
+    hidden = halves(known, Rows(features, memory))
     if n_clusters < 2 or not hidden.any():
         return None
     with warnings.catch_warnings():
@@ -156,7 +74,7 @@ def held_out_temperature(
     return likeliest_temperature(seen, level, index, own)
 
 
-def _known(features: Any, labels: Any, memory: int) -> NDArray[Any]:
+def known_labels(features: Any, labels: Any, memory: int) -> NDArray[Any]:
     """Labels, checked."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)  # who clusters will say it
@@ -183,7 +101,7 @@ class _Way:
         whitener: Whitener | None = None,
     ) -> tuple[Any, NDArray[Any], Level, Whitener | None]:
         """Features and labels as if hidden ones were not there, clusters made of them, and the map of the features."""
-        left = _numbered(np.where(hidden, UNLABELLED, known))
+        left = numbered(np.where(hidden, UNLABELLED, known))
         how: dict[str, Any] = {"balanced": self.balanced, "rng": rng, "memory": self.memory}
         if whitener is None:
             whitener = fit_whitener(features, left, self.whiten, self.memory)
@@ -193,9 +111,10 @@ class _Way:
         return rows, left, bssk(rows, left, self.n_clusters, **how), whitener
 
 
-def _halves(labels: NDArray[Any]) -> NDArray[np.bool_]:
-    """Every second labelled row of each category, the first of it never."""
-    order = np.argsort(labels, kind="stable")
+def halves(labels: NDArray[Any], rows: Rows) -> NDArray[np.bool_]:
+    """Every second labelled row of each category, never the first; they are in order by what they hold."""
+    order = rows.by_content().cpu().numpy()
+    order = order[np.argsort(labels[order], kind="stable")]
     sizes = np.unique(labels, return_counts=True)[1]
     place = np.empty(len(labels), dtype=np.int64)
     place[order] = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -203,13 +122,13 @@ def _halves(labels: NDArray[Any]) -> NDArray[np.bool_]:
     return hidden
 
 
-def _wholes(labels: NDArray[Any]) -> NDArray[np.bool_]:
-    """All labelled rows of every fourth category."""
-    hidden: NDArray[np.bool_] = (labels != UNLABELLED) & (labels % _WHOLE == _WHOLE - 1)
+def wholes(labels: NDArray[Any], draw: int = 0) -> NDArray[np.bool_]:
+    """All labelled rows of every fourth category; other ones in each of four draws."""
+    hidden: NDArray[np.bool_] = (labels != UNLABELLED) & ((labels + draw) % _WHOLE == _WHOLE - 1)
     return hidden
 
 
-def _numbered(labels: NDArray[Any]) -> NDArray[Any]:
+def numbered(labels: NDArray[Any]) -> NDArray[Any]:
     """The categories that are left, numbered from 0 on."""
     found: NDArray[Any] = np.unique(np.append(labels, UNLABELLED), return_inverse=True)[1][:-1] - 1
     return found

@@ -105,13 +105,7 @@ def novel_clusters(n_clusters: int, n_known: int, known: Tensor) -> int:
 
 def run(rows: Rows, known: Tensor, n_known: int, n_novel: int, settings: Settings, rng: np.random.Generator) -> Level:
     """The best of `n_init` runs. Centres are in the centred coordinates of `rows`."""
-    problem = Problem(rows, known, n_known, n_novel, settings)
-    best, best_score = problem.solve(rng)
-    for _ in range(settings.n_init - 1):
-        level, score = problem.solve(rng)
-        if score < best_score:
-            best, best_score = level, score
-    return best
+    return Problem(rows, known, n_known, n_novel, settings).best(rng)
 
 
 def as_data(level: Level, rows: Rows, data: Any) -> Level:
@@ -142,6 +136,15 @@ class Problem:
         self.mass, self.counts = self.held.sums(self.held_labels, self.k)
         self.capacity = (self.size - self.counts).clamp(min=0)
 
+    def best(self, rng: np.random.Generator) -> Level:
+        """The best of `n_init` runs."""
+        best, best_score = self.solve(rng)
+        for _ in range(self.settings.n_init - 1):
+            level, score = self.solve(rng)
+            if score < best_score:
+                best, best_score = level, score
+        return best
+
     def solve(self, rng: np.random.Generator) -> tuple[Level, float]:
         """One run from new seeds: the level, and the score by which restarts are compared (lower is better)."""
         centers, refined, before = self.seed(rng), 0, None
@@ -167,14 +170,15 @@ class Problem:
         """Stage 1: means of labelled rows for known clusters, drawn rows for novel ones."""
         anchors = self.mass[: self.n_known] / self.counts[: self.n_known, None]
         count = self.k - self.n_known
-        drawn = self.free_index[:0]
         if not count:
             return anchors
+        pool = self.free_index[self.free.by_content()]  # a draw picks the same rows wherever they stand
+        drawn = pool[:0]
         if self.settings.balanced and self.settings.variant.seeding == "apart":
-            drawn = draw_apart(self.rows, anchors, self.free_index, count, self.size, rng)
+            drawn = draw_apart(self.rows, anchors, pool, count, self.size, rng)
         if len(drawn) < count:
             centers = torch.cat([anchors, self.rows.take(drawn)])
-            left = self.free_index[~torch.isin(self.free_index, drawn)]
+            left = pool[~torch.isin(pool, drawn)]
             drawn = torch.cat([drawn, draw_spread(self.rows, centers, left, count - len(drawn), rng)])
         return torch.cat([anchors, self.rows.take(drawn)])
 
@@ -192,7 +196,7 @@ class Problem:
             if settled and self.settings.variant.balancing == "stable":  # a growing number of sweeps may go on
                 break
             previous = labels
-            centers = torch.cat([centers[: self.n_known], self._means(labels)[self.n_known :]])
+            centers = torch.cat([centers[: self.n_known], self.means(labels)[self.n_known :]])
         return centers, iteration, before
 
     def finish(self, centers: Tensor) -> tuple[Tensor, Tensor, int]:
@@ -200,7 +204,7 @@ class Problem:
         labels, _, centers = self._repair(*self.free.nearest(centers), centers)
         n_iter, previous = 0, None
         while n_iter < self.settings.n_iter and (previous is None or not torch.equal(labels, previous)):
-            centers, previous = self._means(labels), labels
+            centers, previous = self.means(labels), labels
             labels, _, centers = self._repair(*self.free.nearest(centers), centers)
             n_iter += 1
         return centers, labels, n_iter
@@ -214,7 +218,7 @@ class Problem:
             labels, distances = sweep(self.free, centers, labels, distances, self.capacity)
         return labels, distances
 
-    def _means(self, labels: Tensor) -> Tensor:
+    def means(self, labels: Tensor) -> Tensor:
         """Mean of each cluster's rows, labelled ones included."""
         sums, counts = self.free.sums(labels, self.k)
         return (self.mass + sums) / (self.counts + counts)[:, None]

@@ -1,7 +1,7 @@
 """Features and a few labels in, categories out: what `discover`, `selex cluster` and the estimators call.
 
-Estimate K, select by hidden labels whether to adapt and how to refine, whiten, adapt, cluster level by level, calibrate
-confidence.
+Estimate K, select by hidden labels whether to adapt, how to search and to refine, whiten, adapt, cluster
+level by level, calibrate confidence.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from selex.cluster.adapt import adapt
 from selex.cluster.assign import Assigner, Assignment, fit_assigner
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
-from selex.cluster.holdout import FORMS, Selection, held_out_temperature, select
+from selex.cluster.holdout import held_out_temperature
 from selex.cluster.kmeans import as_labels
 from selex.cluster.maps import FeatureMaps
 from selex.cluster.refine import of_one_length
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.cluster.select import REFINED, SEARCHED, Selection, select
 from selex.cluster.variant import Variant
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.config import ClusterConfig
 from selex.progress import estimate_bar, progress_bar
 from selex.threads import threads_for
-from selex.types import Hierarchy, KEstimate, Refinement
+from selex.types import Hierarchy, KEstimate, Refinement, Search
 
 ENOUGH_TO_ADAPT = 1000
 """Rows from which on `"auto"` tries to adapt features: with fewer there is little to learn a map from."""
@@ -41,7 +42,7 @@ class FittedClusters:
     Attributes:
         hierarchy: every level, finest first, in the kind of the features and on their device.
         maps: what features go through before they are compared with centres.
-        selection: whether features were adapted and how the base level was refined: what `"auto"` came to.
+        selection: what `"auto"` came to: whether features were adapted, how clusters were searched for and refined.
         estimate: the estimate of the number of clusters, where it was not given.
         assigner: sorts rows that went through `maps` into clusters; None where nothing was calibrated.
         assignment: where the rows of the data are, and how sure that is; None where nothing was calibrated.
@@ -120,7 +121,7 @@ def _fitted(fit: _Fit, generator: np.random.Generator, calibrate: bool) -> Fitte
     selection = fit.select(whitener(features) if whitener else features, count, hidden)
     maps = fit.maps(whitener, selection, count, deepcopy(generator))
     rows = maps.transform(features)
-    found = FittedClusters(fit.cluster(rows, count, selection.refine, generator), maps, selection, estimate)
+    found = FittedClusters(fit.cluster(rows, count, selection, generator), maps, selection, estimate)
     return calibrated(found, rows, known, fit.temperature(found, count, hidden), memory) if calibrate else found
 
 
@@ -169,10 +170,11 @@ class _Fit:
         """What is asked for; of what is `"auto"` that which sorts hidden labels best."""
         tells = of_one_length(Rows(rows, self.memory))  # others can only be clustered as in the paper
         adapts, refinements = self._adapts if tells else (self.config.adapt == "on",), self._refinements(tells)
-        if len(adapts) == len(refinements) == 1:
-            return Selection(adapts[0], refinements[0])
+        searches: tuple[Search, ...] = SEARCHED if self.config.search == "auto" else (self.config.search,)
+        if len(adapts) == len(refinements) == len(searches) == 1:
+            return Selection(adapts[0], refinements[0], searches[0])
         with progress_bar("labels hidden for a moment, step", self.progress) as advance:
-            how = {**self._how, "adapt": adapts, "refine": refinements}
+            how = {**self._how, "adapt": adapts, "search": searches, "refine": refinements}
             return select(self.features, self.labels, count, rng=rng, progress=advance, **how)
 
     @property
@@ -183,7 +185,7 @@ class _Fit:
 
     def _refinements(self, tells: bool) -> tuple[Refinement, ...]:
         if self.config.refine == "auto":
-            return FORMS if tells else ("none",)
+            return REFINED if tells else ("none",)
         return (self.config.refine,)
 
     def maps(
@@ -196,7 +198,7 @@ class _Fit:
                 whitener = adapt(self.features, self.labels, count, whitener, rng=rng, **how)
         return FeatureMaps((whitener,) if whitener else ())
 
-    def cluster(self, rows: Any, count: int, refine: Refinement, rng: np.random.Generator) -> Hierarchy:
+    def cluster(self, rows: Any, count: int, selection: Selection, rng: np.random.Generator) -> Hierarchy:
         """All levels of clusters."""
         config = self.config
         with progress_bar("clustering, level", self.progress) as advance:
@@ -206,7 +208,8 @@ class _Fit:
                 count,
                 n_levels=config.levels,
                 balanced=config.balanced,
-                refine=refine,
+                search=selection.search,
+                refine=selection.refine,
                 n_iter=config.iterations,
                 n_init=config.restarts,
                 variant=self.variant,
@@ -219,7 +222,7 @@ class _Fit:
         """That of confidences, from hidden labels: where labels have chosen the refinement, or have shaped the rows."""
         if not found.maps and self.config.refine != "auto":
             return None
-        adapt, refine, whitener = found.selection
+        adapt, refine, _, whitener = found.selection
         how = {**self._how, "refine": refine, "adapt": adapt, "whitener": whitener if adapt else None}
         return held_out_temperature(self.features, self.labels, count, rng=rng, **how)
 

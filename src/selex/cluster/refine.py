@@ -7,6 +7,7 @@ goes where that is most. Shapes: n rows, d dimensions, k clusters; centres in ce
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,13 @@ _SOFTNESS = 0.12  # of the mean squared distance of rows to their centres: over 
 _UNEQUAL = 0.05  # of their length: by so much lengths of rows may differ
 _NOTHING = 1e-6  # rows; the sum of fewer has no direction to speak of
 _LEAST = 0.5  # rows; a cluster counts for no fewer, or it would never have any again
+_INNER = 3  # steps towards equal shares in each round, which goes on from those of the last
+_FIRST = 8  # steps at each temperature to begin with
+_LAST = 30  # and at the end
+_SETTLED = 3.0  # times an equal share, or that part of it: larger or smaller clusters are not of one size
+_EQUAL = 0.02  # shares are equal if none is further off, as a logarithm
+_HARDER = (0.5, 0.25, 0.12)  # of the temperature: at the end a row is in one cluster, and these are to be of one size
+_ROOM = 0.25  # of an equal share is left for unlabelled rows where labelled ones fill it
 
 
 def refine_level(data: Any, labels: Any, level: Level, refine: Refinement, memory: int = DEFAULT_MEMORY) -> Level:
@@ -43,7 +51,7 @@ def refine_level(data: Any, labels: Any, level: Level, refine: Refinement, memor
 
     Returns:
         The level with centres as long as rows are, and `offsets` where clusters count differently. Novel clusters that
-        no row goes to are left out.
+        no row goes to are left out. Where clusters cannot be drawn to equal shares it is left as it is.
     """
     rows = Rows(data, memory)
     check_refinement(refine, rows)
@@ -74,18 +82,26 @@ def refined(rows: Rows, known: Tensor, level: Level, refine: Refinement) -> Leve
         return normalize(sums + counts[:, None] * rows.shift, dim=1) * length - rows.shift
 
     centers, offsets = on_sphere(start, torch.ones_like(start[:, 0])), start.new_zeros(k)
+    wanted = _wanted(rows.n, held_counts)
+    for softness in _softer(temperature, length) if refine == "balanced" else ():
+        offsets = _equal_shares(free, centers, offsets, softness * temperature, wanted, _FIRST)
     for _ in range(_ROUNDS):
+        if refine == "balanced":
+            offsets = _equal_shares(free, centers, offsets, temperature, wanted, _INNER)
         sums, counts = _shares(free, centers, offsets, temperature)
         sums, counts = sums + mass, counts + held_counts
         centers = torch.where(counts[:, None] > _NOTHING, on_sphere(sums, counts), centers)
-        share = counts.clamp(min=_LEAST) / rows.n
         if refine == "proportional":
-            offsets = temperature * share.log()
-        elif refine == "balanced":
-            offsets = offsets - temperature * (share * k).log()
+            offsets = temperature * (counts.clamp(min=_LEAST) / rows.n).log()
+    if refine == "balanced":
+        for softness in _HARDER:
+            offsets = _equal_shares(free, centers, offsets, softness * temperature, wanted, _LAST)
     labels = known.clone()
     if len(free_index):
         labels[free_index] = free.nearest(centers, offsets)[0]
+    if refine == "balanced" and not _settled(torch.bincount(labels, minlength=k), held_counts):
+        warnings.warn("sizes differ too much to be balanced: clusters are left as they are", Note, stacklevel=4)
+        return level
     return _filled(rows, labels, centers, offsets if refine != "uniform" else None, level)
 
 
@@ -125,6 +141,47 @@ def _shares(rows: Rows, centers: Tensor, offsets: Tensor, temperature: float) ->
         sums.addmm_(share.T, x)
         counts += share.sum(0)
     return sums, counts
+
+
+def _wanted(n: int, held_counts: Tensor) -> Tensor:
+    """Unlabelled rows that each cluster is to have, `(k,)`, so that all have the same number together with labelled."""
+    share = n / len(held_counts)
+    wanted = (share - held_counts).clamp(min=_ROOM * share)
+    return wanted * (n - held_counts.sum()) / wanted.sum()
+
+
+def _settled(sizes: Tensor, held_counts: Tensor) -> bool:
+    """Whether no cluster is far from an equal share of rows, but for those that labelled rows fill."""
+    share = float(sizes.sum()) / len(sizes)
+    most = torch.clamp(held_counts + share, min=_SETTLED * share)
+    return bool((sizes >= share / _SETTLED).all() and (sizes <= most).all())
+
+
+def _softer(temperature: float, length: Tensor) -> list[float]:
+    """Multiples of the temperature to begin with, from where a row takes part everywhere: offsets have far to go."""
+    steps = math.ceil(math.log2(max(1.0, float(length) ** 2 / temperature)))
+    return [2.0**step for step in range(steps, 0, -1)]
+
+
+def _equal_shares(
+    rows: Rows, centers: Tensor, offsets: Tensor, temperature: float, wanted: Tensor, steps: int
+) -> Tensor:
+    """Offsets under which rows give each cluster as many as wanted, each row by its shares: Sinkhorn's iteration."""
+    for _ in range(steps if rows.n else 0):
+        step = (_counts(rows, centers, offsets, temperature).clamp(min=_LEAST) / wanted).log()
+        offsets = offsets - temperature * step
+        if step.abs().max() < _EQUAL:
+            break
+    return offsets - offsets.mean()
+
+
+def _counts(rows: Rows, centers: Tensor, offsets: Tensor, temperature: float) -> Tensor:
+    """Rows of each cluster, `(k,)`, each by its share in it."""
+    lead = offsets - (centers * centers).sum(1)
+    counts = torch.zeros_like(offsets)
+    for _, x in rows.blocks(2 * len(centers)):
+        counts += (torch.addmm(lead, x, centers.T, alpha=2) / temperature).softmax(1).sum(0)
+    return counts
 
 
 def _filled(rows: Rows, labels: Tensor, centers: Tensor, offsets: Tensor | None, level: Level) -> Level:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from selex.cluster.holdout import Selection
 from selex.cluster.maps import FeatureMaps
 from selex.cluster.pipeline import FittedClusters, calibrated
+from selex.cluster.select import Selection
 from selex.config import Config
 from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore

@@ -1,0 +1,175 @@
+"""Which way of clustering suits the data: that which sorts labels best that were hidden for it.
+
+Several times some labels are hidden, half of each category and whole categories, and clusters are made of what is left.
+Where the hidden rows cannot tell two ways apart, the safer one is taken.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from selex.cluster.adapt import adapt as adapt_to
+from selex.cluster.holdout import UNTOLD, halves, known_labels, numbered, wholes
+from selex.cluster.kmeans import Problem, Settings, novel_clusters, prepare
+from selex.cluster.refine import of_one_length, refined
+from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.cluster.search import searched
+from selex.cluster.whiten import Whitener, fit_whitener
+from selex.errors import Note
+from selex.metrics import matched
+from selex.types import UNLABELLED, Level, Refinement, Search
+
+
+class Selection(NamedTuple):
+    """What sorts hidden rows best: whether features are adapted, how the base level is refined and searched for.
+
+    `whitener` is the map that was learned without the hidden labels, None where features are clustered as they are.
+    """
+
+    adapt: bool
+    refine: Refinement
+    search: Search = "bssk"
+    whitener: Whitener | None = None
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings that give the same."""
+        return {"adapt": "on" if self.adapt else "off", "search": self.search, "refine": self.refine}
+
+
+SEARCHED: tuple[Search, ...] = ("swaps", "ward", "consensus")
+"""What to try, the safer first."""
+REFINED: tuple[Refinement, ...] = (UNTOLD, "none", "balanced")
+_DRAWS = 2  # of hidden labels
+_MANY = 100_000  # rows; from here on one draw tells enough
+_ENOUGH = 20  # hidden rows from which on they tell
+Scores = dict[Selection, list[NDArray[np.float64]]]
+
+
+def select(
+    features: Any,
+    labels: Any,
+    n_clusters: int,
+    *,
+    adapt: Sequence[bool] = (False,),
+    search: Sequence[Search] = SEARCHED,
+    refine: Sequence[Refinement] = REFINED,
+    whiten: float = 0.0,
+    balanced: bool = True,
+    rng: np.random.Generator | int | None = None,
+    memory: int = DEFAULT_MEMORY,
+    progress: Callable[[int, int], None] | None = None,
+) -> Selection:
+    """What sorts hidden rows best, of all that is given to choose from; the first that is as good within chance.
+
+    Half of the labels of each category are hidden and all of every fourth category, which has to be discovered: twice,
+    other categories each time. Rows of categories hidden as a whole count as much in all as the others. As good within
+    chance is what is behind the best by no more than one standard error, categories taken as drawn at random. Fewer
+    than twenty hidden rows tell nothing: then it is the first of each. Rows of different length can only end as in the
+    paper.
+
+    Args:
+        features: `n × d` features: numpy (memory-mapped too) or torch on any device.
+        labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
+        n_clusters: K, known and novel together.
+        adapt: whether features are adapted, see `cluster.adapt`: what to try, the safer first.
+        search: the searches to try, see `hssk`, the safer first.
+        refine: the refinements to try, see `refine_level`, the safer first.
+        whiten: how far features are whitened, see `fit_whitener`.
+        balanced: limit cluster sizes.
+        rng: generator or seed.
+        memory: bytes that temporaries may take.
+        progress: called before each step with the steps done and the steps in all.
+    """
+    known = known_labels(features, labels, memory)
+    half = halves(known, Rows(features, memory))
+    draws = [half | wholes(known, draw) for draw in range(_DRAWS if len(known) <= _MANY else 1)]
+    if n_clusters < 2 or min(hidden.sum() for hidden in draws) < _ENOUGH:
+        return Selection(adapt[0], refine[0], search[0])
+    steps = list(product(adapt, draws))
+    generator, scores = np.random.default_rng(rng), Scores()
+    maps: dict[bool, Whitener | None] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Note)  # of what is hidden
+        for done, (adapted, hidden) in enumerate(steps):
+            trial = _Trial(features, known, hidden, n_clusters, adapted, whiten, balanced, generator, memory)
+            if not trial.soft:
+                return Selection(False, "none", search[0])
+            maps.setdefault(adapted, trial.whitener)
+            for number, one in enumerate(search):
+                if progress:
+                    progress(done * len(search) + number, len(steps) * len(search))
+                for refined, right in trial.search(one, refine, generator).items():
+                    scores.setdefault(Selection(adapted, refined, one), []).append(right)
+    found = safest(scores)
+    return found._replace(whitener=maps[found.adapt])
+
+
+def safest(scores: Scores) -> Selection:
+    """The first way that is behind the best by no more than a standard error.
+
+    `scores` holds for each draw of hidden labels what each category adds to the accuracy.
+    """
+    best = max(scores, key=lambda way: sum(float(draw.sum()) for draw in scores[way]))
+    for way, draws in scores.items():
+        behind = np.sum([ahead - draw for ahead, draw in zip(scores[best], draws, strict=True)], axis=0)
+        if behind.sum() <= np.sqrt(np.square(behind - behind.mean()).sum()):
+            return way
+    return best
+
+
+class _Trial:
+    """Features as if some labels were not there, and how well each way sorts the rows that had them."""
+
+    def __init__(
+        self,
+        features: Any,
+        known: NDArray[Any],
+        hidden: NDArray[np.bool_],
+        n_clusters: int,
+        adapted: bool,
+        whiten: float,
+        balanced: bool,
+        rng: np.random.Generator,
+        memory: int,
+    ) -> None:
+        left = numbered(np.where(hidden, UNLABELLED, known))
+        self.whitener = fit_whitener(features, left, whiten, memory)
+        if adapted:
+            self.whitener = adapt_to(
+                features, left, n_clusters, self.whitener, balanced=balanced, rng=rng, memory=memory
+            )
+        rows, given, n_known = prepare(self.whitener(features) if self.whitener else features, left, memory)
+        self.problem = Problem(rows, given, n_known, novel_clusters(n_clusters, n_known, given), Settings(balanced))
+        self.truth, self.hidden, self.n_known = known[hidden], hidden, int(known.max()) + 1
+        self.weights = _weights(self.truth, np.isin(self.truth, known[(known >= 0) & ~hidden]))
+        self.soft = of_one_length(rows)
+
+    def search(
+        self, search: Search, refinements: Sequence[Refinement], rng: np.random.Generator
+    ) -> dict[Refinement, NDArray[np.float64]]:
+        """What each category adds to the accuracy, with each refinement of one search."""
+        start = searched(self.problem, search, rng)
+        return {one: self._right(refined(self.problem.rows, self.problem.known, start, one)) for one in refinements}
+
+    def _right(self, level: Level) -> NDArray[np.float64]:
+        """What each category adds to the accuracy."""
+        found = torch.as_tensor(level.labels).cpu().numpy()[self.hidden]
+        right = np.where(matched(self.truth, found), self.weights, 0.0)
+        return np.bincount(self.truth, right, minlength=self.n_known).astype(np.float64)
+
+
+def _weights(truth: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Weights of hidden rows: those of categories hidden as a whole count as much in all as the others."""
+    kinds = [kind for kind in (seen, ~seen) if kind.any()]
+    weights = np.zeros(len(truth))
+    for kind in kinds:
+        weights[kind] = 1 / (len(kinds) * kind.sum())
+    return weights

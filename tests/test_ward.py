@@ -1,0 +1,55 @@
+"""Ward's linkage of groups, against scipy's, and the clusters it leads to."""
+
+import numpy as np
+import pytest
+from scipy.cluster.hierarchy import fcluster, linkage
+
+from selex import split_accuracy
+from selex.cluster.kmeans import Problem, Settings, prepare
+from selex.cluster.ward import from_ward, ward
+from test_swaps import problem_of, unequal
+
+
+def same_clusters(one, other):
+    return len(set(zip(one, other, strict=True))) == len(set(one)) == len(set(other))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("k", [1, 4, 15, 40])
+def test_single_rows_give_what_scipy_gives(seed, k):
+    x = np.random.default_rng(seed).standard_normal((40, 5))
+    assert same_clusters(ward(x, np.ones(40), 0, k).tolist(), fcluster(linkage(x, "ward"), k, "maxclust").tolist())
+
+
+def test_a_group_counts_as_its_rows():
+    rng = np.random.default_rng(0)
+    means, sizes = rng.standard_normal((30, 4)), rng.integers(1, 5, 30)
+    copies = np.repeat(np.arange(30), sizes)
+    expected = fcluster(linkage(means[copies], "ward"), 6, "maxclust")
+    assert same_clusters(ward(means, sizes.astype(float), 0, 6)[copies].tolist(), expected.tolist())
+
+
+def test_known_categories_stay_apart_however_near_they_are():
+    means = np.array([[0.0, 0], [0.1, 0], [5, 5], [5, 6], [0, 0.3], [-9, 9]])
+    found = ward(means, np.ones(6), 2, 4)
+    assert found[:2].tolist() == [0, 1]
+    assert found[4] == 0
+    assert found[2] == found[3]
+    assert len(set(found.tolist())) == 4
+
+
+def test_clear_categories_of_unequal_size_are_found():
+    x, truth, labels = unequal()
+    problem = problem_of(x, labels, 40)
+    found = from_ward(problem, np.random.default_rng(0)).labels.numpy()
+    free = labels == -1
+    assert split_accuracy(truth[free], found[free], truth[free] < 20).all > 0.97
+    assert (found[~free] == labels[~free]).all()
+
+
+def test_too_few_rows_for_groups_are_clustered_as_ever():
+    x = np.random.default_rng(0).standard_normal((12, 3))
+    rows, known, n_known = prepare(x, None, 1 << 20)
+    problem = Problem(rows, known, n_known, 6, Settings())
+    found, ever = from_ward(problem, np.random.default_rng(0)), problem.solve(np.random.default_rng(0))[0]
+    assert found.labels.tolist() == ever.labels.tolist()
