@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from selex.data.labels import encode
+from selex.data.labels import encode, read_label_file
 from selex.data.table import ImageTable, from_folder, from_list, label_from_file, read_table
 from selex.errors import InputError, Note
 from selex.types import UNLABELLED
@@ -66,6 +66,16 @@ def test_folder_with_symlink_loops_lists_every_image_once(tmp_path):
     (tmp_path / "photos/self.jpg").symlink_to(tmp_path / "photos/self.jpg")
     table = read_table(tmp_path / "photos")
     assert named(table) == {"cat/c.jpg": "cat", "self.jpg": "", "zebra/a.jpg": "zebra", "zebra/deep/b.jpg": "zebra"}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("column", ["file_name", "file"])
+def test_what_our_tables_call_a_file_is_read_too(tmp_path, column, kind):
+    frame = pd.DataFrame({column: ["a.jpg", "b.jpg"], "label": ["cat", ""]})
+    path = tmp_path / f"labels.{kind}"
+    frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path)
+    found = read_label_file(str(path))
+    assert (found.names, found.labels) == (["a.jpg", "b.jpg"], ["cat", ""])
 
 
 def test_folder_and_file_names_in_any_script(tmp_path):
@@ -165,7 +175,7 @@ MISTAKES = {
     "labels.csv, line 2: file_name is empty": "file_name,label\n,x\n",
     "labels.csv, line 3: 3 fields, the header has 2": "file_name,label\na.jpg,x\nb.jpg,y,z\n",
     "labels.csv: no column 'label' (there is: file_name, class); it may be empty": "file_name,class\na.jpg,x\n",
-    "labels.csv: no column 'file_name' (there is: file, label)": "file,label\na.jpg,x\n",
+    "labels.csv: no column 'file_name' (there is: image, label)": "image,label\na.jpg,x\n",
     "labels.csv: no column 'file_name' (there is: nothing)": "",
 }
 

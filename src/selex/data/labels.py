@@ -15,6 +15,7 @@ from selex.errors import InputError
 from selex.types import UNLABELLED
 
 LABEL_FILES = (".csv", ".parquet")
+FILE_COLUMNS = ("file_name", "file")  # the second is what our own tables have
 
 
 @dataclass(frozen=True)
@@ -56,21 +57,22 @@ class NoLabelColumn(InputError):
 
 
 def read_label_file(path: str) -> LabelFile:
-    """Read a CSV or parquet file with the columns `file_name` and `label`."""
+    """Read a CSV or parquet file with the columns `file_name` (or `file`) and `label`."""
     if not os.path.isfile(path):
         raise InputError(f"{path}: no such file")
     is_csv = path.lower().endswith(".csv")
     header, columns, places = _read_csv(path) if is_csv else _read_parquet(path)
     read = label_of_cell if is_csv else label_name
-    if "file_name" not in header:
+    file_column = next((name for name in FILE_COLUMNS if name in header), None)
+    if file_column is None:
         raise InputError(f"{path}: no column 'file_name' (there is: {', '.join(header) or 'nothing'})")
     if "label" not in header:
         raise NoLabelColumn(f"{path}: no column 'label' (there is: {', '.join(header)}); it may be empty")
-    names = [str(name) if name is not None else "" for name in columns["file_name"]]
+    names = [str(name) if name is not None else "" for name in columns[file_column]]
     labels = [read(label) for label in columns["label"]]
     file = LabelFile(path, names, labels, places)
     if "" in names:
-        raise InputError(f"{file.place(names.index(''))}: file_name is empty")
+        raise InputError(f"{file.place(names.index(''))}: {file_column} is empty")
     return file
 
 
@@ -107,5 +109,5 @@ def _delimiter(header: str) -> str:
 def _read_parquet(path: str) -> tuple[list[str], dict[str, list[Any]], Sequence[int]]:
     from selex.data.parquet import read_header, read_parquet
 
-    table = read_parquet(path, path, ("file_name", "label"))
+    table = read_parquet(path, path, (*FILE_COLUMNS, "label"))
     return read_header(path), table.to_pydict(), range(1, len(table) + 1)
