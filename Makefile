@@ -6,13 +6,17 @@ READY = .venv/ready
 # The oldest and the newest Python that we name.
 PYTHONS = 3.10 3.14
 
-.PHONY: demo test test-all chaos browser lint docs bench clean
+.PHONY: demo test test-all coverage chaos browser lint docs wheel bench clean
 
 demo: $(READY)
 	$(BIN)/selex demo --out demo
 
 test: $(READY) browser
 	$(BIN)/python -m pytest
+
+# The same, slower, with a list of the lines that no test reaches.
+coverage: $(READY) browser
+	$(BIN)/python -m pytest --cov --cov-report=term-missing
 
 # Breaks things on purpose, for hours; CHAOS="--minutes 30" does what there is time for, CHAOS=--short what `make test` does.
 chaos: $(READY)
@@ -42,6 +46,14 @@ docs: $(READY)
 	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# The wheel, installed where there is nothing else: whether it holds all that it needs.
+wheel:
+	rm -rf dist .venv-wheel
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd dist && ../.venv-wheel/bin/selex --help && ../.venv-wheel/bin/python -c "import selex; selex.HierarchicalKMeans()"
+
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
 	$(BIN)/python benchmarks/cluster_cpu.py
@@ -57,4 +69,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 clean:
-	rm -rf .venv .venv-* site build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* site build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
