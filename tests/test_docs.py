@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import json
+import pkgutil
 import re
 import shlex
 from pathlib import Path
@@ -88,6 +89,11 @@ def test_every_public_name_is_in_the_reference_and_has_a_docstring(name):
     else:  # a constant is documented by the string below it
         source = (ROOT / "src/selex/types.py").read_text()
         assert re.search(rf'^{name} = .*\n"""', source, re.M)
+
+
+def test_every_name_in_the_reference_exists():
+    names = re.findall(r"^::: (\S+)$", (ROOT / "docs/reference/python.md").read_text(), re.M)
+    assert [name for name in names if not pkgutil.resolve_name(name).__doc__] == []
 
 
 @pytest.mark.parametrize("name", [*ESTIMATORS, *FUNCTIONS, "Variant"])
