@@ -28,7 +28,7 @@ def pairs_of(together, truth, labels):
 def test_pairs_that_runs_agree_on_are_right_more_often_than_those_of_one_run():
     x, truth, labels = overlapping()
     runs = agreement_runs(x, labels, 16, 20, rng=0)
-    share = agreement(torch.from_numpy(runs)).numpy()
+    share = agreement(*2 * (torch.from_numpy(runs),)).numpy()
     single = pairs_of(runs[0][:, None] == runs[0], truth, labels)
     agreed = pairs_of(share >= 0.7, truth, labels)
     assert agreed[0] > single[0] + 0.1
