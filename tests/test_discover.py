@@ -38,10 +38,14 @@ def read(path):
 
 
 def results(run):
-    """What a run found: all but the times in it, and what is being worked on."""
-    return {
+    """What a run found: all but the times in it, what is being worked on, and the run's own name with its checksum."""
+    found = {
         name: data for name, data in contents(run).items() if name != "metrics.jsonl" and not name.startswith(".work")
     }
+    if "config.json" in found:
+        config = json.loads(found["config.json"])
+        found["config.json"] = {key: value for key, value in config.items() if key not in ("run", "sha256")}
+    return found
 
 
 def test_a_run_folder_file_by_file(place):
@@ -369,7 +373,7 @@ KILLS = [
     ("selex.features.embed:_check_finite", 2),  # features half made
     ("selex.features.cache:FeatureFile.finish", 1),
     ("selex.discovery:fit_clusters", 1),
-    ("selex.run:write_csv", 1),
+    ("selex.run:write_columns", 1),
     ("selex.predictor:to_bytes", 1),
     ("selex.run:to_disk", 5),
     ("selex.run:Run._settle", 1),
@@ -450,7 +454,7 @@ def test_in_python_from_a_list(place, tmp_path):
     assert run.complete
     assert run.clusters["file"].to_pylist()[0] == "image-000000"
     assert run.clusters["category"].to_pylist()[:4] == ["first"] * 4
-    assert [line.split(":")[0] for line in lines] == ["decode", "embed", "cluster", "refine"]
+    assert [line.split(":")[0] for line in lines] == ["decode", "embed", "cluster", "adapt", "refine"]
     assert run.embeddings.shape == (60, 768)
     again = package.Run.open(tmp_path / "run")
     assert again.config == run.config

@@ -81,7 +81,11 @@ def awkward(tmp_path_factory):
     with (root / "labels.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("file_name", "label"), *zip(files, AWKWARD * 3, strict=False)])
     config = Config.of(
-        str(root / "photos"), str(root / "labels.csv"), categories=len(AWKWARD) + 2, backbone="pixels", restarts=1
+        str(root / "photos"),
+        labels=str(root / "labels.csv"),
+        categories=len(AWKWARD) + 2,
+        backbone="pixels",
+        restarts=1,
     )
     return discover(config, root / "run", store=root / "store")
 

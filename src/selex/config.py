@@ -91,8 +91,8 @@ class ClusterConfig(Group):
     adapt: Literal["auto", "on", "off"] = setting(
         "auto",
         "Learn a linear map of the features from what clusterings agree on.",
-        "See `cluster.adapt`. `auto` hides some labels and sees whether it sorts them better, if there are a thousand "
-        "images or more; after training it is `off`, which is the paper's way.",
+        "See `cluster.adapt`. `auto` hides some labels and sees whether it sorts them better, if there are three "
+        "thousand images or more; after training it is `off`, which is the paper's way.",
     )
     search: Literal["auto", "bssk", "swaps", "ward", "consensus"] = setting(
         "swaps",
@@ -340,6 +340,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "views": 10,
         "attention_crop": True,
         "adapt": "on",
+        "search": "bssk",
         "restarts": 10,
     },
     "fast": {"epochs": 10, "view_bank": 4, "adapt": "off", "refine": "none", "restarts": 1},

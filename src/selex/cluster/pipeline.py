@@ -31,8 +31,8 @@ from selex.progress import estimate_bar, progress_bar
 from selex.threads import threads_for
 from selex.types import Hierarchy, KEstimate, Refinement, Search
 
-ENOUGH_TO_ADAPT = 1000
-"""Rows from which on `"auto"` tries to adapt features: with fewer there is little to learn a map from."""
+ENOUGH_TO_ADAPT = 3000
+"""Rows from which on `"auto"` tries to adapt features, which takes minutes: that it helps fewer is not shown."""
 
 
 @dataclass(frozen=True)
