@@ -91,7 +91,7 @@ def test_stopped_and_resumed(home, undisturbed, options, stop):
     again = ("discover", "photos", "--resume", "--store", "store") if resumes else (*DISCOVER, *options)
     done = selex(*again, "--out", out, cwd=home)
     assert (done.returncode, done.stderr) == (0, "")
-    assert resumes == (call > 1 or "predict" in place)
+    assert resumes == (call > 1 or "fit_clusters" in place)
     assert found(home / out) == found(expected)
     assert epochs(home / out) == epochs(expected)
     assert set(epochs(expected)) == {0, 1, 2}
@@ -125,7 +125,7 @@ def test_a_damaged_checkpoint_is_passed_over(stopped, undisturbed):
     assert done.returncode == 0, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"note: {stopped.name}/.work/checkpoint-00001.pt: cannot be read (")
-    assert line.endswith("; training goes on from checkpoint-00000.pt")
+    assert line.endswith("; training resumes from checkpoint-00000.pt")
     assert found(stopped) == found(undisturbed())
 
 
@@ -271,7 +271,7 @@ def test_a_checkpoint_of_another_version(tmp_path):
         with pytest.raises(InputError, match=r"00003.pt: is of another version of selex; give --restart to train anew"):
             Checkpoints(tmp_path, {}).latest()
     (tmp_path / "checkpoint-00004.pt").write_bytes(b"damaged")
-    with pytest.warns(Note, match="00004.pt: cannot be read .*; training goes on from checkpoint-00003.pt"):
+    with pytest.warns(Note, match="00004.pt: cannot be read .*; training resumes from checkpoint-00003.pt"):
         path, _ = newest(tmp_path)
     assert path.name == "checkpoint-00003.pt"
 
