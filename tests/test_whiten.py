@@ -82,11 +82,17 @@ def test_few_labels_tell_little():
     assert np.linalg.eigvalsh(matrix @ matrix.T).max() == pytest.approx(1 / (1 - 3 / 15), rel=1e-3)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_confidence_is_worth_something_where_labels_shaped_features(seed):
-    """On the pixels of digits: as sure as it is right, where the labels alone would make it too sure."""
+def test_confidence_is_worth_something_where_labels_shaped_features():
+    """On the pixels of digits: as sure as it is right, where the labels alone would make it too sure; five draws."""
     pixels, truth = load_digits(return_X_y=True)
     rows, known = unit(pixels).astype(np.float32), truth < 5
+    too_sure, honest = np.mean([over_confidence(rows, truth, known, seed) for seed in range(5)], axis=0)
+    assert -0.05 < honest < too_sure
+    assert honest < 0.05
+
+
+def over_confidence(rows, truth, known, seed):
+    """By how much confidence is above accuracy, its temperature from the labels themselves and from hidden ones."""
     labels = np.where(known & (np.random.default_rng(seed).random(len(truth)) < 0.5), truth, -1)
     white, free = fit_whitener(rows, labels, 0.5)(rows), labels < 0
     level = bssk(white, labels, 10, n_init=3, rng=seed)
@@ -94,9 +100,7 @@ def test_confidence_is_worth_something_where_labels_shaped_features(seed):
     right = split_accuracy(truth[free], found[free], known[free]).all
     sure = fit_assigner(white, level, labels)
     held_out = replace(sure, temperature=held_out_temperature(rows, labels, 10, whiten=0.5, rng=seed))
-    too_sure, honest = (judge(white, found).confidence[free].mean() - right for judge in (sure, held_out))
-    assert -0.05 < honest < too_sure
-    assert honest < 0.05
+    return [judge(white, found).confidence[free].mean() - right for judge in (sure, held_out)]
 
 
 def test_nothing_to_even_out():
