@@ -28,7 +28,6 @@ from selex.cluster.variant import Variant
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.config import ClusterConfig
 from selex.progress import estimate_bar, progress_bar
-from selex.threads import threads_for
 from selex.types import Hierarchy, KEstimate, Refinement, Search
 
 ENOUGH_TO_ADAPT = 3000
@@ -104,16 +103,9 @@ def fit_clusters(
     Returns:
         The clusters, and all that sorting new rows takes.
     """
-    rows = Rows(features, memory)
-    known = as_labels(labels, rows).cpu().numpy()
+    known = as_labels(labels, Rows(features, memory)).cpu().numpy()
     fit = _Fit(features, labels, known, config or ClusterConfig(), variant, memory, progress)
-    with threads_for(rows.n * rows.d):
-        return _fitted(fit, np.random.default_rng(rng), calibrate)
-
-
-def _fitted(fit: _Fit, generator: np.random.Generator, calibrate: bool) -> FittedClusters:
-    """Estimate the count, whiten, select the refinement, map, cluster, calibrate."""
-    features, known, memory = fit.features, fit.known, fit.memory
+    generator = np.random.default_rng(rng)
     hidden = deepcopy(generator)  # so that what is selected gives what it would give if it were asked for
     estimate = fit.estimate(deepcopy(generator))
     count = estimate.n_clusters if estimate else fit.config.categories or 0

@@ -21,7 +21,6 @@ from selex.errors import InputError
 from selex.io import first_line
 from selex.metrics import matched
 from selex.progress import training_bar
-from selex.threads import threads_for
 from selex.training.batches import Batches, Data
 from selex.training.checkpoint import Checkpoints
 from selex.training.cuda import compiled_blocks
@@ -60,8 +59,7 @@ def train(
     check(method, data, fabric.world_size)
     loop = Loop(method, data, seed, fabric, checkpoints, callbacks or Callbacks(), compile)
     try:
-        with threads_for(sum(parameter.numel() for parameter in method.parameters())):
-            return loop.run()
+        return loop.run()
     except torch.OutOfMemoryError:
         smaller = max(1, (method.settings.micro_batch or method.settings.batch) // 4)
         raise InputError(
