@@ -18,6 +18,7 @@ from sklearn.datasets import load_digits
 from selex.checksums import file_digest, stamped
 
 Done = namedtuple("Done", "returncode stdout stderr")
+OURS = ("SELEX_", "HF_")  # variables that a command gets as they are when it is started
 
 SERVER = multiprocessing.get_context("forkserver")
 LAZY = ["typer._adapters", "pyarrow.dataset", "pyarrow.parquet"]  # what others import late; skipped where not there
@@ -79,9 +80,7 @@ def _stop(kill, interrupt):
 
 
 def start(*arguments, cwd, stop=None, file_limit=None, environment=None, streams=""):
-    environment = (environment or {}) | {
-        key: value for key, value in os.environ.items() if key.startswith(("SELEX_", "HF_"))
-    }
+    environment = (environment or {}) | {key: value for key, value in os.environ.items() if key.startswith(OURS)}
     request = json.dumps([[str(part) for part in arguments], str(cwd), environment, stop, file_limit, streams])
     process = SERVER.Process(target=_run, args=(request,))
     process.start()
@@ -91,6 +90,8 @@ def start(*arguments, cwd, stop=None, file_limit=None, environment=None, streams
 def _run(request):
     arguments, cwd, environment, stop, file_limit, streams = json.loads(request)
     os.chdir(cwd)
+    for stale in [key for key in os.environ if key.startswith(OURS)]:  # of the moment when the server was started
+        del os.environ[stale]
     os.environ.update(environment)
     for stream, name in ((1, ".stdout"), (2, ".stderr")):
         os.dup2(os.open(name + streams, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)

@@ -12,6 +12,14 @@ hypothesis.settings.register_profile("default", max_examples=40, deadline=None, 
 hypothesis.settings.load_profile("default")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory):
+    """One cache for all tests that do not make their own: never the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SELEX_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _two_threads():
     """Small tensors gain nothing from more, and machines with many cores lose."""
