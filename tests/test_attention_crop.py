@@ -18,8 +18,15 @@ from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.errors import InputError
 from selex.features import attention_crop
-from selex.features.attention_crop import LEAST, MARGIN, OUTSIDE, ResizedImages, boxes_around, crop_to_attention
-from selex.features.saliency import saliency
+from selex.features.attention_crop import (
+    LEAST,
+    MARGIN,
+    OUTSIDE,
+    ResizedImages,
+    boxes_around,
+    crop_to_attention,
+    saliency,
+)
 from selex.models import load_backbone
 from selex.models.backbones import Backbone
 from selex.models.weights import WeightFile

@@ -21,7 +21,7 @@ from selex.errors import InputError, Note
 from selex.features import embed as embedding
 from selex.features.embed import embed
 from selex.models import load_backbone
-from selex.models.fold import folded
+from selex.models.trunk import folded
 
 
 @pytest.fixture(scope="module")

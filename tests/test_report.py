@@ -15,7 +15,7 @@ import pytest
 from commands import contents, digit_photos, refused, reseal, selex
 from html_pages import parse
 from selex import Config, Run, discover
-from selex.data.thumbnails import thumbnail
+from selex.data.decode import thumbnail
 from selex.report.categories import find_categories, find_label_errors, ranked
 from selex.report.curves import training_charts
 from selex.report.facts import read_facts

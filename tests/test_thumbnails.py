@@ -5,7 +5,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from selex.data.thumbnails import PLACEHOLDER, picture, thumbnail
+from selex.data.decode import PLACEHOLDER, picture, thumbnail
 
 
 def opened(data):

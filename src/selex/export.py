@@ -20,9 +20,8 @@ import pyarrow as pa
 
 from selex.data.clusters import Columns, write_columns
 from selex.data.decode import is_image
-from selex.data.names import Names, safe_name
+from selex.data.names import Names, safe_name, spell
 from selex.data.parquet import read_header, write_parquet
-from selex.data.spelling import spell
 from selex.errors import InputError
 from selex.folders import check_outside
 from selex.io import check_target, check_target_folder, whole, whole_folder

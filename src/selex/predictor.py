@@ -25,9 +25,8 @@ from selex.data.crops import to_device
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.errors import InputError, Note
-from selex.features.attention_crop import crop_to_attention
+from selex.features.attention_crop import crop_to_attention, saliency
 from selex.features.embed import embed
-from selex.features.saliency import saliency
 from selex.folders import cache_folder, check_outside
 from selex.io import first_line
 from selex.models.backbones import Backbone, default_backbone, load_backbone

@@ -30,8 +30,8 @@ from selex.checksums import Damaged, check_stamp, file_digest, known_digest, rea
 from selex.config import Config
 from selex.data.clusters import Columns, write_columns
 from selex.data.index import is_store
+from selex.data.names import text_of_cell
 from selex.data.parquet import read_parquet, write_parquet
-from selex.data.spelling import text_of_cell
 from selex.data.table import real_path
 from selex.errors import InputError
 from selex.folders import check_outside, check_own_folder, is_vacant, own_folder, remove, remove_folder

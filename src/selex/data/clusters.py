@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selex.data.spelling import cell_of_label, text_of_cell
+from selex.data.names import cell_of_label, text_of_cell
 from selex.errors import InputError
 from selex.io import column, read_csv, write_csv
 from selex.types import Hierarchy

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selex.data.clusters import ROW_COLUMNS, Clusters
-from selex.data.spelling import label_of_cell, spell, text_of_cell
+from selex.data.names import label_of_cell, spell, text_of_cell
 from selex.errors import InputError
 from selex.io import check_regular, column, first_line, read_csv
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from selex.data.spelling import label_name, label_of_cell
+from selex.data.names import label_name, label_of_cell
 from selex.errors import InputError
 from selex.types import UNLABELLED
 

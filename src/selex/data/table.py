@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from selex.data.labels import LABEL_FILES, LabelFile, NoLabelColumn, encode, read_label_file
-from selex.data.spelling import label_name, readings, spell, unspell
+from selex.data.names import UNLABELLED_FOLDERS, label_name, readings, spell, unspell
 from selex.errors import InputError, Note
 from selex.types import UNLABELLED
 
@@ -23,7 +23,6 @@ Labels = np.ndarray[Any, np.dtype[np.int64]]
 READABLE = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp", ".dib")
 # Pictures we cannot read are listed all the same: the store skips them and says so, instead of losing them silently.
 PICTURES = (*READABLE, ".svg", ".heic", ".heif", ".avif", ".jxl")
-UNLABELLED_FOLDERS = ("unlabelled", "unlabeled")
 METADATA = ("metadata.csv", "metadata.parquet")
 
 

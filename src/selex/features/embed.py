@@ -24,7 +24,7 @@ from selex.data.crops import CropParams, fixed_crops, scales
 from selex.errors import InputError
 from selex.features.cache import FeatureFile, Features, Standing
 from selex.models.backbones import Backbone
-from selex.models.fold import folded
+from selex.models.trunk import folded
 
 CPU_BATCH = 32
 GPU_BATCH = 512

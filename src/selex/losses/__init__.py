@@ -11,15 +11,18 @@
 
 from selex.losses.contrastive import info_nce, logits, supervised_contrastive
 from selex.losses.selex import (
+    TargetVariant,
+    cluster_radii,
     prefix_distances,
     prefix_sizes,
+    radius_targets,
     self_expertise,
     supervised_self_expertise,
     unsupervised_self_expertise,
+    use_targets,
 )
 from selex.losses.simgcd import mean_entropy, self_distillation, supervised_cross_entropy, teacher_temperature
 from selex.losses.similarity import prefix_products
-from selex.losses.targets import TargetVariant, cluster_radii, radius_targets, use_targets
 
 __all__ = [
     "TargetVariant",

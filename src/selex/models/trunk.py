@@ -7,15 +7,18 @@ with stages, scaled pixels where everything is trained or the network cannot be 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from copy import deepcopy
+from typing import Any, TypeVar
 
 import torch
 from timm.layers.attention import Attention
 from timm.layers.patch_embed import PatchEmbed
+from timm.models._efficientnet_blocks import DepthwiseSeparableConv, InvertedResidual
 from timm.models.efficientnet import EfficientNet
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from selex.errors import InputError
 from selex.models.backbones import Backbone
@@ -239,3 +242,31 @@ class _ConvRest(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         features: Tensor = self.layers(x)
         return features
+
+
+# Which of a module's convolutions run straight into which of its norms.
+PAIRS: dict[type[nn.Module], tuple[tuple[str, str], ...]] = {
+    EfficientNet: (("conv_stem", "bn1"), ("conv_head", "bn2")),
+    DepthwiseSeparableConv: (("conv_dw", "bn1"), ("conv_pw", "bn2")),
+    InvertedResidual: (("conv_pw", "bn1"), ("conv_dw", "bn2"), ("conv_pwl", "bn3")),
+}
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def folded(network: M) -> M:
+    """A copy of a network in evaluation mode with its norms folded; the network itself where there are none to fold."""
+    if not any(type(module) in PAIRS for module in network.modules()):
+        return network
+    copy = deepcopy(network)
+    for module in list(copy.modules()):
+        for conv, norm in PAIRS.get(type(module), ()):
+            _fold(module, conv, norm)
+    return copy
+
+
+def _fold(module: nn.Module, conv_name: str, norm_name: str) -> None:
+    conv: Any = getattr(module, conv_name)
+    norm: Any = getattr(module, norm_name)
+    setattr(module, conv_name, fuse_conv_bn_eval(conv, norm))
+    setattr(module, norm_name, norm.act)  # timm's norms are followed by their activation

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from selex.data.thumbnails import thumbnail
+from selex.data.decode import thumbnail
 from selex.report.categories import Category, LabelError
 from selex.report.facts import Facts
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from selex.config import Config
-from selex.data.spelling import cell_of_label
+from selex.data.names import cell_of_label
 from selex.data.table import ImageTable, read_table
 from selex.discovery import discover
 from selex.errors import InputError, Note

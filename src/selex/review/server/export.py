@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from selex.data.spelling import spell
+from selex.data.names import spell
 from selex.errors import InputError
 from selex.export import FORMATS, export
 from selex.folders import own_folder

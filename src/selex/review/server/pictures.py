@@ -10,7 +10,7 @@ from collections.abc import Callable
 from fastapi import FastAPI
 from starlette.responses import Response
 
-from selex.data.thumbnails import picture, thumbnail
+from selex.data.decode import picture, thumbnail
 from selex.review.core.session import Review
 
 SIDE, SHORTER = 144, 768
