@@ -9,7 +9,8 @@ PYTHONS = 3.10 3.14
 .PHONY: demo test test-all coverage chaos browser lint docs wheel bench clean
 
 demo: $(READY)
-	$(BIN)/selex demo --out demo
+	@echo "selex demo --out demo"
+	@$(BIN)/selex demo --out demo
 
 test: $(READY) browser
 	$(BIN)/python -m pytest
@@ -63,10 +64,13 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c "import ensurepip, venv" 2>/dev/null || \
 	  { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y python3-venv; } || \
 	  { echo "error: $(PYTHON) lacks venv: install it (Debian: apt-get install python3-venv), then make again" >&2; exit 2; }
-	$(PYTHON) -m venv $(@D)
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	@echo "setting up $(@D), once: a virtual environment of its own"
+	@$(PYTHON) -m venv $(@D)
+	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@echo "installing selex, torch and the tools for tests and docs: a few minutes, longer on a slow connection"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
 	@touch $(READY)
+	@echo "$(@D) is ready"
 
 clean:
 	rm -rf .venv .venv-* site build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

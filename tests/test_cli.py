@@ -363,7 +363,6 @@ def test_demo(tmp_path, monkeypatch, capsys):
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         ".selex",
         "categories.png",
-        "gcd",
         "new",
         "photos",
         "pixels",
@@ -377,14 +376,13 @@ def test_demo(tmp_path, monkeypatch, capsys):
         "k-means on pixels",
         "BSSK on pixels",
         "k-means on SelEx's features",
-        "GCD",
         "SelEx",
     ]
     for name, scores in results.items():
         assert f"{name:<30}  {scores}" in lines
     assert lines[-1].split()[1] == str(tmp_path / "out" / "run" / "report.html")
     assert (tmp_path / "out" / "run" / "report.html").stat().st_size > 10_000
-    for folder, name in (("run", "SelEx"), ("gcd", "GCD"), ("pixels", "BSSK on pixels")):
+    for folder, name in (("run", "SelEx"), ("pixels", "BSSK on pixels")):
         scored = selex("evaluate", f"out/{folder}/clusters.csv", "--truth", "out/truth.csv", "--json", cwd=tmp_path)
         assert json.loads(scored.stdout)["all"] == pytest.approx(results[name].all, abs=5e-4)
     assert len(read(tmp_path / "out" / "predictions.csv")) == 197

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+SECONDS_A_LINE = 10.0
+"""Where there is no terminal, training says where it stands no more often than this."""
 
 
 @contextmanager
@@ -48,16 +53,21 @@ def estimate_bar(shown: bool = True) -> Iterator[Callable[[int, float], None]]:
 
 @contextmanager
 def training_bar(epochs: int, steps: int, batch: int, shown: bool = True) -> Iterator[Callable[[int, float], None]]:
-    """The line while a network is trained: epoch, loss, images a second, time left. Call it after each step."""
+    """Where training stands: epoch, loss, images a second, time left. Call it after each step.
+
+    A bar on a terminal; elsewhere, in a log, a line from time to time.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     text = "training, epoch {task.fields[epoch]} of " + str(epochs)
     rate = TextColumn("loss {task.fields[loss]:.3f}  {task.fields[rate]:,.0f} images/s  left:")
     console = Console(stderr=True)
-    hidden = not shown or not console.is_terminal
+    if shown and not console.is_terminal:
+        yield _training_lines(epochs, steps)
+        return
     columns = (TextColumn(text), BarColumn(), rate, TimeRemainingColumn(elapsed_when_finished=True))
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
         task = bar.add_task("", total=epochs * steps, epoch=1, loss=float("nan"), rate=0.0)
 
         def advance(epoch: int, loss: float) -> None:
@@ -67,3 +77,27 @@ def training_bar(epochs: int, steps: int, batch: int, shown: bool = True) -> Ite
             bar.update(task, advance=1, epoch=epoch + 1, loss=loss, rate=batch * (bar.tasks[task].speed or 0))
 
         yield advance
+
+
+def _training_lines(epochs: int, steps: int) -> Callable[[int, float], None]:
+    """A line at the end of an epoch, unless the last one is only seconds old."""
+    begun = told = time.monotonic()
+    done = 0
+
+    def advance(epoch: int, loss: float) -> None:
+        nonlocal done, told
+        done, now = done + 1, time.monotonic()
+        if done % steps or now - told < SECONDS_A_LINE:
+            return
+        told = now
+        left = (now - begun) / done * steps * (epochs - epoch - 1)
+        print(f"training: epoch {epoch + 1} of {epochs}, loss {loss:.3f}, {_duration(left)} left", file=sys.stderr)
+
+    return advance
+
+
+def _duration(seconds: float) -> str:
+    """Roughly how long, in words."""
+    if seconds < 90:
+        return f"about {round(seconds, -1):.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"

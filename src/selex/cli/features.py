@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -196,13 +195,13 @@ def evaluate(
 
 @app.command()
 def demo(out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results go.")] = Path("demo")) -> None:
-    """Discover handwritten digits: 0-4 known with half their labels, 5-9 to be found. Minutes on a CPU, no download.
+    """Try it on handwritten digits, 0-4 known and 5-9 to discover: a few minutes on a CPU, no download.
 
     Example: `selex demo --out demo`
     """
     from selex.demo import run
 
-    run(out, progress=sys.stderr.isatty())
+    run(out, progress=True)
 
 
 def _read(features: Path, labels: Path | None, normalize: bool) -> tuple[Any, list[str] | None]:

@@ -180,7 +180,7 @@ def _discover(
     from selex.discovery import discover as run_discover
     from selex.training.fit import TrainOptions
 
-    options = TrainOptions(restart=restart, tensorboard=tensorboard, progress=watched())
+    options = TrainOptions(restart=restart, tensorboard=tensorboard, progress=True)
     done = "images and features" if config.train.method == "frozen" else "images, features and whole epochs"
     with resumable(f"{done} that are done are kept"):
         run = run_discover(
