@@ -17,7 +17,7 @@ from selex.bench.datasets.catalog import Dataset, Part, load_dataset
 from selex.bench.datasets.check import check, file_list_hash
 from selex.bench.datasets.facts import agrees, facts
 from selex.bench.datasets.splits import FOLDS, draw_labelled, hide_labels, load_benchmark, long_tail, missing, split
-from selex.cli.data import app
+from selex.cli.data import data_app
 from selex.errors import InputError
 
 KNOWN = {
@@ -257,20 +257,20 @@ def test_check_tells_changed_official_files(whole):
 
 def test_the_command_prints_a_table_and_exits_with_2(whole):
     root = whole("cub")
-    done = CliRunner().invoke(app, ["check", "cub", "--root", str(root)])
+    done = CliRunner().invoke(data_app, ["check", "cub", "--root", str(root)])
     assert done.exit_code == 0, done.output
     assert "cub: as published" in done.stdout
     assert re.search(r"^training images +4 +4$", done.stdout, re.M)
     assert re.search(r"^names of training files +- +[0-9a-f]{16}$", done.stdout, re.M)
     (root / load_dataset("cub", root).test.files[0]).unlink()
-    done = CliRunner().invoke(app, ["check", "cub", "--root", str(root)])
+    done = CliRunner().invoke(data_app, ["check", "cub", "--root", str(root)])
     assert done.exit_code == 2
     assert re.search(r"^missing images +0 +1, first images/\S+ +<- wrong$", done.stdout, re.M)
     assert "missing images: an archive is only partly unpacked" in done.stderr
 
 
 def test_the_command_lets_a_wrong_name_through_as_the_users_mistake(tmp_path):
-    done = CliRunner().invoke(app, ["check", "cubs", "--root", str(tmp_path)])
+    done = CliRunner().invoke(data_app, ["check", "cubs", "--root", str(tmp_path)])
     assert isinstance(done.exception, InputError)
     assert "did you mean 'cub'?" in str(done.exception)
 

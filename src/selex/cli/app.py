@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 
-from selex.cli.output import guard_output
 from selex.errors import InputError, Note
 
 app = typer.Typer(name="selex", pretty_exceptions_enable=False, rich_markup_mode="markdown")
@@ -93,3 +93,58 @@ def _show_note(message: Warning | str, category: type[Warning], *place: Any, **m
     if line not in _shown:
         _shown.add(line)
         typer.echo(line.rstrip(), err=True)
+
+
+def guard_output() -> None:
+    """Guard this process's standard output, if it has one."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name on disk may be no text
+        sys.stdout = cast(TextIO, Output(sys.stdout))
+
+
+class Output:
+    """A stream whose failure is a user's to know: the disk is full, or nobody reads it any more."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write, or raise an `InputError`."""
+        if text == "":  # how typer finds out what may be written; on a full disk even that fails
+            return 0
+        with self._named():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        """Write what is left, or raise an `InputError`."""
+        with self._named():
+            self._stream.flush()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # for what is written at the exit
+            raise InputError(f"standard output: {error.strerror}") from None
+
+
+def find_device(name: str) -> str:
+    """Where to compute: `auto` takes a GPU if there is one."""
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"--device {name}: {str(error).splitlines()[0]}") from None
+    return name
+
+
+def watched() -> bool:
+    """Whether a person sees standard error."""
+    return sys.stderr.isatty()

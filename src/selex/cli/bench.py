@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selex.cli import settings
-from selex.cli.app import resumable
+from selex.cli.app import find_device, resumable, watched
 from selex.cli.settings import configured
 from selex.config import Config
 
@@ -123,7 +123,6 @@ def run(
     from selex.bench.runner import RUNS, Job, holds_runs, planned
     from selex.bench.runner import run as run_one
     from selex.bench.suites import suite as find_suite
-    from selex.cli.photos import find_device, watched
     from selex.folders import check_folder, take_folder
     from selex.models import default_backbone
 

@@ -1,4 +1,4 @@
-"""Commands about the benchmark datasets: `selex data ...`."""
+"""Commands about what selex works with: weight files (`selex weights ...`), benchmark datasets (`selex data ...`)."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from selex.errors import InputError
+
 if TYPE_CHECKING:
     from selex.bench.datasets.check import Finding
+    from selex.models.weights import WeightRow
 
-app = typer.Typer(rich_markup_mode="markdown")
+data_app = typer.Typer(rich_markup_mode="markdown")
 
 
-@app.callback()
+@data_app.callback()
 def data() -> None:
     """Look at the benchmark datasets on disk."""
 
 
-@app.command()
+@data_app.command()
 def check(
     name: Annotated[
         str,
@@ -48,3 +51,57 @@ def _table(findings: list[Finding]) -> list[str]:
     cells += [(line.what, line.expected or "-", line.found, "" if line.ok else "<- wrong") for line in findings]
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
     return ["  ".join(map(str.ljust, row, [*widths, 0])).rstrip() for row in cells]
+
+
+weights_app = typer.Typer(help="Weights of backbones: list, fetch, verify.", no_args_is_help=True)
+
+
+@weights_app.command("list")
+def list_() -> None:
+    """List every backbone's weight files and whether they are on this machine.
+
+    Example: `selex weights list`
+    """
+    from selex.models import list_weights
+    from selex.models.weights import weight_folders
+
+    _show(list_weights())
+    typer.echo(f"\nfiles are looked for in {' and '.join(map(str, weight_folders()))}, then in the caches of the hubs")
+
+
+@weights_app.command()
+def fetch(
+    backbone: Annotated[str, typer.Argument(metavar="BACKBONE", help="Its name; see `selex weights list`.")],
+) -> None:
+    """Fetch the weights of a backbone into the cache, checked.
+
+    Example: `selex weights fetch efficientnet-lite1`
+    """
+    from selex.models import fetch_weights
+
+    file = fetch_weights(backbone)
+    typer.echo(f"{file.path} ({file.origin}), sha256 {file.sha256}")
+
+
+@weights_app.command()
+def verify() -> None:
+    """Check the sha256 of every weight file on this machine.
+
+    Example: `selex weights verify`
+    """
+    from selex.models import verify_weights
+
+    rows = verify_weights()
+    _show(rows)
+    wrong = [row for row in rows if row.status not in ("ok", "unpinned", "missing")]
+    if wrong:
+        raise InputError(f"{wrong[0].path}: {wrong[0].status}; remove the file and fetch it again")
+
+
+def _show(rows: list[WeightRow]) -> None:
+    """A line a file; of two files of one backbone, either will do."""
+    header = ("backbone", "status", "sha256", "licence", "file")
+    lines = [(row.backbone, row.status.partition(":")[0], row.sha256[:12], row.licence, row.file) for row in rows]
+    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
+    for line in (header, *lines):
+        typer.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())

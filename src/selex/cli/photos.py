@@ -1,4 +1,4 @@
-"""Commands on photos: discover, predict, info."""
+"""Commands on photos: discover, train, recluster, predict."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selex.cli import settings
-from selex.cli.app import app, resumable
+from selex.cli.app import RunFolder, app, find_device, resumable, watched
 from selex.cli.settings import BASICS, FLAG, TRAINING, configured
 from selex.config import Config
-from selex.errors import InputError
-from selex.progress import progress_bar
 
 if TYPE_CHECKING:
     from selex.run import Run
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `selex discover` wrote.")]
 Device = Annotated[
     str,
     typer.Option(
@@ -168,7 +165,7 @@ def recluster(
             progress=watched(),
             tell=typer.echo,
         )
-    _summary(done.run)
+    summary(done.run)
     typer.echo(f"\nchanged: {done.changes}")
     typer.echo(f"next:    selex review {run}")
 
@@ -188,7 +185,7 @@ def _discover(
         )
     if not _speaks():
         return
-    _summary(run)
+    summary(run)
     typer.echo(f"\ntable:  {out / 'clusters.csv'}")
     _next(
         {
@@ -237,62 +234,7 @@ def predict(
     typer.echo(f"wrote {out}")
 
 
-@app.command()
-def export(
-    run: RunFolder,
-    to: Annotated[
-        str,
-        typer.Option(
-            metavar="folders|csv|parquet|label-studio|fiftyone",
-            help="`folders`: a folder for each category; `csv`, `parquet`: a table; `label-studio`: tasks with "
-            "predictions; `fiftyone`: a classification dataset.",
-        ),
-    ],
-    out: Annotated[Path, typer.Option(metavar="PATH", help="The folder (new or empty) or the table to write.")],
-    copy: Annotated[
-        bool, typer.Option("--copy", help="Copy images, rather than hard-linking them where the disk allows that.")
-    ] = False,
-    as_found: Annotated[
-        bool, typer.Option("--as-found", help="As the run found them, without what was decided in `selex review`.")
-    ] = False,
-) -> None:
-    """Write the categories of a run for other programs; photos are never moved or changed.
-
-    Example: `selex export birds --to folders --out sorted`
-    """
-    from selex.cli.review import decided
-    from selex.export import export as run_export
-    from selex.run import Run
-
-    opened = Run.open(run)
-    with progress_bar("images") as show:
-        done = run_export(opened, to, out, copy, show, None if as_found else decided(opened))
-    placed = [f"{count} {way}" for count, way in ((done.linked, "hard links"), (done.copied, "copies")) if count]
-    typer.echo(f"{done.images} images in {done.categories} categories" + (f": {', '.join(placed)}" if placed else ""))
-    typer.echo(f"wrote {out}")
-    typer.echo(f"next: {done.advice}")
-
-
-@app.command()
-def info(run: RunFolder) -> None:
-    """Say what a run is and what it found.
-
-    Example: `selex info birds`
-    """
-    from selex.run import Run
-
-    opened = Run.open(run)
-    config = opened.config
-    labels = f", labels {config.data.labels}" if config.data.labels else ""
-    typer.echo(f"photos {config.data.photos}{labels}")
-    typer.echo(f"backbone {config.features.backbone}, method {config.train.method}, seed {config.seed}")
-    if opened.complete:
-        _summary(opened)
-    else:
-        typer.echo("not finished: run the same `selex discover` again, it resumes from what is done")
-
-
-def _summary(run: Run) -> None:
+def summary(run: Run) -> None:
     """What was found, as a person wants to read it."""
     table = run.clusters.select(["category", "known", "labelled", "confidence"]).to_pydict()
     sure: dict[str, list[float]] = {}  # of each new category: how sure each of its images is
@@ -329,26 +271,6 @@ def _new_categories(sure: dict[str, list[float]]) -> None:
 _SHOWN = 15
 
 
-def find_device(name: str) -> str:
-    """Where to compute: `auto` takes a GPU if there is one."""
-    import torch
-
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.zeros(1, device=name).item()
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"--device {name}: {str(error).splitlines()[0]}") from None
-    return name
-
-
 def _speaks() -> bool:
     """Of several processes the first one."""
     return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
-
-
-def watched() -> bool:
-    """Whether a person sees standard error."""
-    import sys
-
-    return sys.stderr.isatty()

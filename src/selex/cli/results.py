@@ -1,0 +1,136 @@
+"""Commands on a run: info, report, review, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from selex.cli.app import RunFolder, app
+from selex.cli.photos import summary
+from selex.progress import progress_bar
+
+if TYPE_CHECKING:
+    from selex.data.clusters import Columns
+    from selex.run import Run
+
+
+@app.command()
+def export(
+    run: RunFolder,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="folders|csv|parquet|label-studio|fiftyone",
+            help="`folders`: a folder for each category; `csv`, `parquet`: a table; `label-studio`: tasks with "
+            "predictions; `fiftyone`: a classification dataset.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="PATH", help="The folder (new or empty) or the table to write.")],
+    copy: Annotated[
+        bool, typer.Option("--copy", help="Copy images, rather than hard-linking them where the disk allows that.")
+    ] = False,
+    as_found: Annotated[
+        bool, typer.Option("--as-found", help="As the run found them, without what was decided in `selex review`.")
+    ] = False,
+) -> None:
+    """Write the categories of a run for other programs; photos are never moved or changed.
+
+    Example: `selex export birds --to folders --out sorted`
+    """
+    from selex.export import export as run_export
+    from selex.run import Run
+
+    opened = Run.open(run)
+    with progress_bar("images") as show:
+        done = run_export(opened, to, out, copy, show, None if as_found else _decided(opened))
+    placed = [f"{count} {way}" for count, way in ((done.linked, "hard links"), (done.copied, "copies")) if count]
+    typer.echo(f"{done.images} images in {done.categories} categories" + (f": {', '.join(placed)}" if placed else ""))
+    typer.echo(f"wrote {out}")
+    typer.echo(f"next: {done.advice}")
+
+
+@app.command()
+def info(run: RunFolder) -> None:
+    """Say what a run is and what it found.
+
+    Example: `selex info birds`
+    """
+    from selex.run import Run
+
+    opened = Run.open(run)
+    config = opened.config
+    labels = f", labels {config.data.labels}" if config.data.labels else ""
+    typer.echo(f"photos {config.data.photos}{labels}")
+    typer.echo(f"backbone {config.features.backbone}, method {config.train.method}, seed {config.seed}")
+    if opened.complete:
+        summary(opened)
+    else:
+        typer.echo("not finished: run the same `selex discover` again, it resumes from what is done")
+
+
+@app.command()
+def report(
+    run: RunFolder,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The HTML file to write; `report.html` in RUN if not given.")
+    ] = None,
+    truth: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Columns `file` and `label`: the true categories, to show accuracy too."),
+    ] = None,
+) -> None:
+    """Write what a run found as one HTML file with example images, to open in a browser or to send by mail.
+
+    Example: `selex report birds`
+    """
+    from selex.report.html import NAME, write_report
+    from selex.review.core.outcome import count_decisions
+    from selex.run import Run
+
+    opened = Run.open(run)
+    with progress_bar("images") as show:
+        path = write_report(opened, out or run / NAME, truth, show)
+    typer.echo(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser")
+    if count := count_decisions(opened):
+        typer.echo(f"it shows what the run found, without {count} decided in `selex review`;")
+        typer.echo(f"to take that in: selex recluster {run}, then selex report {run}")
+
+
+@app.command()
+def review(
+    run: RunFolder,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="P", help="Where to listen; 0 takes any free port.")
+    ] = 8760,
+    host: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST",
+            help="Listen elsewhere than on this machine alone, as on `0.0.0.0`; the address printed then has a token.",
+        ),
+    ] = "127.0.0.1",
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open the browser.")] = False,
+) -> None:
+    """Look through the categories of a run in the browser: name, merge, split, move, confirm; nothing is lost.
+
+    Example: `selex review birds`
+    """
+    from selex.review.server.serve import serve
+
+    serve(run, host=host, port=port, browser=not no_browser, tell=typer.echo)
+
+
+def _decided(run: Run) -> Columns | None:
+    """The categories of a run as they were decided; None where nothing was. Says so."""
+    from selex.review.core.outcome import reviewed
+
+    found = reviewed(run)
+    if found is None:
+        return None
+    table, count = found
+    typer.echo(
+        f"with {count} {'decision' if count == 1 else 'decisions'} of `selex review`; --as-found leaves them out"
+    )
+    return table
