@@ -21,8 +21,7 @@ from selex import Config, Hierarchy, Level, Run
 from selex.cluster.maps import FeatureMaps
 from selex.cluster.pipeline import FittedClusters, calibrated
 from selex.discovery import publish
-from selex.report.html import write_report
-from selex.report.pictures import choose_format
+from selex.report.html import choose_format, write_report
 from selex.report.summary import summarise
 
 N_PHOTOS = 300

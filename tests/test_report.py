@@ -16,12 +16,11 @@ from commands import contents, digit_photos, refused, reseal, selex
 from html_pages import parse
 from selex import Config, Run, discover
 from selex.data.decode import thumbnail
-from selex.report.categories import find_categories, find_label_errors, ranked
+from selex.report.categories import build_tree, find_categories, find_label_errors, ranked
 from selex.report.curves import training_charts
 from selex.report.facts import read_facts
 from selex.report.html import write_report
 from selex.report.plane import HEIGHT, ICONS, LETTERS, WIDTH, draw_map, pushed_apart
-from selex.report.tree import build_tree
 
 CSS = (Path(__file__).parent.parent / "src/selex/report/templates/report.css").read_text()
 NASTY = "<img src=x onerror=alert(1)>\"'&amp;\u202e\n{{ 7*7 }} 名"

@@ -13,12 +13,9 @@ from selex.results import Results
 from selex.review.core.decisions import FIELDS, Decision, Refused
 from selex.review.core.ledger import FILE, Ledger
 from selex.review.core.outcome import compare, corrected, labels_of, reviewed
-from selex.review.core.overview import Overview
+from selex.review.core.overview import Overview, Space, ideas, parts_of
 from selex.review.core.session import Conflict, Review
-from selex.review.core.similar import Space
-from selex.review.core.split import parts_of
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE, State
-from selex.review.core.suggest import ideas
 from selex.review.core.timeline import DECIDE, REDO, UNDO, Event, Timeline
 
 

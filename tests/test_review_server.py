@@ -19,8 +19,8 @@ from selex.io import locked
 from selex.review.core.ledger import FILE
 from selex.review.core.session import Review
 from selex.review.server.app import create_app, schema_of
+from selex.review.server.cards import natural
 from selex.review.server.guard import Door
-from selex.review.server.lists import natural
 from selex.review.server.serve import _door
 
 NASTY = "<img src=x onerror=alert(1)>\"'&"

@@ -21,8 +21,8 @@ from selex.review import recluster
 from selex.review.core.decisions import Decision
 from selex.review.core.ledger import FILE, Ledger
 from selex.review.core.session import Review
-from selex.review.server.export import write_export
-from selex.review.server.lists import gone_photos
+from selex.review.server.cards import gone_photos
+from selex.review.server.job import write_export
 from selex.review.server.pictures import Pictures
 
 

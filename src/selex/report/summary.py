@@ -13,6 +13,8 @@ from selex.report.categories import (
     DOUBTFUL,
     Category,
     LabelError,
+    Node,
+    build_tree,
     find_categories,
     find_label_errors,
     ranked,
@@ -20,7 +22,6 @@ from selex.report.categories import (
 from selex.report.curves import Chart, estimate_chart, training_charts
 from selex.report.facts import Facts, read_facts
 from selex.report.plane import Map, draw_map
-from selex.report.tree import Node, build_tree
 from selex.report.truth import Truth, compare
 from selex.run import Run
 

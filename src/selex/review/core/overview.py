@@ -1,4 +1,7 @@
-"""The state seen from above: which rows each category has, and what there is to say of each. Made once per version."""
+"""The state seen from above: what each category has, what looks alike, how one would be split, what to look at next.
+
+An `Overview` is made once per version of the state, a `Space` once per round.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from selex.review.core.decisions import Refused
 from selex.review.core.session import Review
-from selex.review.core.state import CONFIRMED, JUNK, UNSURE
+from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE
 
 Array = np.ndarray[Any, Any]
 
@@ -80,3 +84,146 @@ class Overview:
         """The images of a category, the surest first."""
         found: Array = self.order[self.starts[category] : self.starts[category + 1]]
         return found
+
+
+_BLOCK = 8192
+
+
+class Space:
+    """The features of a round. Means of categories are worked out when first asked for, then kept up to date."""
+
+    def __init__(self, review: Review) -> None:
+        self.features, self.round = review.embeddings, review.round
+        self._means = np.zeros((0, self.features.shape[1]), dtype=np.float32)
+        self._version = 0
+
+    def near(self, row: int, count: int) -> list[tuple[int, float]]:
+        """The images most like one, and their cosines."""
+        target = self._unit(self.features[row : row + 1])[0]
+        cosine = np.concatenate([self._cosines(start, target) for start in range(0, len(self.features), _BLOCK)])
+        cosine[row] = -np.inf
+        best = np.argpartition(-cosine, min(count, len(cosine) - 1))[:count]
+        best = best[np.argsort(-cosine[best], kind="stable")]
+        return [(int(other), float(cosine[other])) for other in best if other != row]
+
+    def neighbours(self, category: int, overview: Overview, review: Review, count: int) -> list[tuple[int, float]]:
+        """The categories most like one, and the cosines of their means."""
+        means = self._current_means(overview, review)
+        live = overview.live[overview.live != category]
+        cosine = means[live] @ means[category]
+        best = np.argsort(-cosine, kind="stable")[:count]
+        return [(int(live[i]), float(cosine[i])) for i in best]
+
+    def _current_means(self, overview: Overview, review: Review) -> Array:
+        """Unit means; only those of categories that decisions touched since are worked out again."""
+        count = len(overview.sizes)
+        stale = set(range(len(self._means), count))
+        for played in review.timeline.since(self._version):
+            stale |= {category for category in played.touched if category < count}
+        means = np.zeros((count, self.features.shape[1]), dtype=np.float32)
+        kept = min(count, len(self._means))
+        means[:kept] = self._means[:kept]
+        for category in stale:
+            means[category] = self._mean(overview.rows(category))
+        self._means, self._version = means, review.timeline.version
+        return means
+
+    def _mean(self, rows: Array) -> Array:
+        total = np.zeros(self.features.shape[1])
+        for start in range(0, len(rows), _BLOCK):
+            total += self.features[np.sort(rows[start : start + _BLOCK])].sum(axis=0, dtype=np.float64)
+        mean: Array = self._unit(total[None])[0]
+        return mean
+
+    def _cosines(self, start: int, target: Array) -> Array:
+        return self._unit(self.features[start : start + _BLOCK]) @ target
+
+    @staticmethod
+    def _unit(rows: Any) -> Array:
+        rows = np.asarray(rows, dtype=np.float32)
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+        unit: Array = rows / np.maximum(lengths, 1e-12)
+        return unit
+
+
+@dataclass(frozen=True)
+class Idea:
+    """Something to decide: `kind` is `name`, `confirm`, `merge` or `split`; `images` is how many it would settle."""
+
+    kind: str
+    categories: tuple[int, ...]
+    images: int
+    reason: str
+
+
+def ideas(review: Review, overview: Overview, count: int) -> list[Idea]:
+    """The `count` decisions that promise to settle most images, at most one for each category."""
+    found = sorted(
+        [*_whole(review, overview), *_pairs(review, overview)], key=lambda idea: (-idea.images, idea.categories)
+    )
+    seen, chosen = set[int](), list[Idea]()
+    for idea in found:
+        if not seen & set(idea.categories) and idea.images:
+            chosen.append(idea)
+            seen |= set(idea.categories)
+        if len(chosen) == count:
+            break
+    return chosen
+
+
+def _whole(review: Review, overview: Overview) -> list[Idea]:
+    """A category as a whole: right, and then to be named or confirmed; or a mixture, and then to be split.
+
+    Of `undecided` images with a mean confidence c, `free · c` are expected to be right, and `free · (1 - c)` wrong.
+    """
+    state, found = review.state, []
+    free = overview.sizes - overview.confirmed - overview.unsure
+    right = np.rint(free * overview.confidence).astype(int)
+    for category in overview.live[free[overview.live] > 0].tolist():
+        sure, left = overview.confidence[category], int(free[category])
+        if sure < DOUBTFUL and left > 3:
+            found.append(Idea("split", (category,), left - int(right[category]), f"mixed: {sure:.0%} sure"))
+        elif state.known(category) or state.named[category]:
+            found.append(Idea("confirm", (category,), int(right[category]), f"{left:,} undecided, {sure:.0%} sure"))
+        else:
+            found.append(Idea("name", (category,), int(right[category]), f"no name yet, {sure:.0%} sure"))
+    return found
+
+
+def _pairs(review: Review, overview: Overview) -> list[Idea]:
+    """Two categories that may be one: doubtful images of each have the other for their next best."""
+    state, results = review.state, review.results
+    open_rows = (state.mark == UNDECIDED) & (results.confidence < DOUBTFUL) & (results.runner_up >= 0)
+    rows = np.flatnonzero(open_rows & (results.runner_up != state.category))
+    pairs = np.sort(np.stack([state.category[rows], results.runner_up[rows]], axis=1), axis=1)
+    unique, counts = np.unique(pairs, axis=0, return_counts=True)
+    found = []
+    for (a, b), between in zip(unique.tolist(), counts.tolist(), strict=True):
+        smaller = min(overview.sizes[a], overview.sizes[b])
+        if smaller and between * 4 >= smaller and not (state.known(a) and state.known(b)):
+            found.append(Idea("merge", (a, b), between, f"{between:,} images could be either"))
+    return found
+
+
+MOST_PARTS = 8
+_SAMPLE = 5000  # k-means looks at so many rows at most; the others join the nearest part
+
+
+def parts_of(features: Array, rows: Array, count: int, seed: int = 0) -> list[Array]:
+    """`rows` in `count` parts by k-means on their features, the largest first; the same every time."""
+    if not 2 <= count <= MOST_PARTS:
+        raise Refused(f"a category can be split into 2 to {MOST_PARTS} parts, not {count}")
+    if len(rows) < count:
+        raise Refused(f"{len(rows)} images cannot be split into {count} parts")
+    from sklearn.cluster import KMeans  # takes a second to import: not everybody splits
+
+    rows = np.sort(rows)
+    rng = np.random.default_rng(seed)
+    sample = rows if len(rows) <= _SAMPLE else np.sort(rng.choice(rows, _SAMPLE, replace=False))
+    points = np.asarray(features[sample], dtype=np.float32)
+    if len(np.unique(points, axis=0)) < count:
+        raise Refused("these images are too alike to be split: move some of them manually")
+    model = KMeans(count, n_init=4, random_state=seed).fit(points)
+    labels = model.predict(np.asarray(features[rows], dtype=np.float32))
+    parts = [rows[labels == part] for part in range(count)]
+    return sorted((part for part in parts if len(part)), key=len, reverse=True)

@@ -13,13 +13,12 @@ from starlette.responses import PlainTextResponse, Response
 from selex import __version__
 from selex.errors import InputError
 from selex.review.core.decisions import Decision, Refused
+from selex.review.core.overview import MOST_PARTS
 from selex.review.core.session import Conflict, Review
-from selex.review.core.split import MOST_PARTS
 from selex.review.core.timeline import REDO, UNDO
 from selex.review.server import schema
-from selex.review.server.export import write_export
 from selex.review.server.guard import Door, Guard
-from selex.review.server.job import Job
+from selex.review.server.job import Job, write_export
 from selex.review.server.pages import add_pages
 from selex.review.server.pictures import Pictures
 from selex.review.server.views import Views

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from selex.review.server import schema
-from selex.review.server.lists import Gone
+from selex.review.server.cards import Gone
 from selex.review.server.views import Views
 
 Page = Annotated[int, Query(ge=1, le=10**9)]

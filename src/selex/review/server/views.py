@@ -8,16 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from selex.review.core.overview import DOUBTFUL, Overview
+from selex.review.core.overview import DOUBTFUL, Overview, Space, ideas, parts_of
 from selex.review.core.session import Review
-from selex.review.core.similar import Space
-from selex.review.core.split import parts_of
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE
-from selex.review.core.suggest import ideas
 from selex.review.server import schema
-from selex.review.server.cards import category_card, image_card, standing_of
-from selex.review.server.lists import Gone, gone_photos, natural, one_page
-from selex.review.server.tree import Tree
+from selex.review.server.cards import Gone, Tree, category_card, gone_photos, image_card, natural, one_page, standing_of
 
 Array = np.ndarray[Any, Any]
 
