@@ -14,7 +14,7 @@ from selex.data.crops import DeviceImages
 from selex.data.store import ImageStore
 from selex.data.table import from_list
 from selex.features.embed import embed
-from selex.models.backbones import Backbone
+from selex.models.network import Backbone
 
 N, HEIGHT, WIDTH = 5994, 256, 340
 

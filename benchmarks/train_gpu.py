@@ -21,7 +21,7 @@ import torch
 from common import save, seconds
 from selex.config import PAPER, TrainConfig
 from selex.data.crops import DeviceImages
-from selex.models.backbones import Backbone
+from selex.models.network import Backbone
 from selex.models.registry import IMAGENET_MEAN, IMAGENET_STD
 from selex.training.batches import Data
 from selex.training.checkpoint import Checkpoints

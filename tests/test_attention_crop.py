@@ -28,7 +28,7 @@ from selex.features.attention_crop import (
     saliency,
 )
 from selex.models import load_backbone
-from selex.models.backbones import Backbone
+from selex.models.network import Backbone
 from selex.models.weights import WeightFile
 from selex.training.feature_bank import generator_of
 from selex.training.fit import identity

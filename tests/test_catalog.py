@@ -13,7 +13,7 @@ from scipy.io import savemat
 import datasets_for_tests as official
 from datasets_for_tests import MINIATURES
 from selex.bench.datasets.catalog import CATALOG, load_dataset
-from selex.bench.datasets.cifar import read_pickle
+from selex.bench.datasets.layout import read_pickle
 from selex.data.decode import decode
 from selex.errors import InputError, Note
 

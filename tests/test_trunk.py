@@ -12,7 +12,7 @@ from torch import nn
 from layouts_for_tests import shake
 from selex.config import PAPER
 from selex.errors import InputError
-from selex.models.backbones import Backbone
+from selex.models.network import Backbone
 from selex.models.trunk import class_token, load_trained, split_backbone, trained_weights
 from selex.training.methods import METHODS, Task
 from training_for_tests import TRAINED, batch, digit_data, fit, small, weights

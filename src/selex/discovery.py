@@ -21,7 +21,8 @@ from selex.data.table import ImageTable, read_table
 from selex.errors import InputError
 from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed
-from selex.models.backbones import Backbone, default_backbone
+from selex.models.backbones import default_backbone
+from selex.models.network import Backbone
 from selex.models.trunk import trained_weights
 from selex.predictor import Model, load_backbone_for, place_for
 from selex.run import Run

@@ -29,7 +29,8 @@ from selex.features.attention_crop import crop_to_attention, saliency
 from selex.features.embed import embed
 from selex.folders import cache_folder, check_outside
 from selex.io import first_line
-from selex.models.backbones import Backbone, default_backbone, load_backbone
+from selex.models.backbones import default_backbone, load_backbone
+from selex.models.network import Backbone
 from selex.models.trunk import load_trained
 from selex.run import Run
 

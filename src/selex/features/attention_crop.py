@@ -22,7 +22,7 @@ from selex.data.fill import locked
 from selex.data.store import ImageStore
 from selex.errors import InputError
 from selex.features.embed import embed
-from selex.models.backbones import Backbone
+from selex.models.network import Backbone
 from selex.models.trunk import VitStem, only_class_token
 
 

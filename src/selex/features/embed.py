@@ -23,7 +23,7 @@ from selex.config import FeatureConfig
 from selex.data.crops import CropParams, fixed_crops, scales
 from selex.errors import InputError
 from selex.features.cache import FeatureFile, Features, Standing
-from selex.models.backbones import Backbone
+from selex.models.network import Backbone
 from selex.models.trunk import folded
 
 CPU_BATCH = 32

@@ -1,6 +1,8 @@
 """Backbones by name and where their weights come from."""
 
-from selex.models.backbones import BACKBONES, Backbone, default_backbone, load_backbone
+from selex.models.backbones import default_backbone, load_backbone
+from selex.models.network import Backbone
+from selex.models.registry import BACKBONES
 from selex.models.weights import fetch_weights, list_weights, verify_weights
 
 __all__ = [

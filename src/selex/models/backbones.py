@@ -1,13 +1,9 @@
-"""Backbones by name: pixels 0…255 in, one feature per image out."""
-
-# n images, d dims of the feature
+"""Backbones by name: a network of timm's filled with weights, whoever published them."""
 
 from __future__ import annotations
 
 import difflib
-import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,97 +13,19 @@ import torch
 from timm.layers.mlp import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
-from torch.nn.functional import adaptive_avg_pool2d
 
 from selex.errors import InputError
 from selex.models.convert import State, flat_tensors, lite1_state, network_state, resize_positions, vit_state
+from selex.models.network import Backbone, Pixels, tiny_vit
 from selex.models.registry import BACKBONES, IMAGENET_MEAN, IMAGENET_STD, Spec
 from selex.models.sources import HubFile, Source, UrlFile, first_line
-from selex.models.tiny import tiny_vit
 from selex.models.weights import WeightFile, given_file, locate, read_checkpoint
-
-__all__ = ["BACKBONES", "Backbone", "Spec", "default_backbone", "load_backbone"]
 
 CROP = 224
 STORED = 256
 """Shorter side of a stored image: no crop can be larger."""
 HEAD_WIDTH = 64
 """Dims of one attention head in every DINO: the number of heads cannot be read off the weights."""
-
-Triple = tuple[float, float, float]
-
-
-class Backbone(nn.Module):
-    """A network that takes images (n, 3, crop, crop), uint8 or float in 0…255, to features (n, dim), not normalised.
-
-    `blocks` are its transformer blocks or stages, first to last: what training freezes and thaws.
-    """
-
-    mean: torch.Tensor
-    std: torch.Tensor
-
-    def __init__(
-        self,
-        name: str,
-        network: nn.Module,
-        *,
-        dim: int,
-        crop: int,
-        mean: Triple,
-        std: Triple,
-        weights: WeightFile | None,
-    ) -> None:
-        super().__init__()
-        self.name, self.dim, self.crop, self.weights = name, dim, crop, weights
-        self.precision = torch.float32  # of what the network is given; its weights must be of the same
-        # Convolutions are several times faster in this layout on CPU.
-        self.layout = torch.channels_last if _is_convnet(network) else torch.contiguous_format
-        self.network = network.to(memory_format=self.layout)  # type: ignore[call-overload]
-        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
-
-    @property
-    def blocks(self) -> list[nn.Module]:
-        """Transformer blocks, or stages of a convolutional network, first to last."""
-        return _blocks(self.network)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Features (n, dim) of images (n, 3, crop, crop) with values in 0…255."""
-        scaled = ((images.to(self.mean.dtype) - self.mean) / self.std).to(self.precision)
-        features: torch.Tensor = self.network(scaled.contiguous(memory_format=self.layout))
-        return features
-
-    @contextmanager
-    def in_bfloat16(self) -> Iterator[None]:
-        """While this lasts the network works in bfloat16 throughout, which saves autocast's conversions."""
-        tensors = [t for t in (*self.network.parameters(), *self.network.buffers()) if t.is_floating_point()]
-        exact = [tensor.data for tensor in tensors]
-        try:
-            self.precision = torch.bfloat16
-            for tensor in tensors:
-                tensor.data = tensor.data.bfloat16()
-            yield
-        finally:
-            self.precision = torch.float32
-            for tensor, data in zip(tensors, exact, strict=True):
-                tensor.data = data
-
-    def fingerprint(self) -> str:
-        """Digest of the name, the input and every weight as it is now: features of equal backbones are equal."""
-        digest = hashlib.sha256(f"{self.name} {self.crop} {self.mean.tolist()} {self.std.tolist()}".encode())
-        for name, tensor in self.network.state_dict().items():
-            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-        return digest.hexdigest()
-
-
-class Pixels(nn.Module):
-    """The image itself: averaged down to 16 × 16, flattened, less its own mean. For tiny images; nothing is learned."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Flat images (n, 3 · 16 · 16); without their mean, so that a light or dark ground does not drown the rest."""
-        flat = adaptive_avg_pool2d(images, 16).flatten(1)
-        return flat - flat.mean(1, keepdim=True)
 
 
 def default_backbone(device: str | torch.device = "cpu") -> str:
@@ -331,16 +249,3 @@ def _timm_network(
 
 
 _LOADERS: dict[str, Callable[[str, str, str | Path | None], Backbone]] = {"file": _from_file, "timm": _from_timm}
-
-
-def _is_convnet(network: nn.Module) -> bool:
-    """Whether it convolves more than its patches."""
-    return sum(isinstance(module, nn.Conv2d) for module in network.modules()) > 2
-
-
-def _blocks(network: nn.Module) -> list[nn.Module]:
-    for name in ("blocks", "stages", "layers"):
-        parts = getattr(network, name, None)
-        if isinstance(parts, nn.Sequential | nn.ModuleList):
-            return list(parts)
-    return [part for part in network.children() if any(True for _ in part.parameters())]

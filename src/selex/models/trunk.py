@@ -21,7 +21,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from selex.errors import InputError
-from selex.models.backbones import Backbone
+from selex.models.network import Backbone
 
 
 class Trunk(nn.Module):

@@ -21,7 +21,7 @@ from selex.data.table import ImageTable
 from selex.errors import InputError
 from selex.features.attention_crop import cut_to
 from selex.folders import own_folder
-from selex.models.backbones import Backbone
+from selex.models.network import Backbone
 from selex.predictor import load_backbone_for, place_for
 from selex.run import BOARD, Run
 from selex.training.batches import Data

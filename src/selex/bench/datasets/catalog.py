@@ -15,9 +15,19 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from selex.bench.datasets.cifar import read_batch, read_names
 from selex.bench.datasets.facts import facts
-from selex.bench.datasets.layout import Lookup, lines, locate, pairs, pictures, read_mat, still_packed, visible
+from selex.bench.datasets.layout import (
+    Lookup,
+    lines,
+    locate,
+    pairs,
+    pictures,
+    read_batch,
+    read_mat,
+    read_names,
+    still_packed,
+    visible,
+)
 from selex.data.table import Labels
 from selex.errors import InputError, Note
 

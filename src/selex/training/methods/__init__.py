@@ -4,9 +4,8 @@ They know the network, the losses and the clustering; they know nothing of the l
 """
 
 from selex.training.methods.base import Batch, Method, Task
-from selex.training.methods.gcd import GCD
+from selex.training.methods.gcd import GCD, SimGCD
 from selex.training.methods.selex import SelEx
-from selex.training.methods.simgcd import SimGCD
 
 METHODS: dict[str, type[Method]] = {"gcd": GCD, "simgcd": SimGCD, "selex": SelEx}
 """Every method by name."""

@@ -16,8 +16,8 @@ from selex.cluster.hierarchy import hssk
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.config import TrainConfig
 from selex.losses.similarity import Kind
-from selex.models.backbones import Backbone
 from selex.models.heads import BOTTLENECK, HIDDEN, ProjectionHead
+from selex.models.network import Backbone
 from selex.models.trunk import split_backbone
 from selex.types import Hierarchy, Level
 

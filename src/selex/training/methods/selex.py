@@ -24,8 +24,8 @@ from selex.losses import (
     self_expertise,
     use_targets,
 )
-from selex.models.backbones import Backbone
 from selex.models.heads import ProjectionHead
+from selex.models.network import Backbone
 from selex.training.methods.base import Batch, Losses, Method, Task, no_levels, views
 from selex.types import Hierarchy, Level
 
