@@ -94,8 +94,9 @@ RELIABILITY_TEXT = """# Reliability
 - *A result is all there, or it is the one before.* A command that is killed, a disk that is full or fails, a power cut:
   the same command, given again, ends with the same files, and nothing is left behind.
 - *A decision that the review page has acknowledged is on the disk.* No crash takes it back.
-- *Damage is noticed.* A result file that is not what was written is named; a cache is made anew. Only the log,
-  `metrics.jsonl`, is read as far as it can be.
+- *Damage is noticed.* A result file that is not what was written is named; a cache is made anew; a damaged line of the
+  log, `metrics.jsonl`, is left out and a note says so, and so does one where `review.sqlite` is gone. What is not
+  noticed: whole lines, or all, of the log taken away, and changes to `clusters.csv`, which is for people.
 - *A mistake is one line* that starts with `error:`, and exit code 2: no traceback, nothing half-written.
 - *A weight file is never run*, and the review page neither falls over nor grows, whatever it is sent.
 

@@ -12,6 +12,7 @@ import torch
 
 from commands import digit_photos, refused
 from selex import Config, InputError, Run, discover
+from selex.checksums import Damaged
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.errors import Note
@@ -24,8 +25,10 @@ from selex.models.weights import locate
 from selex.predictor import load
 from selex.review.core.decisions import Decision
 from selex.review.core.ledger import FILE
-from selex.review.core.outcome import labels_of, reviewed
+from selex.review.core.outcome import count_decisions, labels_of, reviewed
 from selex.review.core.session import Review
+from selex.review.recluster import again
+from selex.run import LABELS
 from selex.training.checkpoint import newest
 
 FLIPS = 40
@@ -161,6 +164,76 @@ def test_decisions_belong_to_what_the_table_says_not_to_its_bytes(home, run, tmp
     assert values(run) == expected
     export(Run.open(run), "csv", tmp_path / "table.csv", table=reviewed(Run.open(run))[0])
     assert "seven 0" in (tmp_path / "table.csv").read_text()
+
+
+def flips(path, count, seed=0):
+    """The file with one bit flipped, so many times; whole again at the end."""
+    good, rng = path.read_bytes(), np.random.default_rng(seed)
+    for position in rng.integers(0, 8 * len(good), count).tolist():
+        data = bytearray(good)
+        data[position // 8] ^= 1 << position % 8
+        path.write_bytes(data)
+        yield
+    path.write_bytes(good)
+
+
+def test_a_line_of_the_log_that_is_damaged_is_left_out_and_said(run):
+    expected = Run.open(run).metrics
+    for _ in flips(run / "metrics.jsonl", 200):
+        with pytest.warns(Note, match=r"metrics.jsonl: \d of its lines are damaged or cut short, and left out"):
+            found = Run.open(run).metrics
+        assert all(entry in expected for entry in found)
+        assert len(expected) - len(found) in (1, 2)  # a flip may join two lines
+    assert Run.open(run).metrics == expected
+
+
+def test_labels_of_decisions_that_are_damaged_are_named_and_made_anew(home, run):
+    store = home / "store"
+    found = again(run, store=store).run
+    labels = (run / LABELS).read_bytes()
+    assert found.result(LABELS) == run / LABELS
+    for _ in flips(run / LABELS, FLIPS):
+        with pytest.raises(Damaged, match=rf"{LABELS}: is damaged, .*, or run `selex recluster` again"):
+            discover(found.config, run, store=store)
+    (run / LABELS).write_bytes(b"")
+    again(run, store=store)
+    assert (run / LABELS).read_bytes() == labels
+    discover(found.config, run, store=store)
+
+
+def test_decisions_that_are_gone_are_missed(run):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert reviewed(Run.open(run))
+    (run / FILE).unlink()
+    gone = f"{FILE}: is not there any more; whatever was decided before is gone with it"
+    for read in (reviewed, labels_of, count_decisions):
+        with pytest.warns(Note, match=gone):
+            read(Run.open(run))
+    with pytest.warns(Note, match=gone):
+        Review(run).ledger.close()
+    with warnings.catch_warnings():  # begun anew
+        warnings.simplefilter("error")
+        assert count_decisions(Run.open(run)) == 0
+
+
+def test_trained_weights_that_are_damaged_are_named(home, tmp_path):
+    settings = {"backbone": "tiny-vit", "method": "gcd", "epochs": 1, "batch": 16, "lr": 0.01}
+    config = Config.of(str(home / "photos"), categories=5, **settings)
+    run = discover(config, tmp_path / "run", store=home / "store-tiny")
+    path = run.folder / "model" / "trained.safetensors"
+    expected = load(run.folder).trained
+    for _ in flips(path, FLIPS):
+        with pytest.raises(Damaged, match=r"trained.safetensors: is damaged, or of another run"):
+            load(run.folder)
+    assert all(torch.equal(value, expected[name]) for name, value in load(run.folder).trained.items())
+    for data in (b"", path.read_bytes()[:-1], (run.folder / "model" / "model.safetensors").read_bytes()):
+        path.write_bytes(data)
+        with pytest.raises(Damaged, match=r"trained.safetensors: is damaged, or of another run"):
+            load(run.folder)
+    path.unlink()
+    with pytest.raises(Damaged, match=r"trained.safetensors: is missing"):
+        load(run.folder)
 
 
 @pytest.mark.parametrize("command", ["info", "report", "export", "predict", "review"])

@@ -244,6 +244,29 @@ def goes_on(name, more, data, folder):
     assert len(fit(small(name, epochs=3, **more), data, checkpoints=keep)) == 3  # nothing is left to do
 
 
+def other_momentum(state):
+    kept = next(kept for kept in state["optimizer"].values() if kept["momentum_buffer"].ndim == 2)
+    kept["momentum_buffer"] = kept["momentum_buffer"][:, :1]  # would be broadcast without a word
+
+
+def fewer_weights(state):
+    del state["method"][next(iter(state["method"]))]
+
+
+def fewer_clusters(state):
+    state["clusters"] = state["clusters"][1:]
+
+
+@pytest.mark.parametrize("change", [other_momentum, fewer_weights, fewer_clusters])
+def test_a_checkpoint_of_another_shape(change, data, tmp_path):
+    fit(small("selex", epochs=1), data, checkpoints=Checkpoints(tmp_path, {}))
+    path, state = newest(tmp_path)
+    change(state)
+    torch.save(state, path)
+    with pytest.raises(InputError, match=r"does not fit this training \(.*\); give --restart to train anew"):
+        fit(small("selex", epochs=2), data, checkpoints=Checkpoints(tmp_path, {}))
+
+
 def test_a_checkpoint_is_whole_or_not_there(tmp_path, monkeypatch):
     keep = Checkpoints(tmp_path, {"lr": 1})
     tensor = torch.ones(3)

@@ -19,9 +19,10 @@ from selex.review.core.decisions import Decision
 from selex.review.core.ledger import FILE
 from selex.review.core.outcome import labels_of
 from selex.review.core.session import Review
-from selex.review.recluster import LABELS, again
+from selex.review.recluster import again
 from selex.review.server.job import Job, work
 from selex.review.server.views import Views
+from selex.run import LABELS
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from PIL import Image
 from commands import contents, digit_photos, reseal
 from review_runs import made_up_run, small_run
 from selex import Config, InputError, Run, discover
+from selex.checksums import stamped_line
 from selex.errors import Note
 from selex.export import export
 from selex.report.html import write_report
@@ -155,10 +156,10 @@ def test_a_recorded_store_is_used_only_if_it_is_one(made, run, tmp_path, kind):
     if kind == "full":
         (place / "images.u8").write_text("mine")
     with (run / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"step": "decode", "store": 7 if kind == "number" else str(place)}) + "\n")
+        file.write(stamped_line({"step": "decode", "store": 7 if kind == "number" else str(place)}))
     assert Run.open(run).store is None
     with (run / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"step": "decode", "store": str(made / "store")}) + "\n")
+        file.write(stamped_line({"step": "decode", "store": str(made / "store")}))
     assert Run.open(run).store == made / "store"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from selex.io import first_line
 
 _BLOCK = 1 << 20
 _STAMP = "sha256"
+_LINE_STAMP = ', "crc32": "'
 _seen: dict[
     tuple[str, int, int, int, int], str
 ] = {}  # digests of files that have not changed since, so that each is read once
@@ -59,6 +62,32 @@ def check_stamp(path: Path, values: dict[str, Any]) -> None:
     """Refuse values that are not those that were stamped."""
     if values.get(_STAMP) != _digest({key: value for key, value in values.items() if key != _STAMP}):
         raise Damaged(f"{path}: is damaged, or was changed: what it says does not fit its checksum")
+
+
+def stamped_line(record: dict[str, Any]) -> str:
+    """A record as a line of JSON that says its own checksum."""
+    text = json.dumps(record)
+    return f"{text[:-1]}{_line_stamp(text)}\n"
+
+
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The records of a file of stamped lines, without those that are not what was written, and how many these are."""
+    lines = [line for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if line]
+    records = [record for line in lines if (record := _read_line(line)) is not None]
+    return records, len(lines) - len(records)
+
+
+def _read_line(line: str) -> dict[str, Any] | None:
+    text = line.rpartition(_LINE_STAMP)[0] + "}"
+    if line == text[:-1] + _line_stamp(text):
+        with suppress(ValueError, RecursionError):
+            record = json.loads(text)
+            return record if isinstance(record, dict) else None
+    return None
+
+
+def _line_stamp(text: str) -> str:
+    return f'{_LINE_STAMP}{zlib.crc32(text.encode()):08x}"}}'
 
 
 def _digest(record: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ from selex.models.backbones import default_backbone
 from selex.models.network import Backbone
 from selex.models.trunk import trained_weights
 from selex.predictor import Model, load_backbone_for, place_for
-from selex.run import Run
+from selex.run import LABELS, Run
 from selex.training.distributed import start
 from selex.training.fit import TrainOptions, classify, fit, make_method, train_worker
 from selex.training.methods import Method
@@ -65,6 +65,8 @@ def discover(
         The finished run.
     """
     config = _resolved(config, device)
+    if labels is None and Run(Path(out)).labelled_by_review(config):
+        Run.open(out).result(LABELS)
     table = read_table(
         photos if photos is not None else config.data.photos, labels if labels is not None else config.data.labels
     )

@@ -14,8 +14,9 @@ import platform
 import re
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -26,16 +27,35 @@ import numpy as np
 import pyarrow as pa
 
 from selex import __version__
-from selex.checksums import Damaged, check_stamp, file_digest, known_digest, read_object, stamped
+from selex.checksums import (
+    Damaged,
+    check_stamp,
+    file_digest,
+    known_digest,
+    read_lines,
+    read_object,
+    stamped,
+    stamped_line,
+)
 from selex.config import Config
 from selex.data.clusters import Columns, write_columns
 from selex.data.index import is_store
 from selex.data.names import text_of_cell
 from selex.data.parquet import read_parquet, write_parquet
 from selex.data.table import real_path
-from selex.errors import InputError
+from selex.errors import InputError, Note
 from selex.folders import check_outside, check_own_folder, is_vacant, own_folder, remove, remove_folder
-from selex.io import first_line, is_plain_file, is_plain_folder, locked, read_csv, remove_leftovers, to_disk, whole
+from selex.io import (
+    first_line,
+    is_plain_file,
+    is_plain_folder,
+    last_bytes,
+    locked,
+    read_csv,
+    remove_leftovers,
+    to_disk,
+    whole,
+)
 from selex.seal import is_sealed, seal
 
 FORMAT = 3
@@ -46,6 +66,8 @@ _FEATURE_FILES = (EMBEDDINGS, EMBEDDINGS + ".json")
 BOARD = "tensorboard"
 _CONFIG = "config.json"
 _METRICS = "metrics.jsonl"
+LABELS = "review-labels.csv"
+"""The labels that the run was last done again with, if it was."""
 _STAGE, _DONE, _WORK, _MODEL = ".next", "complete", ".work", "model"
 _MODEL_FILES = tuple(f"{_MODEL}/{name}" for name in ("model.json", "model.safetensors", "trained.safetensors"))
 _RESULTS = ("clusters.csv", "clusters.parquet", "skipped.csv", "hierarchy.json", _CONFIG, *_FEATURE_FILES)
@@ -196,13 +218,12 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """What was logged, one entry a step; a line that a crash cut short is left out."""
+        """What was logged, one entry a step; a line that is damaged, or that a crash cut short, is left out."""
         path = self.folder / _METRICS
-        entries = []
-        for line in path.read_text(errors="replace").splitlines() if is_plain_file(path) else []:
-            with suppress(ValueError):
-                entries.append(json.loads(line))
-        return [entry for entry in entries if isinstance(entry, dict)]
+        entries, damaged = read_lines(path) if is_plain_file(path) else ([], 0)
+        if damaged:
+            warnings.warn(f"{path}: {damaged} of its lines are damaged or cut short, and left out", Note, stacklevel=2)
+        return entries
 
     @property
     def store(self) -> Path | None:
@@ -221,13 +242,24 @@ class Run:
             if not wrong:
                 return self.folder / name
             self._recover()
-        raise Damaged(f"{self.folder / name}: {wrong}; put it back, or run the same `selex discover` again")
+        again = "`selex recluster`" if name == LABELS else "the same `selex discover`"
+        raise Damaged(f"{self.folder / name}: {wrong}; put it back, or run {again} again")
+
+    def labelled_by_review(self, config: Config) -> bool:
+        """Whether the labels of `config` are the ones that decisions gave to this run."""
+        return config.data.labels is not None and Path(config.data.labels).absolute() == self._labels
+
+    @property
+    def _labels(self) -> Path:
+        return (self.folder / LABELS).absolute()
 
     def log(self, **values: Any) -> None:
         """Add a line to `metrics.jsonl`."""
         path = self.folder / _METRICS
-        line = json.dumps({"time": round(time.time(), 3), **values}) + "\n"
+        line = stamped_line({"time": round(time.time(), 3), **values})
         try:
+            if is_plain_file(path) and last_bytes(path, 1) not in (b"", b"\n"):
+                line = f"\n{line}"  # a crash cut the last one short
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666), "w") as file:
                 file.write(line)
         except OSError as error:
@@ -256,7 +288,8 @@ class Run:
             save_model(stage / _MODEL)
             for name in _FEATURE_FILES:
                 os.replace(self.features.with_name(name), stage / name)
-            record = _record(config, root, self.id, _digests(stage))
+            own = {LABELS: file_digest(self._labels)} if self.labelled_by_review(config) else {}
+            record = _record(config, root, self.id, _digests(stage) | own)
             (stage / _CONFIG).write_text(stamped({**record, "seal": seal(root, columns["file"])}))
             names = [name for name in _PUBLISHED if (stage / name).exists()]
             for name in (*names, _MODEL):

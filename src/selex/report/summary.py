@@ -89,7 +89,8 @@ def _about(config: Config, facts: Facts) -> dict[str, str]:
     levels = ", ".join(str(len(level["sizes"])) for level in facts.tree["levels"])
     cluster, features = config.cluster, config.features
     asked = "estimated" if cluster.categories is None else str(cluster.categories)
-    times = [entry["time"] for entry in facts.metrics if isinstance(entry.get("time"), (int, float))]
+    steps = [entry for entry in facts.metrics if entry.get("step") == "cluster"]
+    times = [entry["time"] for entry in steps if isinstance(entry.get("time"), (int, float))]
     ended = datetime.fromtimestamp(times[-1], timezone.utc) if times else None
     finished = {"Finished": ended.strftime("%Y-%m-%d %H:%M UTC")} if ended else {}
     return {

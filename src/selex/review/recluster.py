@@ -20,10 +20,7 @@ from selex.review.core.ledger import Ledger
 from selex.review.core.outcome import Changes, Labels, compare, labels_of
 from selex.review.core.state import State
 from selex.review.core.timeline import Timeline
-from selex.run import Run
-
-LABELS = "review-labels.csv"
-"""In the run folder: the labels that the run was last done again with."""
+from selex.run import LABELS, Run
 
 
 @dataclass(frozen=True)
@@ -68,9 +65,10 @@ def again(
     write_csv(folder / LABELS, ["file_name", "label"], lines)
     tell(f"labels: {len(lines)} images in {len({name for _, name in lines})} categories, {len(labels.junk)} left out")
     count = max(labels.categories, len({name for _, name in lines}))
-    config = change(run.config).change(labels=str((folder / LABELS).absolute()), categories=min(count, len(photos)))
+    given = str((folder / LABELS).absolute())
+    config = change(run.config).change(labels=given, categories=min(count, len(photos)))
     options["store"] = options.get("store") or run.store
-    done = discover(config, folder, photos=photos, tell=tell, **options)
+    done = discover(config, folder, photos=photos, labels=given, tell=tell, **options)
     changes, late = _changes(done, before.state), _since(folder, number, before.version)
     if late:
         tell(f"note: {late} decided in the meantime; that counts from the next time on")

@@ -212,6 +212,9 @@ class Loop:
             raise InputError(line) from None
 
     def _take_up(self, state: dict[str, Any]) -> int:
+        _check_shapes(state, self.method, self.steps.optimizer)
+        if state["clusters"] is not None and len(state["clusters"]) != len(self.data.files):
+            raise ValueError(f"clusters of {len(state['clusters'])} images, not {len(self.data.files)}")
         self.method.load_state_dict(state["method"], strict=False)
         groups = self.steps.optimizer.state_dict()["param_groups"]
         self.steps.optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
@@ -240,6 +243,17 @@ class Loop:
 
     def _last_good(self) -> str:
         return self.checkpoints.last_good() if self.checkpoints else "no checkpoint is kept"
+
+
+def _check_shapes(state: dict[str, Any], method: Method, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse weights that are not all there, and momentum of other weights: torch takes both without a word."""
+    if missing := method.trained_state().keys() - state["method"].keys():
+        raise ValueError(f"it lacks {min(missing)}")
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    for number, kept in state["optimizer"].items():
+        for name, value in kept.items():
+            if isinstance(value, Tensor) and value.shape != weights[number].shape:
+                raise ValueError(f"{name} {number} is {tuple(value.shape)}, not {tuple(weights[number].shape)}")
 
 
 def cluster_metrics(level: Level, clusters: Tensor, features: Tensor, labels: Tensor, before: Tensor | None) -> Entry:

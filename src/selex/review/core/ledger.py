@@ -13,12 +13,13 @@ import hashlib
 import os
 import sqlite3
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from selex.checksums import Damaged
-from selex.errors import InputError
+from selex.errors import InputError, Note
 from selex.io import first_line, is_plain_file, last_bytes, whole
 from selex.results import Results
 from selex.review.core.decisions import Decision
@@ -27,6 +28,7 @@ from selex.run import Run
 
 FILE = "review.sqlite"
 FORMAT = 2
+_BEGUN = "review"  # the step that the run's log has when a ledger was made
 _OURS = 0x5E1EC5  # tells our files from other programs' SQLite files
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")  # the end of such a journal, from SQLite's file format
 _WAIT = 5.0  # seconds to wait for another process to end its transaction
@@ -62,7 +64,9 @@ class Ledger:
         self._run = Run(folder).id
         with self._reported():
             if not self.path.exists():
+                _note_if_gone(folder)
                 self._make()
+                Run(folder).log(step=_BEGUN)
             # several threads share the connection, one at a time: `Review` has the lock
             self._db = sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA synchronous = EXTRA")  # a decision is on the disk when its transaction ends
@@ -72,7 +76,10 @@ class Ledger:
     @classmethod
     def of(cls, folder: Path) -> Ledger | None:
         """The ledger of a run, if there is one."""
-        return cls(folder) if os.path.lexists(folder / FILE) else None
+        if os.path.lexists(folder / FILE):
+            return cls(folder)
+        _note_if_gone(folder)
+        return None
 
     def close(self) -> None:
         """Let go of the file."""
@@ -215,6 +222,13 @@ class Ledger:
         except sqlite3.Error as error:
             advice = next((advice for words, advice in _ADVICE.items() if words in str(error)), "")
             raise InputError(f"{self.path}: cannot be used ({first_line(error)}){advice}") from None
+
+
+def _note_if_gone(folder: Path) -> None:
+    """Say so where there was a ledger once: to remove it is how one begins anew, but it may be an accident too."""
+    if any(entry.get("step") == _BEGUN for entry in Run(folder).metrics):
+        text = f"{folder / FILE}: is not there any more; whatever was decided before is gone with it"
+        warnings.warn(text, Note, stacklevel=4)
 
 
 def _digest(*values: object) -> str:
