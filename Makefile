@@ -3,6 +3,15 @@ PYTHON ?= python3
 BIN = .venv/bin
 READY = .venv/ready
 
+# A torch without CUDA is some 200 MB, one with CUDA some 5 GB on x86_64. Where there is no NVIDIA driver, torch comes from this
+# index, if it can be reached; `make TORCH_INDEX=` leaves it to pip.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+REACH = import urllib.request; urllib.request.urlopen("$(TORCH_INDEX)/torch/", timeout=5)
+FROM_INDEX = $(shell [ -z "$(TORCH_INDEX)" ] || command -v nvidia-smi >/dev/null || \
+  { $(PYTHON) -c '$(REACH)' 2>/dev/null && echo --extra-index-url $(TORCH_INDEX); } || \
+  echo "note: $(TORCH_INDEX) cannot be reached: torch comes from the usual index, on x86_64 with CUDA" >&2)
+PIP_INSTALL = -m pip install --quiet --constraint constraints.txt
+
 # The oldest and the newest Python that we name.
 PYTHONS = 3.10 3.14
 
@@ -52,11 +61,11 @@ wheel:
 	rm -rf dist .venv-wheel
 	$(PYTHON) -m venv .venv-wheel
 	.venv-wheel/bin/python -m pip wheel --quiet --no-deps --wheel-dir dist .
-	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	.venv-wheel/bin/python $(PIP_INSTALL) $(FROM_INDEX) dist/*.whl
 	cd dist && ../.venv-wheel/bin/selex --help && ../.venv-wheel/bin/python -c "import selex; selex.HierarchicalKMeans()"
 
 bench: $(READY)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
+	$(BIN)/python $(PIP_INSTALL) --group bench
 	$(BIN)/python benchmarks/cluster_cpu.py
 
 # venv is missing from some Debian installations: it is installed where that is possible, and said where it is not
@@ -68,7 +77,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(@D)
 	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	@echo "installing selex, torch and the tools for tests and docs: a few minutes, longer on a slow connection"
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	@$(BIN)/python $(PIP_INSTALL) $(FROM_INDEX) --editable . --group dev
 	@touch $(READY)
 	@echo "$(@D) is ready"
 
