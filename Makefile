@@ -63,6 +63,8 @@ wheel:
 	.venv-wheel/bin/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 	.venv-wheel/bin/python $(PIP_INSTALL) $(FROM_INDEX) dist/*.whl
 	cd dist && ../.venv-wheel/bin/selex --help && ../.venv-wheel/bin/python -c "import selex; selex.HierarchicalKMeans()"
+	.venv-wheel/bin/python $(PIP_INSTALL) "selex[all] @ file://$$(echo $(CURDIR)/dist/*.whl)"
+	cd dist && ../.venv-wheel/bin/python -c "import selex.demo, selex.review.server.serve"
 
 bench: $(READY)
 	$(BIN)/python $(PIP_INSTALL) --group bench
@@ -77,7 +79,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(@D)
 	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	@echo "installing selex, torch and the tools for tests and docs: a few minutes, longer on a slow connection"
-	@$(BIN)/python $(PIP_INSTALL) $(FROM_INDEX) --editable . --group dev
+	@$(BIN)/python $(PIP_INSTALL) $(FROM_INDEX) --editable ".[all]" --group dev
 	@touch $(READY)
 	@echo "$(@D) is ready"
 

@@ -220,8 +220,10 @@ def test_commands_of_the_readme_run_on_files(example, tmp_path, monkeypatch, cap
         digit_photos(tmp_path / folder)
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("selex.models.default_backbone", lambda device: "pixels")  # no weights to be had here
+    monkeypatch.setattr("selex.review.server.serve.serve", lambda run, **how: None)  # it would stay
     found = commands(ROOT / "README.md")
-    assert [line.split()[1] for line in found] == ["discover", "report", "export", "predict", "cluster", "evaluate"]
+    named = ["discover", "review", "predict", "report", "export", "cluster", "evaluate"]
+    assert [line.split()[1] for line in found] == named
     for line in found:
         app(shlex.split(line, comments=True)[1:], standalone_mode=False)
     assert Path("predictions.csv").read_text().startswith("file,category,known,confidence,runner_up,distance,fits\n")

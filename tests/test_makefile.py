@@ -20,7 +20,12 @@ def setup(index):
     """The commands that make an environment, and what is said on standard error."""
     target = [f"BIN={ROOT}/no-such/bin", f"READY={ROOT}/no-such/ready", f"{ROOT}/no-such/ready"]
     done = subprocess.run(
-        ["make", "-n", f"TORCH_INDEX={index}", *target], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        ["make", "-n", f"TORCH_INDEX={index}", *target],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     [install] = [line for line in done.stdout.splitlines() if "--editable" in line]
     assert "--constraint constraints.txt" in install

@@ -55,15 +55,6 @@ def test_citation_has_the_version():
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
 
 
-def test_estimators_need_neither_server_nor_network_nor_trainer():
-    program = (
-        "import sys, numpy as np\n"
-        "from selex import HierarchicalKMeans\n"
-        "features = np.random.default_rng(0).normal(size=(40, 3))\n"
-        "HierarchicalKMeans(n_clusters=4, random_state=0).fit(features, [0, 1] * 5 + [-1] * 30).predict(features)\n"
-        "print(sorted({name.partition('.')[0] for name in sys.modules}))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    imported = set(re.findall(r"'(\w+)'", done.stdout))
-    assert "torch" in imported
-    assert not imported & {"fastapi", "uvicorn", "timm", "lightning_fabric", "lightning", "torchvision", "matplotlib"}
+def test_every_extra_is_in_all():
+    extras = PROJECT["optional-dependencies"]
+    assert extras["all"] == [f"selex[{','.join(sorted(set(extras) - {'all'}))}]"]

@@ -23,6 +23,7 @@ from selex.predictor import NOTHING, load
 from selex.report.html import write_report
 from selex.report.plots import plot_examples
 from selex.run import Run
+from selex.training.distributed import fabric_library
 from selex.training.fit import TrainOptions
 from selex.types import Scores
 
@@ -35,6 +36,7 @@ Results = dict[str, Scores]
 
 def run(out: Path, seed: int = 0, progress: bool = False) -> Results:
     """Write the digits as images, discover their categories by pixels and by SelEx, sort new ones, show the result."""
+    fabric_library()  # so that it is not missed after the first half
     take_folder(out, "demonstration")
     try:
         truth = _write_images(out, seed)

@@ -1,6 +1,7 @@
 """What a person did wrong, and what they should know: one line each."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -22,3 +23,14 @@ def unknown(kind: str, name: str, names: Iterable[str]) -> InputError:
     near = get_close_matches(name.lower(), small, n=1, cutoff=0.3)
     guess = f"did you mean {small[near[0]]!r}? " if near else ""
     return InputError(f"no {kind} {name!r}; {guess}there are: {', '.join(names)}")
+
+
+@contextmanager
+def needs_extra(extra: str, what: str) -> Iterator[None]:
+    """Around imports of packages that only `selex[extra]` installs: where one is missing, a line says so."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("selex"):
+            raise
+        raise InputError(f"{what} needs {error.name}, which is not installed: pip install 'selex[{extra}]'") from None

@@ -9,6 +9,7 @@ import typer
 
 from selex.cli.app import RunFolder, app
 from selex.cli.photos import summary
+from selex.errors import needs_extra
 from selex.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ def review(
 
     Example: `selex review birds`
     """
-    from selex.review.server.serve import serve
+    with needs_extra("review", "the review page"):
+        from selex.review.server.serve import serve
 
     serve(run, host=host, port=port, browser=not no_browser, tell=typer.echo)
 

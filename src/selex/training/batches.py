@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,9 +17,11 @@ from torch import Tensor
 
 from selex.data.crops import AnyImages, AugmentConfig, CropParams, TwoScaleImages, scales
 from selex.training.cuda import join_stream, side_stream
-from selex.training.distributed import Fabric
 from selex.training.feature_bank import CPU_CHUNK, FeatureBank, TrunkFeatures, filled, generator_of
 from selex.training.methods.base import Batch, Method
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 _SAMPLER, _VIEWS, _AUGMENTED = 1, 3, 5  # uses of randomness; 2 is the feature bank's, 4 the clustering's
 

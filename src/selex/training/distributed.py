@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any, cast
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from selex.errors import InputError
+from selex.errors import InputError, needs_extra
 from selex.io import first_line
 
-try:
+if TYPE_CHECKING:
     from lightning_fabric import Fabric
-    from lightning_fabric.plugins import environments
-except ImportError:  # the same library, as a part of the whole `lightning` package
-    from lightning.fabric import Fabric  # type: ignore[import-not-found,no-redef]
-    from lightning.fabric.plugins import environments  # type: ignore[import-not-found,no-redef]
 
-__all__ = ["Fabric", "start"]
+
+def fabric_library() -> Any:
+    """Lightning Fabric, alone or as a part of the whole `lightning` package; it comes with `selex[train]`."""
+    with suppress(ModuleNotFoundError):
+        return import_module("lightning_fabric")
+    with needs_extra("train", "training"):
+        return import_module("lightning.fabric")
 
 
 def start(device: str | torch.device) -> Fabric:
     """Fabric on a device: one process, or one of many where `torchrun` or a cluster started several."""
+    make: type[Fabric] = fabric_library().Fabric
     place = torch.device(device)
     for library in ("lightning_fabric", "lightning.fabric"):
         logging.getLogger(library).setLevel(logging.WARNING)  # a user sees our own lines only
@@ -30,9 +35,9 @@ def start(device: str | torch.device) -> Fabric:
     about: dict[str, Any] = {"accelerator": accelerator, "precision": precision}
     processes, nodes, environment = _launched()
     if processes * nodes == 1:
-        return Fabric(devices=[place.index or 0] if place.type == "cuda" else 1, plugins=environment(), **about)
+        return make(devices=[place.index or 0] if place.type == "cuda" else 1, plugins=environment(), **about)
     try:
-        fabric = Fabric(devices=processes, num_nodes=nodes, strategy="ddp", plugins=environment(), **about)
+        fabric = make(devices=processes, num_nodes=nodes, strategy="ddp", plugins=environment(), **about)
     except (RuntimeError, ValueError) as error:  # the cluster was asked for processes in a way that does not work
         raise InputError(f"cannot train with {processes * nodes} processes: {first_line(error)}") from None
     fabric.launch()
@@ -45,7 +50,7 @@ def _launched() -> tuple[int, int, Any]:
     `torchrun` says it in LOCAL_RANK and others. A cluster says it to the processes that `srun` starts; in a shell or
     script inside an allocation its other variables are there too, but the process is alone.
     """
-    say, kinds = os.environ.get, cast(Any, environments)
+    say, kinds = os.environ.get, import_module(f"{fabric_library().__name__}.plugins.environments")
     if "LOCAL_RANK" in os.environ:
         here, nodes = int(say("LOCAL_WORLD_SIZE", say("WORLD_SIZE", "1"))), int(say("GROUP_WORLD_SIZE", "1"))
         elastic = "TORCHELASTIC_RUN_ID" in os.environ

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,10 +24,12 @@ from selex.progress import training_bar
 from selex.training.batches import Batches, Data
 from selex.training.checkpoint import Checkpoints
 from selex.training.cuda import compiled_blocks
-from selex.training.distributed import Fabric
 from selex.training.methods.base import Method
 from selex.training.steps import Steps
 from selex.types import Level
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 LAST_LR = 1e-3  # of the first
 _CLUSTERS = 4  # use of randomness, see `batches`

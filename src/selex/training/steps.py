@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from selex.training.cuda import Graph, deterministic
-from selex.training.distributed import Fabric
 from selex.training.methods.base import Batch, Losses, Method, here_only
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class Steps:
