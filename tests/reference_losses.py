@@ -42,7 +42,7 @@ def supervised_contrastive(rows, labels, temperature, kind):
     return sum(terms) / len(terms) if terms else 0.0
 
 
-def targets(far, b, alpha, by_columns=False):
+def targets(far, b, alpha):
     """`far(i, j)`: how far apart rows i and j are, the sum of eq. 8."""
     n = 2 * b
     y = [[0.0] * n for _ in range(n)]
@@ -56,19 +56,19 @@ def targets(far, b, alpha, by_columns=False):
     for i in range(n):
         for j in range(n):
             positive = 1.0 if j == other_view(i, b) else 0.0
-            y[i][j] = alpha * y[i][j] / sums[j if by_columns else i] + (1 - alpha) * positive
+            y[i][j] = alpha * y[i][j] / sums[i] + (1 - alpha) * positive
     return y
 
 
-def label_targets(level_labels, b, alpha, by_columns=False):
+def label_targets(level_labels, b, alpha):
     def far(i, j):
         return sum((c[i % b] != c[j % b]) / 2**k for k, c in enumerate(level_labels, start=1))
 
-    return targets(far, b, alpha, by_columns)
+    return targets(far, b, alpha)
 
 
-def radius_targets(features_a, features_b, radii, alpha, raw=False):
-    rows = [[v / (1 if raw else sqrt(sum(w * w for w in row))) for v in row] for row in [*features_a, *features_b]]
+def radius_targets(features_a, features_b, radii, alpha):
+    rows = [[v / sqrt(sum(w * w for w in row)) for v in row] for row in [*features_a, *features_b]]
     b = len(features_a)
 
     def far(i, j):

@@ -101,7 +101,7 @@ def test_set(change, path, value):
         ({"seed": 0.5}, "seed must be a whole number of at least 0, not 0.5"),
         (
             {"published_quirks": "order+typos"},
-            "train.published_quirks must be some of order, crops, targets, clustering, decay, not 'typos'",
+            "train.published_quirks must be some of order, grouping, crops, targets, clustering, not 'typos'",
         ),
         ({"view_bank": 1}, "train.view_bank must be 0, or at least 2"),
         ({"method": "simgcd", "refine": "balanced"}, "cluster.refine balanced: simgcd classifies"),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from conftest import blobs, half_labelled
 from selex import InputError, Variant, bssk, hssk, published
+from selex.cluster import hierarchy
 from selex.cluster.hierarchy import level_sizes
 
 
@@ -96,11 +97,24 @@ def test_known_first_is_the_published_slip():
     known = half_labelled(truth, 8)
     right, slipped = hssk(x, known, 16, rng=0), hssk(x, known, 16, rng=0, variant=Variant(level_order="known-first"))
     assert slipped.levels[0].labels.tolist() == right.levels[0].labels.tolist()
-    is_known = right.levels[0].labels < 8
+    listed = [row for row in range(160) if known[row] >= 0] + [row for row in range(160) if known[row] < 0]
     for good, bad in zip(right.levels[1:], slipped.levels[1:], strict=True):
-        expected = np.concatenate([good.labels[is_known], good.labels[~is_known]])
-        assert bad.labels.tolist() == expected.tolist()
+        back = [good.labels[row] for row in listed if right.levels[0].labels[row] < 8]
+        back += [good.labels[row] for row in listed if right.levels[0].labels[row] >= 8]
+        assert [bad.labels[row] for row in listed] == back
         assert bad.labels.tolist() != good.labels.tolist()
+        assert (bad.labels == good.labels)[known >= 0].all()  # labelled rows come first both times
+
+
+@pytest.mark.parametrize(("grouping", "grouped"), [("level", [8, 4, 2]), ("base", [8, 8, 8])])
+def test_known_clusters_are_groups_of_the_level_below_or_of_the_base(grouping, grouped, monkeypatch):
+    x, truth = blobs(16, 10, spread=0.3)
+    known, seen, group = half_labelled(truth, 8), [], hierarchy._group
+    monkeypatch.setattr(hierarchy, "_group", lambda level, *more: seen.append(level.n_known) or group(level, *more))
+    found = hssk(x, known, 16, rng=0, variant=Variant(grouping=grouping))
+    assert seen == grouped
+    base, top = found.levels[0].labels, found.levels[1].labels
+    assert all(len(set(top[base == cluster])) == 1 for cluster in range(8))  # rows of a known cluster stay together
 
 
 def test_published_runs_to_the_end():

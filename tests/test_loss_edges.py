@@ -8,10 +8,10 @@ from torch.nn.functional import normalize
 from loss_batches import FORMS, KINDS, Batch, every_loss
 from selex import InputError, losses
 from selex.losses import (
-    TargetVariant,
     info_nce,
     logits,
     prefix_distances,
+    published_targets,
     radius_targets,
     self_expertise,
     supervised_contrastive,
@@ -209,8 +209,7 @@ IDS = torch.tensor([0, 1])
         (lambda: radius_targets(TWO, TWO, THREE, 0.5), "levels × 2 images"),
         (lambda: prefix_distances(TWO, [3]), "from 1 to 2"),
         (lambda: prefix_distances(TWO, []), "from 1 to 2"),
-        (lambda: TargetVariant(features="scaled"), "features must be 'normalised' or 'raw'"),
-        (lambda: TargetVariant(sums="all"), "sums must be 'rows' or 'columns'"),
+        (lambda: published_targets(TWO, TWO, THREE, 0.5), "levels × 2 images"),
         (lambda: losses.self_distillation(TWO, THREE, 0.04), "two views"),
         (lambda: losses.mean_entropy(TWO[:0]), "rows × categories"),
         (lambda: losses.supervised_cross_entropy(THREE, IDS), "one for each row"),

@@ -9,10 +9,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from loss_batches import Batch, seeds
 from selex.losses import (
-    TargetVariant,
     cluster_radii,
+    nearest_prototypes,
     prefix_distances,
     prefix_sizes,
+    published_targets,
     radius_targets,
     supervised_self_expertise,
     use_targets,
@@ -43,11 +44,35 @@ def test_the_target_matrix_of_the_papers_figure():
     torch.testing.assert_close(use_targets(figure(), 0.5), mixed)
 
 
-def test_rows_of_the_published_targets_are_divided_by_other_rows_sums():
-    paper, published = (use_targets(figure(), 1.0, TargetVariant(sums=sums)) for sums in ("rows", "columns"))
-    sums = torch.tensor([3.5, 3.5, 4.5, 5.5]).repeat(2)
-    torch.testing.assert_close(published, paper * sums[:, None] / sums)
-    assert published.sum(1).sub(1).abs().max() > 0.05
+def test_published_targets_worked_out_by_hand():
+    """Rows a0, a1, b0, b1; a column's radius is 2 for image 0 and 4.1 for image 1; sums of rows 1, 2, 1, 2 (halved)."""
+    first, second = torch.tensor([[0.0, 0], [3, 0]]), torch.tensor([[0.0, 1], [3, 4]])
+    radii = torch.tensor([[2.0, 4.1]])
+    # apart: a0-a1 3, a0-b0 1, a0-b1 5, a1-b0 3.2, a1-b1 4, b0-b1 4.2
+    far = torch.tensor([[0.0, 0, 0, 1], [1, 0, 1, 0], [0, 0, 0, 1], [1, 0, 1, 0]])
+    expected = torch.tensor([[0.0, 0, 0, 0.5], [1, 0, 1, 0], [0, 0, 0, 0.5], [1, 0, 1, 0]])
+    assert torch.equal(far.sum(1), torch.tensor([1.0, 2, 1, 2]))
+    torch.testing.assert_close(published_targets(first, second, radii, 1.0), expected)
+    positive = torch.eye(4).roll(2, 1)
+    torch.testing.assert_close(published_targets(first, second, radii, 0.5), 0.5 * expected + 0.5 * positive)
+
+
+def test_two_levels_of_published_targets_by_hand():
+    """A pair that is far at both levels weighs 1 + ½, at the first alone 1, at the second alone ½; in their ratio."""
+    first, second = torch.tensor([[0.0], [10]]), torch.tensor([[1.0], [12]])
+    radii = torch.tensor([[20.0, 8.0], [0.5, 11.5]])  # rows 0, 10, 1, 12
+    weights = torch.tensor([[0, 1, 0.5, 1.5], [0.5, 0, 0.5, 0], [0.5, 1, 0, 1], [0.5, 0, 0.5, 0]])
+    torch.testing.assert_close(published_targets(first, second, radii, 1.0), weights / weights.sum(1))
+
+
+def test_published_targets_where_nothing_is_far():
+    near = published_targets(torch.zeros(2, 3), torch.ones(2, 3), torch.full((3, 2), 9.0), 1.0)
+    assert torch.equal(near, torch.zeros(4, 4))
+
+
+def test_published_radii_reach_to_the_nearest_other_prototype():
+    level = Level(torch.tensor([0, 1, 2]), torch.tensor([[0.0, 0], [0, 1], [3, 1]]), 1, 0.0, 1)
+    assert nearest_prototypes(level).tolist() == pytest.approx([1, 1, 3])
 
 
 @given(seeds, st.floats(0, 1))
@@ -64,7 +89,7 @@ def test_raw_features_are_far_from_all_under_radii_of_normalised_ones():
     radii = torch.full((2, 4), 2.0)  # no two unit rows are farther apart
     near = radius_targets(20 * batch.a, 20 * batch.v, radii, 1.0)
     torch.testing.assert_close(near, torch.eye(8).roll(4, 1))
-    raw = radius_targets(20 * batch.a, 20 * batch.v, radii, 1.0, TargetVariant(features="raw"))
+    raw = published_targets(20 * batch.a, 20 * batch.v, radii, 1.0)
     assert (raw > 0).sum() == 8 * 7
 
 

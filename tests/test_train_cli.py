@@ -11,6 +11,8 @@ from safetensors.torch import load_file
 
 import selex as package
 from commands import contents, refused, selex
+from selex import discovery
+from selex.cluster.variant import Variant
 from selex.training.fit import TrainOptions
 from test_discover import FILES
 
@@ -191,6 +193,18 @@ def test_parts_of_selex(place, options):
 
 
 # in one process
+
+
+@pytest.mark.parametrize(("published", "variant"), [(True, Variant("spread", "growing")), (False, Variant())])
+def test_the_final_clustering_follows_the_published_code_too(place, published, variant, monkeypatch):
+    seen, real = [], discovery.fit_clusters
+    monkeypatch.setattr(
+        discovery, "fit_clusters", lambda *given, **how: seen.append(how["variant"]) or real(*given, **how)
+    )
+    asked = {"method": "selex", "epochs": 1, "batch": 16, "published": published}
+    config = package.Config.of(str(place / "photos"), backbone="tiny-vit", categories=5, **asked)
+    package.discover(config, place / "run")
+    assert seen == [variant]  # levels in order, so that a person can use them
 
 
 def config(place, **settings):

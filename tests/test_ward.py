@@ -51,5 +51,5 @@ def test_too_few_rows_for_groups_are_clustered_as_ever():
     x = np.random.default_rng(0).standard_normal((12, 3))
     rows, known, n_known = prepare(x, None, 1 << 20)
     problem = Problem(rows, known, n_known, 6, Settings())
-    found, ever = from_ward(problem, np.random.default_rng(0)), problem.solve(np.random.default_rng(0))[0]
+    found, ever = from_ward(problem, np.random.default_rng(0)), problem.solve(np.random.default_rng(0))
     assert found.labels.tolist() == ever.labels.tolist()

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal
 from selex.errors import InputError, unknown
 from selex.settings import Group, as_toml, setting
 
-QUIRKS = ("order", "crops", "targets", "clustering", "decay")
-"""Where the published code leaves the paper: labels of levels out of order, features of augmented crops, its target
-matrix, its seeding and balancing, its weight decay."""
+QUIRKS = ("order", "grouping", "crops", "targets", "clustering")
+"""Where the published code leaves the paper: labels of levels out of order, levels that are groups of the base level,
+features of augmented crops, its target matrix, its seeding and balancing."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from selex.cluster.pipeline import FittedClusters, estimate_clusters, fit_clusters
+from selex.cluster.variant import variant_for
 from selex.config import ClusterConfig, Config
 from selex.data.clusters import Columns, category_names, cluster_columns
 from selex.data.crops import AnyImages, to_device
@@ -161,7 +162,9 @@ class _Job:
             else:
                 if method:
                     config = replace(config, categories=method.task.n_categories, **_after_training(config))
-                found = fit_clusters(features, _labels(images), config, rng=self.config.seed, progress=self.progress)
+                quirks = self.config.train.quirks & {"clustering"} if method else ()
+                how: dict[str, Any] = {"variant": variant_for(quirks), "progress": self.progress}
+                found = fit_clusters(features, _labels(images), config, rng=self.config.seed, **how)
             base = found.hierarchy.levels[0]
             step.done(len(images), levels=found.hierarchy.sizes, inertia=base.inertia, **found.selection.settings)
             for line in found.selected(config):

@@ -61,7 +61,7 @@ def agreement_runs(
     n_novel = novel_clusters(n_clusters, n_known, known)
     problem = Problem(rows, known, n_known, n_novel, Settings(balanced, n_iter))
     generator = np.random.default_rng(rng)
-    levels = (part.solve(generator)[0] for part in _parts(problem, n_runs, subspace, generator))
+    levels = (part.solve(generator) for part in _parts(problem, n_runs, subspace, generator))
     runs = torch.stack([torch.as_tensor(level.labels).int() for level in levels])
     return runs if isinstance(data, Tensor) else runs.numpy()
 
@@ -82,10 +82,10 @@ def consensus(problem: Problem, rng: np.random.Generator, n_runs: int = RUNS, su
     of BSSK among the features goes on from there, so that every row is in its nearest cluster.
     """
     parts = _parts(problem, n_runs, subspace, rng)
-    runs = torch.stack([torch.as_tensor(swapped(part, part.solve(rng)[0]).labels) for part in parts])
+    runs = torch.stack([torch.as_tensor(swapped(part, part.solve(rng)).labels) for part in parts])
     seen = Rows(memberships(runs, problem.k, rng, problem.rows.memory), problem.rows.memory)
     agreed = Problem(seen, problem.known, problem.n_known, problem.k - problem.n_known, problem.settings)
-    labels = torch.as_tensor(swapped(agreed, agreed.solve(rng)[0]).labels)
+    labels = torch.as_tensor(swapped(agreed, agreed.solve(rng)).labels)
     return problem.ended(problem.means(labels[problem.free_index]))
 
 

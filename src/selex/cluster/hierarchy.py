@@ -70,12 +70,15 @@ def hssk(
     for n_known, n_novel in coarser:
         if progress:
             progress(len(levels), len(coarser) + 1)
-        group = _group(levels[-1], n_known, generator, memory)[group]
+        if settings.variant.grouping == "base":
+            group = _group(levels[0], n_known, generator, memory)
+        else:
+            group = _group(levels[-1], n_known, generator, memory)[group]
         levels.append(run(rows, _hyper_labels(levels[0], group), n_known, n_novel, settings, generator))
     if progress:
         progress(len(levels), len(levels))
     if settings.variant.level_order == "known-first":
-        levels[1:] = [_known_first(level, levels[0]) for level in levels[1:]]
+        levels[1:] = [_known_first(level, levels[0], known) for level in levels[1:]]
     return Hierarchy(tuple(as_data(level, rows, data) for level in levels))
 
 
@@ -117,8 +120,10 @@ def _hyper_labels(base: Level, group: Tensor) -> Tensor:
     return torch.cat([group, group.new_full((base.n_novel,), UNLABELLED)])[cluster]
 
 
-def _known_first(level: Level, base: Level) -> Level:
-    """The published slip: labels ordered known rows first, then read as if they were in row order."""
-    is_known = torch.as_tensor(base.labels) < base.n_known
-    order = torch.cat([torch.nonzero(is_known)[:, 0], torch.nonzero(~is_known)[:, 0]])
-    return replace(level, labels=torch.as_tensor(level.labels)[order])
+def _known_first(level: Level, base: Level, known: Tensor) -> Level:
+    """The published slip: with labelled rows listed first, labels come back known clusters first."""
+    listed = torch.argsort((known == UNLABELLED).long(), stable=True)
+    novel = torch.as_tensor(base.labels)[listed] >= base.n_known
+    labels = torch.as_tensor(level.labels).clone()
+    labels[listed] = labels[listed][torch.argsort(novel.long(), stable=True)]
+    return replace(level, labels=labels)

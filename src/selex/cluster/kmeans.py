@@ -138,21 +138,14 @@ class Problem:
 
     def best(self, rng: np.random.Generator) -> Level:
         """The best of `n_init` runs."""
-        best, best_score = self.solve(rng)
-        for _ in range(self.settings.n_init - 1):
-            level, score = self.solve(rng)
-            if score < best_score:
-                best, best_score = level, score
-        return best
+        return min((self.solve(rng) for _ in range(self.settings.n_init)), key=lambda level: level.inertia)
 
-    def solve(self, rng: np.random.Generator) -> tuple[Level, float]:
-        """One run from new seeds: the level, and the score by which restarts are compared (lower is better)."""
-        centers, refined, before = self.seed(rng), 0, None
+    def solve(self, rng: np.random.Generator) -> Level:
+        """One run from new seeds."""
+        centers, refined = self.seed(rng), 0
         if len(self.free_index):
-            centers, refined, before = self.refine(centers)
-        level = self.ended(centers, refined)
-        score = level.inertia if before is None or self.settings.variant.scoring == "final" else before
-        return level, score
+            centers, refined = self.refine(centers)
+        return self.ended(centers, refined)
 
     def ended(self, centers: Tensor, n_iter: int = 0) -> Level:
         """The level that stage 3 reaches from these centres, after so many iterations before it."""
@@ -182,22 +175,20 @@ class Problem:
             drawn = torch.cat([drawn, draw_spread(self.rows, centers, left, count - len(drawn), rng)])
         return torch.cat([anchors, self.rows.take(drawn)])
 
-    def refine(self, centers: Tensor) -> tuple[Tensor, int, float]:
+    def refine(self, centers: Tensor) -> tuple[Tensor, int]:
         """Stage 2: move novel centres while known ones stay, each cluster limited to its capacity.
 
-        Returns the centres, the iterations made, and the sum of squared distances before the last balancing.
+        Returns the centres and the iterations made.
         """
-        before, previous = float("nan"), None
-        for iteration in range(1, self.settings.n_iter + 1):
-            if self.settings.variant.scoring == "before-balancing":
-                before = float(self.free.nearest(centers)[1].sum())
+        previous = None
+        for iteration in range(self.settings.n_iter):
             labels, _, centers = self._repair(*self._assign(centers, iteration), centers)
             settled = previous is not None and torch.equal(labels, previous)
             if settled and self.settings.variant.balancing == "stable":  # a growing number of sweeps may go on
                 break
             previous = labels
             centers = torch.cat([centers[: self.n_known], self.means(labels)[self.n_known :]])
-        return centers, iteration, before
+        return centers, iteration + 1
 
     def finish(self, centers: Tensor) -> tuple[Tensor, Tensor, int]:
         """Stage 3: plain semi-supervised k-means over all centres; ends early once no row changes cluster."""

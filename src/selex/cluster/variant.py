@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from selex.errors import InputError
@@ -10,7 +11,7 @@ from selex.errors import InputError
 _CHOICES = {
     "seeding": ("apart", "spread"),
     "balancing": ("stable", "growing"),
-    "scoring": ("final", "before-balancing"),
+    "grouping": ("level", "base"),
     "level_order": ("rows", "known-first"),
     "crops": ("centre", "augmented"),
 }
@@ -24,18 +25,18 @@ class Variant:
         seeding: novel centres are drawn `"apart"` (algorithm 1: outside the C nearest rows of chosen centres) or
             `"spread"` (plain D² sampling, as the published code does).
         balancing: rows are moved until the matching is `"stable"`, or in a `"growing"` number of single sweeps of
-            algorithm 3: iteration i makes i of them.
-        scoring: restarts are compared by the inertia of the labels they return (`"final"`), or by that of the last
-            nearest-centre assignment `"before-balancing"`.
-        level_order: labels of levels 2 and up stay with their `"rows"`, or come back `"known-first"` and are read by
-            position, so that most rows carry another row's label.
+            algorithm 3: none in the first iteration, one in the second, and so on.
+        grouping: the known clusters of a level are groups of those of the `"level"` below it, or of the `"base"` level.
+        level_order: labels of levels 2 and up stay with their `"rows"`; or rows are listed labelled ones first, labels
+            come back with those of known clusters before the others (`"known-first"`) and are read by position, so that
+            most unlabelled rows carry another row's label.
         crops: features of `"centre"` crops, or of `"augmented"` ones. Features come from outside this package's
             clustering, so this is read by what computes them.
     """
 
     seeding: Literal["apart", "spread"] = "apart"
     balancing: Literal["stable", "growing"] = "stable"
-    scoring: Literal["final", "before-balancing"] = "final"
+    grouping: Literal["level", "base"] = "level"
     level_order: Literal["rows", "known-first"] = "rows"
     crops: Literal["centre", "augmented"] = "centre"
 
@@ -46,6 +47,20 @@ class Variant:
                 raise InputError(f"{field.name} must be {' or '.join(map(repr, allowed))}, not {value!r}")
 
 
+_QUIRKS = {
+    "order": ("level_order",),
+    "grouping": ("grouping",),
+    "crops": ("crops",),
+    "clustering": ("seeding", "balancing"),
+}
+
+
 def published() -> Variant:
     """Everything the way the published code does it."""
-    return Variant("spread", "growing", "before-balancing", "known-first", "augmented")
+    return Variant("spread", "growing", "base", "known-first", "augmented")
+
+
+def variant_for(quirks: Iterable[str]) -> Variant:
+    """The paper's text, but for some quirks of the published code: of `order`, `grouping`, `crops`, `clustering`."""
+    code, followed = published(), [name for quirk in quirks for name in _QUIRKS.get(quirk, ())]
+    return replace(Variant(), **{name: getattr(code, name) for name in followed})

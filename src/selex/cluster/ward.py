@@ -22,9 +22,9 @@ def from_ward(problem: Problem, rng: np.random.Generator) -> Level:
     free = problem.free
     m = min(_GROUPS, free.n // _ROWS)
     if m <= problem.k - problem.n_known:
-        return problem.solve(rng)[0]
+        return problem.solve(rng)
     nobody = torch.full((free.n,), -1, device=free.device)
-    groups = Problem(free, nobody, 0, m, Settings(balanced=False, n_iter=3)).solve(rng)[0]
+    groups = Problem(free, nobody, 0, m, Settings(balanced=False, n_iter=3)).solve(rng)
     sums, counts = free.sums(torch.as_tensor(groups.labels), m)
     known = slice(problem.n_known)
     sums, counts = torch.cat([problem.mass[known], sums]), torch.cat([problem.counts[known], counts])

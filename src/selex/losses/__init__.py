@@ -2,7 +2,8 @@
 
 - `logits`: minus distance, or cosine, of rows
 - `info_nce`, `supervised_contrastive`: the two losses of GCD
-- `use_targets`, `radius_targets`, `cluster_radii`, `TargetVariant`: the target matrix of unsupervised self-expertise
+- `use_targets`, `radius_targets`, `cluster_radii`: the target matrix of unsupervised self-expertise;
+  `published_targets`, `nearest_prototypes`: that of the published code
 - `unsupervised_self_expertise`, `supervised_self_expertise`: the two losses of SelEx; `self_expertise`: both at once
 - `prefix_products`, `prefix_distances`, `prefix_sizes`: inner products and distances over leading dims, for all levels
   in one pass
@@ -11,10 +12,11 @@
 
 from selex.losses.contrastive import info_nce, logits, supervised_contrastive
 from selex.losses.selex import (
-    TargetVariant,
     cluster_radii,
+    nearest_prototypes,
     prefix_distances,
     prefix_sizes,
+    published_targets,
     radius_targets,
     self_expertise,
     supervised_self_expertise,
@@ -25,14 +27,15 @@ from selex.losses.simgcd import mean_entropy, self_distillation, supervised_cros
 from selex.losses.similarity import prefix_products
 
 __all__ = [
-    "TargetVariant",
     "cluster_radii",
     "info_nce",
     "logits",
     "mean_entropy",
+    "nearest_prototypes",
     "prefix_distances",
     "prefix_products",
     "prefix_sizes",
+    "published_targets",
     "radius_targets",
     "self_distillation",
     "self_expertise",

@@ -8,7 +8,6 @@ of row i.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -32,35 +31,12 @@ from selex.losses.similarity import (
 from selex.types import Level
 
 
-@dataclass(frozen=True)
-class TargetVariant:
-    """Where the published code leaves the paper's target matrix, for comparison. Every default is the paper's text.
-
-    Attributes:
-        features: radii are compared with distances of `"normalised"` features, as the radii are, or of `"raw"` ones,
-            under which nearly every pair is far.
-        sums: a target's entries are divided by the sum of their own `"rows"`, so that each row sums to 1, or by the
-            entry's `"columns"`: row sums divided by without keeping their dimension.
-    """
-
-    features: Literal["normalised", "raw"] = "normalised"
-    sums: Literal["rows", "columns"] = "rows"
-
-    def __post_init__(self) -> None:
-        check_choice("features", self.features, ("normalised", "raw"))
-        check_choice("sums", self.sums, ("rows", "columns"))
-
-
-PAPER = TargetVariant()
-
-
-def use_targets(level_labels: Tensor, alpha: float, variant: TargetVariant = PAPER) -> Tensor:
+def use_targets(level_labels: Tensor, alpha: float) -> Tensor:
     """Targets from pseudo-labels: `y_ij = Σ_k 1(c_i^k ≠ c_j^k) / 2^k`, 1 at the positive (eq. 8).
 
     Args:
         level_labels: `levels × b` cluster of each image at each level, finest first; `0 × b` without any level.
         alpha: how much of Y there is in `alpha·Y + (1 - alpha)·I` (eq. 9), I being 1 at the positive.
-        variant: differences from the paper, for comparison.
 
     Returns:
         `2b × 2b` targets, 0 on the diagonal, rows summing to 1.
@@ -68,12 +44,10 @@ def use_targets(level_labels: Tensor, alpha: float, variant: TargetVariant = PAP
     if level_labels.ndim != 2:
         raise InputError(f"level_labels must be levels × images, not of shape {tuple(level_labels.shape)}")
     far = _halved_sum(level_labels[:, :, None] != level_labels[:, None, :])
-    return _targets(far.repeat(2, 2), alpha, variant)
+    return _targets(far.repeat(2, 2), alpha)
 
 
-def radius_targets(
-    features_a: Tensor, features_b: Tensor, radii: Tensor, alpha: float, variant: TargetVariant = PAPER
-) -> Tensor:
+def radius_targets(features_a: Tensor, features_b: Tensor, radii: Tensor, alpha: float) -> Tensor:
     """Targets from distances: row j is far from row i at a level if it is over the radius of i's cluster (algorithm 6).
 
     Args:
@@ -81,19 +55,41 @@ def radius_targets(
         features_b: `b × d` features of the other view, in the same order.
         radii: `levels × b` radius of each image's cluster at each level, finest first; see `cluster_radii`.
         alpha: how much of Y there is in `alpha·Y + (1 - alpha)·I` (eq. 9), I being 1 at the positive.
-        variant: differences from the paper, for comparison.
 
     Returns:
         `2b × 2b` targets, 0 on the diagonal, rows summing to 1; not symmetric, as clusters differ in radius.
     """
-    check_same_rows(features_a, features_b)
-    if radii.ndim != 2 or radii.shape[1] != len(features_a):
-        raise InputError(f"radii must be levels × {len(features_a)} images, not of shape {tuple(radii.shape)}")
-    rows = torch.cat([features_a, features_b])
-    if variant.features == "normalised":
-        rows = normalize(full_precision(rows))
+    rows = normalize(full_precision(_both(features_a, features_b, radii)))
     far = _halved_sum(-logits_among(rows, "distance") > radii.repeat(1, 2)[:, :, None])
-    return _targets(far, alpha, variant)
+    return _targets(far, alpha)
+
+
+def published_targets(features_a: Tensor, features_b: Tensor, radii: Tensor, alpha: float) -> Tensor:
+    """Targets as the published code makes them: row j is far from row i if it is over the radius of *j's* cluster.
+
+    Distances are those of features as they are, with radii of normalised ones; the positive has no say of its own; and
+    an entry is divided by the sum of row j where it should be row i's, so that rows do not sum to 1.
+
+    Args:
+        features_a: `b × d` backbone features of one view of each image.
+        features_b: `b × d` features of the other view, in the same order.
+        radii: `levels × b` radius of each image's cluster at each level, finest first; see `nearest_prototypes`.
+        alpha: how much of Y there is in `alpha·Y + (1 - alpha)·I` (eq. 9), I being 1 at the positive.
+
+    Returns:
+        `2b × 2b` targets, 0 on the diagonal.
+    """
+    rows = full_precision(_both(features_a, features_b, radii))
+    far = _halved_sum(-logits_among(rows, "distance") > radii.repeat(1, 2)[:, None, :]).fill_diagonal_(0)
+    sums = far.sum(1)
+    return _smoothed(far / sums.where(sums > 0, 1), alpha)
+
+
+def nearest_prototypes(level: Level) -> Tensor:
+    """Radius of each cluster of a level in the published code: the distance from its prototype to the nearest other."""
+    centers = torch.as_tensor(level.centers)
+    apart: Tensor = torch.cdist(centers, centers)
+    return apart.fill_diagonal_(torch.inf).min(1).values
 
 
 def cluster_radii(features: Tensor, level: Level) -> Tensor:
@@ -112,15 +108,29 @@ def _halved_sum(far: Tensor) -> Tensor:
     return (weights[:, None, None] * far).sum(0)
 
 
-def _targets(far: Tensor, alpha: float, variant: TargetVariant) -> Tensor:
-    """Eq. 9 from the sums of eq. 8, for 2b rows."""
+def _both(features_a: Tensor, features_b: Tensor, radii: Tensor) -> Tensor:
+    """Both views, one below the other, checked."""
+    check_same_rows(features_a, features_b)
+    if radii.ndim != 2 or radii.shape[1] != len(features_a):
+        raise InputError(f"radii must be levels × {len(features_a)} images, not of shape {tuple(radii.shape)}")
+    return torch.cat([features_a, features_b])
+
+
+def _targets(far: Tensor, alpha: float) -> Tensor:
+    """Eq. 9 from the sums of eq. 8, for 2b rows: 1 at the positive, then each row by its sum."""
+    y = far.fill_diagonal_(0).where(_positive(far) == 0, 1)
+    return _smoothed(y / y.sum(1, keepdim=True), alpha)
+
+
+def _smoothed(y: Tensor, alpha: float) -> Tensor:
     if not 0 <= alpha <= 1:
         raise InputError(f"alpha must be from 0 to 1, not {alpha}")
-    positive = torch.eye(len(far), dtype=far.dtype, device=far.device).roll(len(far) // 2, 1)
-    y = far.fill_diagonal_(0).where(positive == 0, 1)
-    # keepdim divides entry (i, j) by the sum of row i; without it numbers are matched with columns, and it is row j's
-    y = y / y.sum(1, keepdim=variant.sums == "rows")
-    return alpha * y + (1 - alpha) * positive
+    return alpha * y + (1 - alpha) * _positive(y)
+
+
+def _positive(y: Tensor) -> Tensor:
+    """1 where a column is the other view of the row."""
+    return torch.eye(len(y), dtype=y.dtype, device=y.device).roll(len(y) // 2, 1)
 
 
 def unsupervised_self_expertise(

@@ -31,7 +31,7 @@ class Steps:
             self.trained,
             lr=self.settings.lr,
             momentum=self.settings.momentum,
-            weight_decay=5e-5 if "decay" in self.settings.quirks else self.settings.weight_decay,
+            weight_decay=self.settings.weight_decay,
             fused=self.device.type == "cuda",
         )
         self._buffers: dict[str, Tensor] = {}  # what a recorded step reads

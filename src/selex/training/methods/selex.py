@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,13 +12,14 @@ from torch.nn.functional import cross_entropy, normalize
 from selex.cluster.adapt import TEMPERATURE, adapt, attraction, positives
 from selex.cluster.consensus import agreement_runs
 from selex.cluster.hierarchy import hssk
-from selex.cluster.variant import Variant, published
+from selex.cluster.variant import variant_for
 from selex.cluster.whiten import fit_whitener
 from selex.config import TrainConfig
 from selex.losses import (
-    TargetVariant,
     cluster_radii,
+    nearest_prototypes,
     prefix_sizes,
+    published_targets,
     radius_targets,
     self_expertise,
     use_targets,
@@ -32,7 +32,6 @@ from selex.types import Hierarchy, Level
 PROTOTYPE_TEMPERATURE = 0.1
 BANK = 16_384
 """Images that views are compared with at most: a batch alone holds few pairs of one category."""
-PUBLISHED_TARGETS = TargetVariant(features="raw", sums="columns")
 
 
 class SelEx(Method):
@@ -55,9 +54,9 @@ class SelEx(Method):
         for name in ("level_labels", "radii", "centers", "runs", "bank", "keys"):  # they stay for `interval` epochs
             self.register_buffer(name, None)
         self.variant = variant_for(settings.quirks)
-        self.target_variant = PUBLISHED_TARGETS if "targets" in settings.quirks else TargetVariant()
         self.augmented = self.variant.crops == "augmented"
-        self.by_radii = settings.targets == "radii" or "targets" in settings.quirks
+        self.published_targets = "targets" in settings.quirks
+        self.by_radii = settings.targets == "radii" or self.published_targets
 
     def mapped(self, features: Tensor, labels: Tensor, rng: Any) -> Tensor:
         """Features as they are clustered: whitened, and adapted where clusterings are to agree."""
@@ -82,10 +81,13 @@ class SelEx(Method):
         levels = self.pseudo_labels(rows, labels, rng).levels
         self.level_labels = torch.stack([torch.as_tensor(level.labels).long() for level in levels])
         if self.by_radii:
-            self.radii = torch.stack([cluster_radii(rows, level)[level.labels] for level in levels])
+            self.radii = torch.stack([self._radii(rows, level)[level.labels] for level in levels])
         if self.settings.prototypes:
             self.centers = normalize(torch.as_tensor(levels[0].centers), dim=1)
         return levels[0]
+
+    def _radii(self, rows: Tensor, level: Level) -> Tensor:
+        return nearest_prototypes(level) if self.published_targets else cluster_radii(rows, level)
 
     def pseudo_labels(self, features: Tensor, labels: Tensor, rng: Any) -> Hierarchy:
         """The hierarchy that the losses use."""
@@ -156,21 +158,10 @@ class SelEx(Method):
     def targets(self, encoded: tuple[Tensor, ...], batch: Batch, levels: Tensor) -> Tensor:
         """Target matrix of unsupervised self-expertise."""
         alpha = self.settings.alpha if self.settings.use else 0.0
-        if self.by_radii:
-            features = encoded[1].detach()
-            with torch.autocast(features.device.type, enabled=False):
-                rows = features if self.target_variant.features == "raw" else self.as_clustered(features)
-            return radius_targets(*views(rows), self.radii[:, batch.rows], alpha, self.target_variant)
-        return use_targets(levels, alpha, self.target_variant)
-
-
-def variant_for(quirks: frozenset[str]) -> Variant:
-    """How the hierarchy is made where the published code is followed in some of its quirks."""
-    code, text = published(), Variant()
-    of = {
-        "order": ("level_order",),
-        "crops": ("crops",),
-        "clustering": ("seeding", "balancing", "scoring"),
-    }
-    followed = {name for quirk in quirks for name in of.get(quirk, ())}
-    return replace(text, **{name: getattr(code, name) for name in followed})
+        if not self.by_radii:
+            return use_targets(levels, alpha)
+        features, radii = encoded[1].detach(), self.radii[:, batch.rows]
+        if self.published_targets:
+            return published_targets(*views(features), radii, alpha)
+        with torch.autocast(features.device.type, enabled=False):
+            return radius_targets(*views(self.as_clustered(features)), radii, alpha)
