@@ -21,7 +21,7 @@ from selex.data.store import ImageStore
 from selex.data.table import ImageTable, read_table
 from selex.errors import InputError
 from selex.features.attention_crop import crop_to_attention
-from selex.features.embed import embed
+from selex.features.embed import embed, feature_cache
 from selex.models.backbones import default_backbone
 from selex.models.network import Backbone
 from selex.models.trunk import trained_weights
@@ -83,11 +83,11 @@ def discover(
         shown = to_device(images, torch.device(device), cut)
         method = estimate = None
         if fabric:
-            estimate = None if config.cluster.categories else job.estimate(job.embed(shown), images)
+            estimate = None if config.cluster.categories else job.estimate(job.embed(shown, shared=True), images)
             count = config.cluster.categories or (estimate.n_clusters if estimate else 0)
             method = make_method(config, backbone, count, images.table.n_known)
             job.train(method, images, cut, shown, fabric, options or TrainOptions(progress=progress))
-        found = job.cluster(job.embed(shown), images, method, estimate)
+        found = job.cluster(job.embed(shown, shared=method is None), images, method, estimate)
         publish(run, config, images, found, backbone)
     return run
 
@@ -122,12 +122,14 @@ class _Job:
             step.done(len(images))
         return cut
 
-    def embed(self, shown: AnyImages) -> Any:
-        """Features of the images, by the backbone as it is now."""
+    def embed(self, shown: AnyImages, shared: bool) -> Any:
+        """Features of the images, by the backbone as it is now; those of a trained one are shared with no other run."""
         with self._step("embed") as step:
-            how: dict[str, Any] = {"views": self.config.features.views, "progress": self.progress}
+            views = self.config.features.views
+            cache = feature_cache(self.backbone, self.device, views) if shared else None
+            how: dict[str, Any] = {"views": views, "progress": self.progress, "cache": cache}
             features = embed(self.backbone, shown, self.run.features, device=self.device, **how)
-            step.done(len(features))
+            step.done(len(features), **({"made": cache.made} if cache else {}))
         return on_device(features, self.device)
 
     def estimate(self, features: Any, images: ImageStore) -> KEstimate:
@@ -273,8 +275,10 @@ class _Step:
         """The step has done its work on `count` things."""
         seconds = time.perf_counter() - self.start
         self.run.log(step=self.name, count=count, seconds=round(seconds, 3), cores=os.cpu_count(), **more)
-        rate = f" ({count / seconds:,.0f} {self.unit}/s)" if seconds >= 1 else ""  # of what was done before: no rate
-        self.tell(f"{self.name}: {count} {self.unit} in {seconds:.1f} s{rate}")
+        made = more.get("made", count)
+        rate = f" ({made / seconds:,.0f} {self.unit}/s)" if seconds >= 1 and made else ""
+        new = f", {made} of them new," if made < count else ""
+        self.tell(f"{self.name}: {count} {self.unit}{new} in {seconds:.1f} s{rate}")
 
     def __exit__(self, *_: object) -> None:
         """Nothing to tidy up: what a step has done so far is kept by whatever does it."""

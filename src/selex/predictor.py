@@ -26,7 +26,7 @@ from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.errors import InputError, Note
 from selex.features.attention_crop import crop_to_attention, saliency
-from selex.features.embed import embed
+from selex.features.embed import embed, feature_cache
 from selex.folders import cache_folder, check_outside
 from selex.io import first_line
 from selex.models.backbones import default_backbone, load_backbone
@@ -120,7 +120,9 @@ class Model:
             fresh = load_backbone(self.backbone, device, self.weights, self.crop) if self.trained else backbone
             cut = crop_to_attention(fresh, images, folder, device=device, progress=progress)
         shown = to_device(images, torch.device(device), cut)
-        return self.maps.transform(embed(backbone, shown, device=device, views=self.views, progress=progress))
+        cache = None if self.trained else feature_cache(backbone, device, self.views)  # a trained network's are its own
+        features = embed(backbone, shown, device=device, views=self.views, progress=progress, cache=cache)
+        return self.maps.transform(features)
 
     def load_backbone(self, device: str | torch.device = "cpu") -> Backbone:
         """The network, with the very weights that the categories were found with."""

@@ -5,6 +5,7 @@ Shapes: n images of a batch, flat pixels of all images one after the other as he
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -152,7 +153,7 @@ class DeviceImages:
     """The images of a store in a device's memory: cropping costs no copy from the host. Same use as the store."""
 
     def __init__(self, store: ImageStore, device: str | torch.device) -> None:
-        self.key, self.size = store.key, store.size
+        self.key, self.digests, self.size = store.key, store.digests, store.size
         lengths = 3 * store.shapes.astype(np.int64).prod(1)
         starts = np.cumsum(lengths) - lengths
         self.pixels = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=device)
@@ -192,7 +193,7 @@ class HostImages:
     """The images of a store in the host's memory, with the same views."""
 
     def __init__(self, store: ImageStore) -> None:
-        self.store, self.key = store, store.key
+        self.store, self.key, self.digests = store, store.key, store.digests
 
     def __len__(self) -> int:
         return len(self.store)
@@ -219,6 +220,11 @@ class TwoScaleImages:
         self.scales = whole, close
         self.key = f"{whole.key} {close.key}"
 
+    @property
+    def digests(self) -> np.ndarray[Any, Any]:
+        """What tells images from each other, at both scales."""
+        return digest_of(b"", *(images.digests for images in self.scales))
+
     def __len__(self) -> int:
         return len(self.scales[0])
 
@@ -236,6 +242,12 @@ class TwoScaleImages:
         parts = [(whole, order[:n]), (close, order[n:])]
         views = torch.cat([images.crops(rows[part], params[part], crop) for images, part in parts])
         return views[torch.argsort(order).to(views.device)]
+
+
+def digest_of(way: bytes, *digests: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A digest for each row of what was made of images in some way, from the digests of the images."""
+    rows = np.stack([part.view(np.uint8).reshape(-1, 16) for part in map(np.ascontiguousarray, digests)], axis=1)
+    return np.array([hashlib.blake2b(row, digest_size=16, key=way).digest() for row in rows], dtype="S16")
 
 
 AnyImages = DeviceImages | HostImages | TwoScaleImages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import queue
 import threading
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from selex import io
-from selex.data.decode import Unreadable, decode
+from selex.data.decode import Pixels, Unreadable, decode
 from selex.data.index import DATA, INDEX, KIND, Index, is_store
 from selex.data.table import ImageTable
 from selex.errors import InputError, Note
@@ -54,7 +55,7 @@ class Filler:
         self.table, self.folder, self.size, self.index, self.strict = table, folder, size, index, strict
         self.boxes = boxes
         self.passing: dict[int, str] = {}
-        self._stored: list[tuple[bytes, int, int, int, int]] = []
+        self._stored: list[tuple[bytes, int, int, int, int, bytes]] = []
         self._unreadable: list[tuple[bytes, str]] = []
         self._end = index.end
         self._lock, self._stop = threading.Lock(), threading.Event()
@@ -117,7 +118,8 @@ class Filler:
             offset = self._end
             self._end += pixels.nbytes
         _write(file, pixels.data.cast("B"), offset)
-        self._stored.append((key, offset, *pixels.shape[:2], zlib.crc32(pixels.data)))
+        height, width = pixels.shape[:2]
+        self._stored.append((key, offset, height, width, zlib.crc32(pixels.data), _digest(pixels)))
 
     def _save(self, file: int) -> None:
         """Publish what is complete: pixels on disk first, then the index that speaks of them."""
@@ -128,6 +130,11 @@ class Filler:
         self.index = self.index.with_more(stored, unreadable)
         self.index.save(self.folder)
         del self._stored[: len(stored)], self._unreadable[: len(unreadable)]
+
+
+def _digest(pixels: Pixels) -> bytes:
+    """The same for the same image, whatever its file is called."""
+    return hashlib.blake2b(pixels.data, digest_size=16, salt=str(pixels.shape[:2]).encode()[:16]).digest()
 
 
 def _open_data(folder: Path, index: Index) -> IO[bytes]:

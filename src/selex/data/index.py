@@ -18,10 +18,12 @@ from selex.io import whole
 
 Array = np.ndarray[Any, Any]
 
-VERSION = 2
+VERSION = 3
 KIND = "image store"
 DATA, INDEX = "images.u8", "index.npz"
-STORED = np.dtype([("key", "S16"), ("offset", "<i8"), ("height", "<i4"), ("width", "<i4"), ("crc", "<u4")])
+STORED = np.dtype(
+    [("key", "S16"), ("offset", "<i8"), ("height", "<i4"), ("width", "<i4"), ("crc", "<u4"), ("digest", "S16")]
+)
 UNREADABLE = np.dtype([("key", "S16"), ("reason", "<U200")])
 
 

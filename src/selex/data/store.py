@@ -34,7 +34,8 @@ class ImageStore:
 
     `rows` are their rows in the table asked for; `skipped` lists the others' files, each with the reason. `key` changes
     when an image, or the order of images, does.
-    `boxes` are the parts of them that were asked for, if parts were; `crcs` are checksums of their pixels.
+    `boxes` are the parts of them that were asked for, if parts were; `crcs` are checksums of their pixels, `digests`
+    tell images from each other whatever their files are called.
     Image `i` is the part of the flat, memory-mapped `pixels` from `offsets[i]` on, of `shapes[i]` = (height, width).
     """
 
@@ -47,6 +48,7 @@ class ImageStore:
     offsets: Array
     shapes: Array
     crcs: Array
+    digests: Array
     folder: Path
     boxes: Array | None = None
     _checked: set[int] = field(default_factory=set)
@@ -118,6 +120,7 @@ class ImageStore:
             entries["offset"],
             np.stack([entries["height"], entries["width"]], axis=1),
             entries["crc"],
+            entries["digest"],
             folder,
             None if boxes is None else boxes[rows],
         )

@@ -6,9 +6,7 @@ vision transformer attends to them, the maps of a convolutional network respond 
 
 from __future__ import annotations
 
-import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,10 @@ from PIL import Image
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from selex.data.fill import locked
+from selex.data.crops import digest_of
 from selex.data.store import ImageStore
 from selex.errors import InputError
-from selex.features.embed import embed
+from selex.features.embed import embed, feature_cache
 from selex.models.network import Backbone
 from selex.models.trunk import VitStem, only_class_token
 
@@ -105,16 +103,10 @@ def crop_to_attention(
 ) -> ImageStore:
     """The same images, cut from their files to what the backbone looks at, in the store in `folder`.
 
-    Where it looks is kept there too: who looks again with the same backbone need not wait.
+    Where it looks is kept in the cache, image by image: who looks again with the same backbone need not wait.
     """
     eye, shown = saliency(backbone), ResizedImages(images)
-    name = hashlib.sha256(f"{eye.fingerprint()} {shown.key}".encode()).hexdigest()[:16]
-    file = folder / f"saliency-{name}.npy"
-    try:
-        with nullcontext() if file.exists() else locked(folder):  # a store that lacks nothing may be read-only
-            maps = embed(eye, shown, file, device=device, progress=progress, doing="looking")
-    except OSError as error:
-        raise InputError(f"cannot use the image store {folder}: {error.strerror or error}") from error
+    maps = embed(eye, shown, device=device, progress=progress, doing="looking", cache=feature_cache(eye, device))
     side = round(maps.shape[1] ** 0.5)
     boxes = boxes_around(np.asarray(maps).reshape(-1, side, side), images.shapes)
     # Last bits differ from machine to machine: nothing is cut again for them.
@@ -131,6 +123,7 @@ class ResizedImages:
 
     def __init__(self, store: ImageStore) -> None:
         self.store, self.key = store, f"{store.key} resized"
+        self.digests = digest_of(b"resized", store.digests)
 
     def __len__(self) -> int:
         return len(self.store)

@@ -1,4 +1,4 @@
-"""Backbone + images -> L2-normalised features, in row order; interrupted work resumes where it stopped."""
+"""Backbone + images -> L2-normalised features, in row order; what was made before is not made again."""
 
 # n images, d dims of the feature
 
@@ -23,6 +23,7 @@ from selex.config import FeatureConfig
 from selex.data.crops import CropParams, fixed_crops, scales
 from selex.errors import InputError
 from selex.features.cache import FeatureFile, Features, Standing
+from selex.features.shared import FeatureCache
 from selex.models.network import Backbone
 from selex.models.trunk import folded
 
@@ -32,6 +33,8 @@ BYTES_PER_IMAGE = 32 << 20
 """Generous guess of the GPU memory one image takes on its way through a ViT-B."""
 SAVE_EVERY = 1.0
 """Seconds between two notes of how far the work is: the most that a crash can lose."""
+SHARE_EVERY = 60.0
+"""Seconds between two files of the cache that runs share."""
 
 
 class Images(Protocol):
@@ -59,6 +62,7 @@ def embed(
     progress: bool = False,
     compile: bool = False,
     doing: str = "embedding",
+    cache: FeatureCache | None = None,
 ) -> Features:
     """Features (n, d) of all images, float32 and L2-normalised, in row order.
 
@@ -67,6 +71,8 @@ def embed(
     `compile` speeds up a GPU after a minute of compiling. With `views` of 2 or 10 a feature is the mean over so many
     fixed views of an image, see `fixed_crops`: images must have `crops` as `HostImages` do, and it takes so many times
     as long. Of `TwoScaleImages` it is the mean over both scales. The bar says what it is `doing`.
+    With `cache`, see `feature_cache`, features of images that are in it are taken from there, and the others put there:
+    images must have `digests`, as those of a store do.
     """
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch_size is {batch_size}, must be at least 1")
@@ -79,12 +85,17 @@ def embed(
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device is {device}, but no GPU can be used here")
     size = batch_size or max(1, default_batch(device) // (views * len(scales(images))))
-    work = _Work(backbone, images, device, size, compile, views, doing)
+    work = _Work(backbone, images, device, size, compile, views, doing, cache)
     if out is not None:
         return _embed_to(Path(out), work, batch_size, progress)
     features = np.empty((len(images), backbone.dim), dtype=np.float32)
     _fill(features, 0, work, progress, lambda done: None)
     return features
+
+
+def feature_cache(backbone: Backbone, device: str | torch.device, views: int = 1) -> FeatureCache:
+    """Where features that are made in this way are kept, image by image, for all runs."""
+    return FeatureCache(f"{backbone.fingerprint()} {views} views {torch.device(device).type}", backbone.dim)
 
 
 def default_batch(device: torch.device) -> int:
@@ -106,6 +117,7 @@ class _Work:
     compile: bool
     views: int = 1
     doing: str = "embedding"
+    cache: FeatureCache | None = None
 
     @property
     def looks(self) -> int:
@@ -137,26 +149,65 @@ def _embed_to(out: Path, work: _Work, asked_size: int | None, progress: bool) ->
 
 def _fill(features: Features, done: int, work: _Work, progress: bool, save: Callable[[int], None]) -> None:
     """Write the features of rows `done` … n - 1; what is done when it is interrupted is kept and noted."""
-    saved, saved_at = done, time.monotonic()
+    shared = _Shared(work, features, done)
+    todo = np.flatnonzero(~shared.found & (np.arange(len(features)) >= done))
+    saved, saved_at, done = done, time.monotonic(), _next(todo, features)
     try:
-        with (
-            _evaluating(work.backbone, work.device),
-            _bar(work.doing, len(work.images), done, progress) as advance,
-            closing(_features(work, done)) as pieces,
-        ):
-            for piece in _one_behind(pieces):
-                _check_finite(piece, done)
-                features[done : done + len(piece)] = piece.cpu().numpy()
-                done += len(piece)
-                advance(len(piece))
-                if time.monotonic() - saved_at > SAVE_EVERY:
-                    _flush(features)
-                    save(done)
-                    saved, saved_at = done, time.monotonic()
+        for piece in _made(work, todo, progress) if len(todo) else ():
+            rows, todo = todo[: len(piece)], todo[len(piece) :]
+            _check_finite(piece, rows)
+            features[rows] = piece.cpu().numpy()
+            done = _next(todo, features)
+            if time.monotonic() - saved_at > SAVE_EVERY:
+                _flush(features)
+                save(done)
+                saved, saved_at = done, time.monotonic()
+                shared.add(done)
     finally:
         if done > saved:
             _flush(features)
             save(done)
+        shared.add(done, last=True)
+
+
+def _next(todo: np.ndarray[Any, Any], features: Features) -> int:
+    """The first row that is not done; so many are done before it."""
+    return int(todo[0]) if len(todo) else len(features)
+
+
+def _made(work: _Work, rows: np.ndarray[Any, Any], progress: bool) -> Iterator[torch.Tensor]:
+    """Features of these rows in pieces, with a bar."""
+    n = len(work.images)
+    with (
+        _evaluating(work.backbone, work.device),
+        _bar(work.doing, n, n - len(rows), progress) as advance,
+        closing(_features(work, rows)) as pieces,
+    ):
+        for piece in _one_behind(pieces):
+            yield piece
+            advance(len(piece))
+
+
+class _Shared:
+    """What the cache that runs share has of the rows, `found`, and what is put there."""
+
+    def __init__(self, work: _Work, features: Features, start: int) -> None:
+        self.cache, self.features, self.at = work.cache, features, time.monotonic()
+        self.found = np.zeros(len(features), dtype=bool)
+        if self.cache is not None:
+            self.keys: Any = work.images.digests  # type: ignore[attr-defined]
+            self.found = self.cache.read(self.keys, features, start)
+
+    def add(self, done: int, last: bool = False) -> None:
+        """Keep the rows up to `done` that were not found, now and then and at the end."""
+        if self.cache is None or (not last and time.monotonic() - self.at < SHARE_EVERY):
+            return
+        rows = np.flatnonzero(~self.found[:done])
+        self.cache.made += len(rows)
+        self.found[rows], self.at = True, time.monotonic()
+        rows = rows[np.unique(self.keys[rows], return_index=True)[1]]
+        if len(rows):
+            self.cache.add(self.keys[rows], self.features[rows])
 
 
 def _flush(features: Features) -> None:
@@ -164,10 +215,10 @@ def _flush(features: Features) -> None:
         features.flush()
 
 
-def _check_finite(features: torch.Tensor, first_row: int) -> None:
+def _check_finite(features: torch.Tensor, rows: np.ndarray[Any, Any]) -> None:
     finite = features.isfinite().all(dim=1)
     if not finite.all():
-        row = first_row + int((~finite).nonzero()[0, 0])
+        row = rows[int((~finite).nonzero()[0, 0])]
         raise InputError(f"the backbone gives no finite feature for row {row}: its weights may be damaged")
 
 
@@ -181,11 +232,11 @@ def _one_behind(items: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
         yield last
 
 
-def _features(work: _Work, start: int) -> Generator[torch.Tensor, None, None]:
-    """Features of one batch after the other, on the device."""
+def _features(work: _Work, rows: np.ndarray[Any, Any]) -> Generator[torch.Tensor, None, None]:
+    """Features of these rows, one batch after the other, on the device."""
     forward = _Forward(work)
     with forward.backbone.in_bfloat16() if forward.on_gpu else nullcontext():
-        for crops in _prefetched(work, start):
+        for crops in _prefetched(work, rows):
             features = forward(crops)
             yield features if work.looks == 1 else _mean(features, work.looks)
 
@@ -224,20 +275,19 @@ class _Forward:
         return normalize(self.network(crops)[:n].float(), dim=1)
 
 
-def _prefetched(work: _Work, start: int) -> Iterator[torch.Tensor]:
+def _prefetched(work: _Work, rows: np.ndarray[Any, Any]) -> Iterator[torch.Tensor]:
     """Crops in batches on the device; the next batch is read while the last one is worked on."""
-    n = len(work.images)
 
-    def read(row: int) -> torch.Tensor:
-        crops = work.crops(np.arange(row, min(row + work.size, n)))
+    def read(batch: np.ndarray[Any, Any]) -> torch.Tensor:
+        crops = work.crops(batch)
         return crops.pin_memory() if work.device.type == "cuda" and not crops.is_cuda else crops
 
     with ThreadPoolExecutor(1) as reader:
-        waiting = deque(reader.submit(read, row) for row in range(start, n, work.size)[:1])
-        for row in range(start + work.size, n + work.size, work.size):
+        waiting = deque([reader.submit(read, rows[: work.size])])
+        for start in range(work.size, len(rows) + work.size, work.size):
             crops = waiting.popleft().result()
-            if row < n:
-                waiting.append(reader.submit(read, row))
+            if start < len(rows):
+                waiting.append(reader.submit(read, rows[start : start + work.size]))
             yield crops.to(work.device, non_blocking=True)
 
 

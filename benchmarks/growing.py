@@ -1,0 +1,131 @@
+"""How many images are embedded, and how long `selex discover` takes, after each kind of change to a collection.
+
+A folder of photos is sorted once; then photos are added, removed, renamed and set aside as junk, and settings change.
+With `--rows` the cache alone: rows like features, and a few new ones among them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from common import save
+from decode import make_photos
+from selex.config import Config
+from selex.discovery import discover
+from selex.features.shared import FeatureCache
+from selex.review.core.decisions import Decision
+from selex.review.core.session import Review
+from selex.review.recluster import again
+from selex.run import Run
+
+
+class Collection:
+    """Photos, runs of them, and what each change costs."""
+
+    def __init__(self, folder: Path, images: int, new: int, backbone: str) -> None:
+        self.folder, self.images, self.new, self.backbone = folder, images, new, backbone
+        self.photos, self.later = folder / "photos", folder / "later"
+        for place in (self.photos, self.later):
+            place.mkdir()
+        make_photos(self.photos, images + new)
+        self.files = sorted(self.photos.iterdir())
+        for file in self.files[images:]:
+            file.rename(self.later / file.name)
+
+    def sort(self, out: str = "run", categories: int = 8) -> Run:
+        """Sort the photos as they are now."""
+        return discover(Config.of(str(self.photos), categories=categories, backbone=self.backbone), self.folder / out)
+
+    def add(self) -> Run:
+        """A few more come."""
+        for file in sorted(self.later.iterdir()):
+            shutil.copy2(file, self.photos / file.name)
+        return self.sort()
+
+    def remove(self) -> Run:
+        """The first few go."""
+        for file in self.files[: self.new]:
+            file.unlink()
+        return self.sort()
+
+    def rename(self) -> Run:
+        """The next few get another name."""
+        for file in self.files[self.new : 2 * self.new]:
+            file.rename(self.photos / f"renamed {file.name}")
+        return self.sort()
+
+    def junk(self) -> Run:
+        """One is marked as junk, and the run done again."""
+        review = Review(self.folder / "run")
+        review.decide(Decision("junk", rows=(0,)), review.version)
+        review.ledger.close()
+        return again(self.folder / "run").run
+
+
+def measure(change: str, work: Callable[[], Run]) -> dict[str, object]:
+    start = time.perf_counter()
+    run = work()
+    took = time.perf_counter() - start
+    made = [entry["made"] for entry in run.metrics if entry["step"] == "embed"][-1]
+    return {"change": change, "images": len(run.clusters), "embedded": made, "seconds": round(took, 1)}
+
+
+def changes(images: int, new: int, backbone: str) -> list[dict[str, object]]:
+    with tempfile.TemporaryDirectory() as temporary:
+        os.environ["SELEX_CACHE"] = f"{temporary}/cache"
+        one = Collection(Path(temporary), images, new, backbone)
+        return [
+            measure("first run", one.sort),
+            measure("the same again", one.sort),
+            measure("another --out", lambda: one.sort("other")),
+            measure("another K", lambda: one.sort(categories=9)),
+            measure(f"{new} added", one.add),
+            measure(f"{new} removed", one.remove),
+            measure(f"{new} renamed", one.rename),
+            measure("one marked as junk", one.junk),
+        ]
+
+
+def lookups(n: int, dim: int, new: int) -> list[dict[str, object]]:
+    """Seconds to find n rows in the cache, and to add a few."""
+    with tempfile.TemporaryDirectory() as temporary:
+        os.environ["SELEX_CACHE"] = temporary
+        rng = np.random.default_rng(0)
+        keys = rng.integers(1, 256, (n + new, 16), dtype=np.uint8).view("S16")[:, 0]
+        rows = rng.standard_normal((n + new, dim), dtype=np.float32)
+        cache, found = FeatureCache("benchmark", dim), np.empty_like(rows)
+        times = [time.perf_counter()]
+        cache.add(keys[:n], rows[:n])
+        times.append(time.perf_counter())
+        here = cache.read(keys, found)
+        times.append(time.perf_counter())
+        cache.add(keys[n:], rows[n:])
+        times.append(time.perf_counter())
+    assert here.sum() == n
+    assert np.array_equal(found[:n], rows[:n])
+    steps = (f"{n:,} rows of {dim} kept", f"{n:,} found among {n + new:,}", f"{new} more kept")
+    took = np.diff(times)
+    return [{"change": step, "seconds": round(float(s), 2)} for step, s in zip(steps, took, strict=True)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=240)
+    parser.add_argument("--new", type=int, default=24)
+    parser.add_argument("--backbone", default="efficientnet-lite1")
+    parser.add_argument("--rows", type=int, default=100_000)
+    options = parser.parse_args()
+    kept = lookups(options.rows, 384, options.new)
+    save("growing", [*changes(options.images, options.new, options.backbone), *kept])
+
+
+if __name__ == "__main__":
+    main()

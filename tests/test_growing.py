@@ -1,0 +1,279 @@
+"""A collection that grows: only what is new is embedded, whatever else changes."""
+
+import os
+import shutil
+from functools import partial
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from commands import digit_photos, selex
+from selex.config import Config
+from selex.data.crops import HostImages, TwoScaleImages
+from selex.data.store import ImageStore
+from selex.data.table import read_table
+from selex.discovery import discover
+from selex.errors import Note
+from selex.features import shared
+from selex.features.embed import embed, feature_cache
+from selex.features.shared import FeatureCache
+from selex.models import load_backbone
+from selex.review.core.decisions import Decision
+from selex.review.core.session import Review
+from selex.review.recluster import again
+from selex.run import Run
+
+FIVE = ("discover", "photos", "--backbone", "pixels", "--categories", 5, "--out")
+
+
+def made(run):
+    """How many images were embedded when a run was last done."""
+    return [entry["made"] for entry in Run.open(run).metrics if entry["step"] == "embed"][-1]
+
+
+def go(place, *arguments):
+    done = selex(*arguments, cwd=place)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def photo(path, seed):
+    path.parent.mkdir(exist_ok=True)
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (20, 20, 3), dtype=np.uint8)).save(path)
+
+
+def test_only_what_is_new_is_embedded(place):
+    run, unlabelled = place / "run", place / "photos" / "unlabelled"
+    go(place, *FIVE, "run")
+    assert made(run) == 60
+    before = np.load(run / "embeddings.npy")
+
+    go(place, *FIVE, "other")
+    assert made(place / "other") == 0
+    assert np.array_equal(np.load(place / "other" / "embeddings.npy"), before)
+    go(place, *FIVE, "run", "--preset", "fast")
+    assert made(run) == 0
+
+    for number in range(3):
+        photo(unlabelled / f"0 new {number}.png", number)
+    assert "embed: 63 images, 3 of them new, in" in go(place, *FIVE, "run")
+    assert made(run) == 3
+    grown = {row["file"]: row for row in Run.open(run).clusters.to_pylist()}
+    kept = [row for row, file in enumerate(grown) if " new " not in file]
+    assert np.array_equal(np.load(run / "embeddings.npy")[kept], before)
+
+    (unlabelled / "0 new 0.png").unlink()
+    (unlabelled / "0 new 1.png").rename(unlabelled / "zzz.png")
+    shutil.move(place / "photos" / "digit 0", place / "photos" / "nought")
+    go(place, *FIVE, "run")
+    assert made(run) == 0
+    assert len(np.load(run / "embeddings.npy")) == 62
+
+    shutil.copytree(place / "photos", place / "copy")
+    go(place, "discover", "copy", *FIVE[2:], "copied")
+    assert made(place / "copied") == 0
+
+
+def test_junk_costs_no_embedding(tmp_path, monkeypatch):
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    digit_photos(tmp_path / "photos")
+    config = Config.of(str(tmp_path / "photos"), categories=5, backbone="pixels")
+    folder = discover(config, tmp_path / "run").folder
+    review = Review(folder)
+    review.decide(Decision("junk", rows=(0, 30)), review.version)
+    review.ledger.close()
+    run = again(folder).run
+    assert (len(run.embeddings), made(folder)) == (58, 0)
+
+
+def test_predicting_the_same_photos_again(place, monkeypatch):
+    go(place, *FIVE, "run")
+    broken = ("selex.features.embed:_features", 1)  # embedding again would kill it
+    done = selex("predict", "run", "photos", cwd=place, kill=broken)
+    assert done.returncode == 0, done.stderr
+    photo(place / "photos" / "new.png", 0)
+    assert selex("predict", "run", "photos", cwd=place, kill=broken).returncode == -9
+
+
+# the cache itself
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    return FeatureCache("some way", 8)
+
+
+def keys(*numbers):
+    return np.array([f"{number:016d}".encode() for number in numbers], dtype="S16")
+
+
+def rows(*numbers):
+    return np.array([np.random.default_rng(number).normal(size=8) for number in numbers], dtype=np.float32)
+
+
+def found(cache, *numbers):
+    """Which of some keys are there, after a look whether their rows are right and nothing else was written."""
+    features = np.full((len(numbers), 8), np.nan, dtype=np.float32)
+    here = cache.read(keys(*numbers), features)
+    assert np.array_equal(features[here], rows(*numbers)[here])
+    assert np.isnan(features[~here]).all()
+    return here.tolist()
+
+
+def files(cache):
+    return sorted(path for path in cache.folder.iterdir() if path.suffix == ".rows")
+
+
+def test_rows_are_found_by_their_keys(cache):
+    assert found(cache, 1, 2) == [False, False]
+    cache.add(keys(3, 1, 4), rows(3, 1, 4))
+    cache.add(keys(5, 9), rows(5, 9))
+    assert found(cache, 1, 2, 3, 9, 1, 5) == [True, False, True, True, True, True]
+    assert found(FeatureCache("some way", 8), 1, 2) == [True, False]
+    assert found(FeatureCache("another way", 8), 1, 2) == [False, False]
+
+
+def test_rows_that_are_done_already_are_left_alone(cache):
+    cache.add(keys(1, 2), rows(1, 2))
+    features = np.zeros((3, 8), dtype=np.float32)
+    assert cache.read(keys(1, 7, 2), features, start=1).tolist() == [True, False, True]
+    assert np.array_equal(features, np.stack([np.zeros(8), np.zeros(8), *rows(2)]).astype(np.float32))
+
+
+def flip(path, place):
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def cut_short(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        partial(flip, place=-1),
+        partial(flip, place=5),
+        partial(flip, place=60),
+        cut_short,
+        lambda path: path.write_bytes(b""),
+    ],
+    ids=["row", "magic", "header", "cut", "empty"],
+)
+def test_what_is_damaged_is_made_anew(damage, cache):
+    cache.add(keys(1, 2), rows(1, 2))
+    (path,) = files(cache)
+    cache.add(keys(3), rows(3))
+    damage(path)
+    features = np.zeros((3, 8), dtype=np.float32)
+    with pytest.warns(Note, match="is damaged; its features are made anew"):
+        here = cache.read(keys(1, 2, 3), features)
+    assert here.tolist() == [False, False, True]
+    assert np.array_equal(features[2:], rows(3))
+    cache.add(keys(1, 2), rows(1, 2))
+    assert found(cache, 1, 2, 3) == [True, True, True]
+    assert path not in files(cache)
+
+
+def test_links_are_not_followed(cache, tmp_path):
+    cache.add(keys(1), rows(1))
+    (path,) = files(cache)
+    elsewhere = tmp_path / "elsewhere"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    assert found(cache, 1) == [False]
+    shutil.rmtree(cache.folder)
+    (tmp_path / "theirs").mkdir()
+    cache.folder.symlink_to(tmp_path / "theirs")
+    with pytest.warns(Note, match="features cannot be kept for other runs"):
+        cache.add(keys(1), rows(1))
+    assert not os.listdir(tmp_path / "theirs")
+    assert found(cache, 1) == [False]
+
+
+def test_a_cache_that_cannot_be_written_is_noted_and_does_no_harm(cache, tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("a file")
+    with pytest.warns(Note, match="features cannot be kept for other runs"):
+        cache.add(keys(1), rows(1))
+    (tmp_path / "cache").unlink()
+    cache.add(keys(1), rows(1))
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shared.npy, "write_array", full)
+    with pytest.warns(Note, match="No space left on device"):
+        cache.add(keys(2), rows(2))
+    assert found(cache, 1, 2) == [True, False]
+    assert len(os.listdir(cache.folder)) == 2  # the mark, and one file
+
+
+def test_many_small_files_become_one(cache, monkeypatch):
+    monkeypatch.setattr(shared, "_MANY", 5)
+    monkeypatch.setattr(shared, "_LARGE", 20)
+    cache.add(keys(*range(100, 120)), rows(*range(100, 120)))
+    (large,) = files(cache)
+    for number in range(5):
+        cache.add(keys(number, 7), rows(number, 7))
+    assert len(files(cache)) == 6
+    cache.add(keys(5), rows(5))
+    assert len(files(cache)) == 2
+    assert large in files(cache)
+    assert found(cache, 0, 1, 2, 3, 4, 5, 6, 7, 119) == [True] * 6 + [False, True, True]
+
+
+def test_two_at_once(cache):
+    other = FeatureCache("some way", 8)
+    cache.add(keys(1, 2), rows(1, 2))
+    other.add(keys(2, 3), rows(2, 3))
+    assert found(cache, 1, 2, 3) == [True, True, True]
+
+
+# images in it
+
+
+@pytest.fixture
+def images(tmp_path, monkeypatch):
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    for number in range(12):
+        photo(tmp_path / "photos" / f"{number:02}.png", number)
+    store = ImageStore.build(read_table(tmp_path / "photos"), tmp_path / "store", size=32)
+    return HostImages(store)
+
+
+def count(images, **how):
+    """Features and how many of them were made."""
+    backbone = load_backbone("pixels")
+    cache = feature_cache(backbone, "cpu", how.get("views", 1))
+    return embed(backbone, images, device="cpu", batch_size=4, cache=cache, **how), cache.made
+
+
+def test_other_views_and_scales_are_other_features(images):
+    first, n = count(images)
+    assert n == 12
+    again, n = count(images)
+    assert n == 0
+    assert np.array_equal(again, first)
+    assert count(images, views=2)[1] == 12
+    both = TwoScaleImages(images, images)
+    assert count(both)[1] == 12
+    assert count(both)[1] == 0
+
+
+def test_a_file_that_is_half_done_and_a_cache_with_gaps(images, tmp_path, monkeypatch):
+    """Rows from both, and from the network where neither has them, each in its place."""
+    expected = embed(load_backbone("pixels"), images, device="cpu")
+    backbone = load_backbone("pixels")
+    cache = feature_cache(backbone, "cpu")
+    cache.add(images.digests[[1, 5, 6, 11]], expected[[1, 5, 6, 11]])
+    asked = []
+    crops = images.centre_crops
+    monkeypatch.setattr(images, "centre_crops", lambda rows, crop: asked.append(rows.tolist()) or crops(rows, crop))
+    found = embed(backbone, images, tmp_path / "f.npy", device="cpu", batch_size=3, cache=cache)
+    assert asked == [[0, 2, 3], [4, 7, 8], [9, 10]]
+    assert np.array_equal(found, expected)
+    assert cache.made == 8
+    assert count(images)[1] == 0
