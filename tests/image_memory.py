@@ -36,6 +36,10 @@ def large_webp(path, side):
     Image.new("RGB", (side, side)).save(path, lossless=True, quality=0, method=0)
 
 
+def large_jpeg(path, side, subsampling):
+    Image.new("RGB", (side, side)).save(path, progressive=True, subsampling=subsampling)
+
+
 def decoded(path):
     """What decoding an image says at the end: its mean and the process's peak in MB, or why it cannot be read."""
     done = subprocess.run([sys.executable, "-c", CODE, str(path)], capture_output=True, text=True)

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import resize
 
-from image_memory import decoded, large_png, large_tiff, large_webp
+from image_memory import decoded, large_jpeg, large_png, large_tiff, large_webp
 from selex.data.decode import Unreadable, decode
 
 ASTRONAUT = Image.fromarray(skimage.data.astronaut()).resize((150, 100))
@@ -288,6 +288,7 @@ LARGE = {
     "palette.png": (lambda path: large_png(path, 10_000, 3, 8, 1), 255.0),
     "float.tiff": (lambda path: large_tiff(path, 10_000), 0.0),
     "a.webp": (lambda path: large_webp(path, 6_300), 0.0),
+    "progressive.jpg": (lambda path: large_jpeg(path, 13_300, "4:2:0"), 0.0),
 }
 
 
@@ -298,6 +299,12 @@ def test_one_image_takes_less_than_a_gigabyte(tmp_path, name):
     mean, peak = decoded(tmp_path / name)
     assert mean == shown
     assert peak < 1000
+
+
+def test_a_progressive_jpeg_that_would_take_more_is_not_read(tmp_path):
+    large_jpeg(tmp_path / "a.jpg", 13_300, "4:4:4")
+    why, _ = decoded(tmp_path / "a.jpg")
+    assert "too large: 13300 x 13300 pixels in a progressive JPEG; save it as a baseline one" in why
 
 
 def test_a_webp_that_would_take_more_is_not_read(tmp_path):

@@ -78,6 +78,15 @@ def test_a_reader_that_goes_away(place):
     assert selex(*DISCOVER, cwd=place).returncode == 0, "and the same command resumes"
 
 
+def test_the_first_line_is_all_that_somebody_wants(tmp_path):
+    small_run(tmp_path)
+    words = [sys.executable, "-m", "selex", "info", "run"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
+        assert os.read(process.stdout.fileno(), 6) == b"photos"
+        process.stdout.close()
+        assert (process.wait(), process.stderr.read()) == (0, b"")
+
+
 def test_errors_that_nobody_can_be_told(tmp_path):
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-m", "selex", "info", "nowhere"], cwd=tmp_path, stderr=full)

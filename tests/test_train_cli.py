@@ -146,6 +146,20 @@ def test_what_is_refused_leaves_nothing(place):
     refused("backbone pixels has nothing that can be trained", *pixels, cwd=place)
 
 
+def test_a_run_that_cannot_be_trained_as_asked_is_left_as_it_was(place):
+    assert selex("discover", "photos", *TINY, "--out", "run", cwd=place).returncode == 0
+    before = contents(place / "run")
+    done = selex("train", "run", *SHORT, "--set", "train.batch=61", cwd=place)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: a batch of 61 is larger than the 60 images: set train.batch to at most 60\n",
+    )
+    after = contents(place / "run")
+    del before["metrics.jsonl"], after["metrics.jsonl"]
+    assert after == before
+    assert not (place / "run" / ".work").exists()
+
+
 def test_training_that_diverges(place):
     done = selex(*DISCOVER, "gcd", "--set", "train.lr=1e12", "--epochs", 5, cwd=place)
     assert done.returncode == 2

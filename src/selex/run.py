@@ -105,13 +105,15 @@ class Run:
         with locked(folder) as ours:
             if not ours:
                 raise InputError(f"{folder}: another selex command is writing to it; wait for it to end")
-            new = not (folder / _CONFIG).exists()
+            new, resumed = not (folder / _CONFIG).exists(), run.work.exists()
             try:
                 run._start(config, root)
                 yield run
             except InputError:
                 if new and not run.features.exists() and not any(map(_CHECKPOINT.fullmatch, _names(run.work))):
                     run._clear(made)
+                elif not resumed and run._is_idle():
+                    run._drop_work()
                 raise
 
     @classmethod
@@ -335,6 +337,12 @@ class Run:
                     _link(self.folder / name, self.work / name)
         except OSError as error:
             raise InputError(f"{self.folder}: cannot be written ({error.strerror})") from None
+
+    def _is_idle(self) -> bool:
+        """Whether nothing is done yet: there is no checkpoint, and features are those that the run has already."""
+        made, own = self.features, self.folder / EMBEDDINGS
+        same = not is_plain_file(made) or (is_plain_file(own) and made.samefile(own))
+        return same and set(_names(self.work)) <= set(_FEATURE_FILES)
 
     def _clear(self, made: bool) -> None:
         """Leave no trace of a run that was refused: what was made for it, the config last, and nothing else."""

@@ -165,7 +165,7 @@ def recluster(
             progress=watched(),
             tell=typer.echo,
         )
-    summary(done.run)
+    typer.echo(summary(done.run))
     typer.echo(f"\nchanged: {done.changes}")
     typer.echo(f"next:    selex review {run}")
 
@@ -185,7 +185,7 @@ def _discover(
         )
     if not _speaks():
         return
-    summary(run)
+    typer.echo(summary(run))
     typer.echo(f"\ntable:  {out / 'clusters.csv'}")
     _next(
         {
@@ -234,22 +234,21 @@ def predict(
     typer.echo(f"wrote {out}")
 
 
-def summary(run: Run) -> None:
-    """What was found, as a person wants to read it."""
+def summary(run: Run) -> str:
+    """What was found, as a person wants to read it. In one piece: `selex info RUN | head -1` is nobody's mistake."""
     table = run.clusters.select(["category", "known", "labelled", "confidence"]).to_pydict()
     sure: dict[str, list[float]] = {}  # of each new category: how sure each of its images is
     for category, known, confidence in zip(table["category"], table["known"], table["confidence"], strict=True):
         if not known:
             sure.setdefault(category, []).append(confidence)
     tree, count, labelled, in_known = run.hierarchy, len(table["known"]), sum(table["labelled"]), sum(table["known"])
-    typer.echo(f"\n{count} images, {labelled} of them labelled{_skipped(run)}")
-    typer.echo(f"{in_known:>8} in {tree['levels'][0]['n_known']} known categories")
-    typer.echo(f"{count - in_known:>8} in {len(sure)} new categories")
+    lines = [f"\n{count} images, {labelled} of them labelled{_skipped(run)}"]
+    lines += [f"{in_known:>8} in {tree['levels'][0]['n_known']} known categories"]
+    lines += [f"{count - in_known:>8} in {len(sure)} new categories"]
     if found := tree["estimate"]:
         interval = f"(90 % interval {found['low']} to {found['high']})"
-        typer.echo(f"{found['n_clusters']} categories in all is an estimate by {found['method']} {interval}")
-    if sure:
-        _new_categories(sure)
+        lines += [f"{found['n_clusters']} categories in all is an estimate by {found['method']} {interval}"]
+    return "\n".join([*lines, *(_new_categories(sure) if sure else [])])
 
 
 def _skipped(run: Run) -> str:
@@ -257,15 +256,14 @@ def _skipped(run: Run) -> str:
     return f"; {count} more could not be read: see {run.folder / 'skipped.csv'}" if count else ""
 
 
-def _new_categories(sure: dict[str, list[float]]) -> None:
+def _new_categories(sure: dict[str, list[float]]) -> list[str]:
     """The new categories, largest first."""
     width = max(12, *map(len, sure))
-    typer.echo(f"\n{'new category':<{width}}  images  mean confidence")
+    lines = [f"\n{'new category':<{width}}  images  mean confidence"]
     ranked = sorted(sure.items(), key=lambda item: -len(item[1]))
     for category, values in ranked[:_SHOWN]:
-        typer.echo(f"{category:<{width}}  {len(values):>6}  {sum(values) / len(values):>15.2f}")
-    if len(ranked) > _SHOWN:
-        typer.echo(f"... and {len(ranked) - _SHOWN} more")
+        lines += [f"{category:<{width}}  {len(values):>6}  {sum(values) / len(values):>15.2f}"]
+    return [*lines, *([f"... and {len(ranked) - _SHOWN} more"] if len(ranked) > _SHOWN else [])]
 
 
 _SHOWN = 15

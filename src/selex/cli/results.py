@@ -63,12 +63,12 @@ def info(run: RunFolder) -> None:
     opened = Run.open(run)
     config = opened.config
     labels = f", labels {config.data.labels}" if config.data.labels else ""
-    typer.echo(f"photos {config.data.photos}{labels}")
-    typer.echo(f"backbone {config.features.backbone}, method {config.train.method}, seed {config.seed}")
-    if opened.complete:
-        summary(opened)
-    else:
-        typer.echo("not finished: run the same `selex discover` again, it resumes from what is done")
+    unfinished = "not finished: run the same `selex discover` again, it resumes from what is done"
+    typer.echo(
+        f"photos {config.data.photos}{labels}\n"
+        f"backbone {config.features.backbone}, method {config.train.method}, seed {config.seed}\n"
+        f"{summary(opened) if opened.complete else unfinished}"
+    )
 
 
 @app.command()

@@ -6,7 +6,7 @@ import io
 import math
 import threading
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -19,6 +19,8 @@ MAX_SIDE = 65_535
 MAX_PIXELS = 120_000_000
 MAX_BY_FORMAT = {"WEBP": 40_000_000}
 """Its decoder needs five times the memory of others."""
+MAX_PROGRESSIVE = 800_000_000
+"""Bytes that a progressive JPEG may take while it is decoded."""
 MAX_ASPECT = 4
 ORIENTATION = 0x0112
 UPRIGHT = {
@@ -62,7 +64,9 @@ def decode(source: str | Image.Image, size: int, box: Box | None = None) -> Pixe
         with Image.open(source, formats=FORMATS) as image:
             _check_sides(image)
             # Only JPEG: the decoder itself halves up to three times, as long as both sides stay large enough.
+            whole = image.size
             drafted = image.draft(None, (size, size))
+            _check_progressive(image, *whole)
             return _decode(image, size, drafted[1] if drafted else None)
     except Unreadable:
         raise
@@ -96,6 +100,15 @@ def explain(error: Exception) -> Unreadable:
 def _check_sides(image: Image.Image) -> None:
     if max(image.size) > MAX_SIDE:
         raise Unreadable(f"too large: {image.width} x {image.height} pixels, a side may have {MAX_SIDE}")
+
+
+def _check_progressive(image: Image.Image, width: int, height: int) -> None:
+    """Refuse a progressive JPEG that takes too much: all of its samples, two bytes each, wait for their last bits."""
+    if image.info.get("progressive"):
+        shares = [across * down for _, across, down, _ in cast(Any, image).layer]
+        samples = width * height * sum(shares) / max(shares)
+        if 2 * samples + 4 * image.width * image.height > MAX_PROGRESSIVE:
+            raise Unreadable(f"too large: {width} x {height} pixels in a progressive JPEG; save it as a baseline one")
 
 
 def _decode(image: Image.Image, size: int, extent: Box | None) -> Pixels:
