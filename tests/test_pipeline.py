@@ -153,15 +153,22 @@ def test_labels_that_cannot_be():
         fit_clusters(x, np.full(20, -2))
 
 
-def test_features_are_adapted_where_hidden_labels_say_so(monkeypatch):
-    x, truth = blobs(12, 30, spread=2, seed=1)
-    labels, config = half_labelled(truth, 6), ClusterConfig(categories=12)
+@pytest.fixture
+def short(monkeypatch):
+    """Few clusterings that vote and few steps of a map: for tests of what is done with it."""
+    for name, value in {"RUNS": 4, "EPOCHS": 2, "FEWEST_STEPS": 6}.items():
+        monkeypatch.setattr(f"selex.cluster.adapt.{name}", value)
+
+
+def test_features_are_adapted_where_hidden_labels_say_so(monkeypatch, short):
+    x, truth = blobs(8, 20, spread=2, seed=1)
+    labels, config = half_labelled(truth, 4), ClusterConfig(categories=8)
     assert not fit_clusters(x, labels, config).selection.adapt  # too few rows to try
     monkeypatch.setattr("selex.cluster.pipeline.ENOUGH_TO_ADAPT", 1)
     chosen = fit_clusters(x, labels, config)
     assert (
         chosen.selection.settings
-        == select(x, labels, 12, adapt=(False, True), search=("swaps",), whiten=0.5, rng=0).settings
+        == select(x, labels, 8, adapt=(False, True), search=("swaps",), whiten=0.5, rng=0).settings
     )
     auto = {name: way for name, way in chosen.selection.settings.items() if name != "search"}
     assert list(chosen.selected(config)) == [f"{name}: {way} (auto)" for name, way in auto.items()]
@@ -169,13 +176,63 @@ def test_features_are_adapted_where_hidden_labels_say_so(monkeypatch):
     assert asked.labels.tolist() == chosen.labels.tolist()
 
 
-def test_adapted_features_are_one_map_that_new_rows_go_through():
-    x, truth = blobs(12, 30, spread=2, seed=1)
-    labels = half_labelled(truth, 6)
-    found = fit_clusters(x, labels, ClusterConfig(categories=12, adapt="on", refine="none"))
+def test_adapted_features_are_one_map_that_new_rows_go_through(short):
+    x, truth = blobs(8, 20, spread=2, seed=1)
+    labels = half_labelled(truth, 4)
+    found = fit_clusters(x, labels, ClusterConfig(categories=8, adapt="on", refine="none"))
     (step,) = found.maps.steps
     whitener = fit_whitener(x, labels, 0.5)
-    np.testing.assert_allclose(step.matrix, adapt(x, labels, 12, whitener, rng=0).matrix, atol=1e-6)
+    np.testing.assert_allclose(step.matrix, adapt(x, labels, 8, whitener, rng=0).matrix, atol=1e-6)
     again = found.assigner(found.transform(x))
     free = labels < 0
     assert again.labels[free].tolist() == found.labels[free].tolist()
+
+
+def permuted(x, labels, seed=1):
+    order = np.random.default_rng(seed).permutation(len(x))
+    return order, x[order], None if labels is None else labels[order]
+
+
+@pytest.mark.parametrize("settings", [{}, {"categories": 8, "adapt": "on"}, {"categories": 8, "search": "auto"}])
+def test_rows_in_another_order_change_nothing(short, settings):
+    """Every row is in the same cluster of every level, and as sure of it: no draw depends on where a row stands."""
+    x, truth = blobs(8, 20, spread=2, seed=1)
+    labels, config = half_labelled(truth, 4), ClusterConfig(**settings)
+    order, rows, known = permuted(x, labels)
+    found, again = fit_clusters(x, labels, config, rng=3), fit_clusters(rows, known, config, rng=3)
+    for level, other in zip(found.hierarchy.levels, again.hierarchy.levels, strict=True):
+        assert other.labels.tolist() == level.labels[order].tolist()
+    assert again.selection.settings == found.selection.settings
+    np.testing.assert_allclose(again.assignment.confidence, found.assignment.confidence[order], atol=1e-4)
+    assert again.assignment.fits.tolist() == found.assignment.fits[order].tolist()
+
+
+def test_digits_in_another_order_are_the_same_from_everywhere(found, tmp_path):
+    _, features, labels, table = found
+    order, rows, known = permuted(features, labels)
+    expected = np.array(table["cluster"])[order].tolist()
+    assert SemiSupervisedKMeans(6, random_state=3).fit(rows, known).labels_.tolist() == expected
+    np.save(tmp_path / "features.npy", rows)
+    with (tmp_path / "labels.csv").open("w", newline="") as file:
+        named = [(row, table["category"][order[row]]) for row in np.flatnonzero(known >= 0)]
+        csv.writer(file).writerows([("row", "label"), *named])
+    arguments = ("features.npy", "--labels", "labels.csv", "--categories", 6, "--seed", 3)
+    done = selex("cluster", *arguments, "--out", "clusters.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "clusters.csv").open(newline="") as file:
+        assert [int(row["level_1"]) for row in csv.DictReader(file)] == expected
+
+
+@pytest.mark.parametrize("refine", ["none", "uniform", "proportional", "balanced"])
+def test_rows_of_length_zero_are_where_new_ones_would_go(refine):
+    """Black images: to unit centres all of them are equally far, and rounding must not decide."""
+    x, truth = blobs(12, 20, spread=2, seed=1)
+    x = np.concatenate([np.zeros((5, 16)), x / np.linalg.norm(x, axis=1, keepdims=True)]).astype(np.float32)
+    labels = np.r_[np.full(5, -1), half_labelled(truth, 6)]
+    config = ClusterConfig(categories=12, whiten=0, adapt="off", refine=refine)
+    found = fit_clusters(x, labels, config)
+    again = found.assigner(found.transform(x))
+    free = labels < 0
+    assert again.labels[free].tolist() == found.labels[free].tolist()
+    assert len(set(found.labels[:5].tolist())) == 1
+    assert found.assigner(np.zeros((1, 16), dtype=np.float32)).labels[0] == found.labels[0]

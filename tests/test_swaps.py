@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from reference import squared
 from selex import split_accuracy
 from selex.cluster.kmeans import Problem, Settings, prepare
+from selex.cluster.rows import totals
 from selex.cluster.swaps import _costs, _pairs, _splits, find_swaps, swapped
 
 
@@ -138,3 +139,16 @@ def test_blocks_change_nothing():
     assert len(one.gains) > 0
     assert one.dropped.tolist() == other.dropped.tolist()
     np.testing.assert_allclose(one.centers, other.centers, atol=1e-9)
+
+
+@given(st.integers(0, 2**32))
+def test_totals_are_those_of_bincount_in_blocks_too(seed):
+    rng = np.random.default_rng(seed)
+    labels, values = torch.from_numpy(rng.integers(0, 5, 300)), torch.from_numpy(rng.standard_normal(300))
+    whole = totals(values, labels, 6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("selex.cluster.rows._CPU_BLOCK", 6 * 8 * 7)
+        parts = totals(values, labels, 6)
+    expected = np.bincount(labels, values, minlength=6)
+    np.testing.assert_allclose(whole, expected, atol=1e-12)
+    np.testing.assert_allclose(parts, expected, atol=1e-12)

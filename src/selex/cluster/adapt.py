@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from selex.cluster.consensus import agreement, agreement_runs
-from selex.cluster.rows import DEFAULT_MEMORY
+from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.whiten import Whitener
 from selex.errors import InputError
 
@@ -26,7 +26,7 @@ RUNS = 20
 """Clusterings that vote."""
 AGREED = 0.7
 """Share of the votes from which on two rows are a positive pair."""
-EPOCHS, BATCH, LR, TEMPERATURE, DROPOUT = 30, 1024, 1e-3, 0.1, 0.2
+EPOCHS, BATCH, LR, TEMPERATURE, DROPOUT = 10, 512, 1e-3, 0.1, 0.2
 FEWEST_STEPS, MOST_STEPS = 150, 3000
 """Steps of a round for few rows, and for many: the map has `d × d` numbers either way."""
 
@@ -59,8 +59,9 @@ def adapt(
     """
     generator = np.random.default_rng(rng)
     whitened = whitener(features) if whitener else features
-    rows = normalize(torch.as_tensor(whitened).float(), dim=1)
-    known = None if labels is None else torch.as_tensor(labels).to(rows.device)
+    order = Rows(whitened, memory).by_content()  # batches hold the same rows wherever these stand
+    rows = normalize(torch.as_tensor(whitened)[order].float(), dim=1)
+    known = None if labels is None else torch.as_tensor(labels).to(rows.device)[order]
     matrix = torch.eye(rows.shape[1], device=rows.device)
     for turn in range(ROUNDS):
         mapped = normalize(rows @ matrix, dim=1)

@@ -21,6 +21,7 @@ DEFAULT_MEMORY = 1 << 30
 
 _CPU_BLOCK = 16 << 20  # bytes; on a CPU a block of distances should stay in the cache
 _FAR = 16.0  # rows are centred where their mean is so much longer, squared, than they are spread around it
+_ROUNDING = 1e-5  # of the longest centre, squared: lengths that differ by less are the same
 _SHARED = [np.dtype(kind) for kind in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")]
 
 
@@ -47,6 +48,8 @@ class Rows:
         self.dtype = torch.float64 if is_double else torch.float32
         self.shift = torch.zeros(self.d, dtype=self.dtype, device=self.device)
         self.norms = self._norms()
+        self.blank = self.norms == 0
+        self._any_blank = bool(self.blank.any())
         mean = self._mean()
         if shift is not None or mean.square().sum() > _FAR * (self.norms.mean() - mean.square().sum()).clamp(min=0):
             self._centred, self.shift = True, mean if shift is None else shift.to(self.device, self.dtype)
@@ -58,7 +61,7 @@ class Rows:
         """The rows of `index`, in that order, as `Rows` of their own (same centring)."""
         view = copy(self)
         view.n = len(index)
-        view.norms = self.norms[index]
+        view.norms, view.blank = self.norms[index], self.blank[index]
         if self._ready is not None:
             view._ready = self._ready[index]
         else:
@@ -105,7 +108,8 @@ class Rows:
     def nearest(self, centers: Tensor, offsets: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """For every row the nearest centre (the lowest id where several are) and the squared distance to it.
 
-        With `offsets`, `(k,)`, the nearest by squared distances less these; the distance is the true one.
+        With `offsets`, `(k,)`, the nearest by squared distances less these; the distance is the true one. To a row of
+        zeros all centres of one length are equally near: it gets the first of those that only rounding tells apart.
         """
         squares = (centers * centers).sum(1)
         if offsets is not None:
@@ -116,9 +120,17 @@ class Rows:
             for _, x in self.blocks(len(centers))
         ]
         distances, labels = (torch.cat([block[i] for block in found]) for i in range(2))
+        if self._any_blank:
+            labels = labels.where(~self.blank, self._nearest_to_zeros(centers, offsets))
         if offsets is not None:
             distances += offsets.expand(len(centers))[labels]
         return labels, distances.add_(self.norms).clamp_(min=0)
+
+    def _nearest_to_zeros(self, centers: Tensor, offsets: Tensor | None) -> Tensor:
+        """The first of the centres that are as near to a row of zeros as rounding can tell."""
+        lengths = (centers + self.shift).double().square().sum(1)
+        behind = lengths if offsets is None else lengths - offsets
+        return (behind <= behind.min() + _ROUNDING * lengths.max()).int().argmax()
 
     def distances(self, centers: Tensor, index: Tensor | slice = slice(None)) -> Tensor:
         """All squared distances of some rows to all centres, `(len(index), k)`: the caller minds the memory."""
@@ -190,6 +202,15 @@ class Rows:
             else f"a number too large to square, {value:.3g}"
         )
         raise InputError(f"features contain {what}: row {row}, column {column}; mend or drop that row")
+
+
+def totals(values: Tensor, labels: Tensor, k: int) -> Tensor:
+    """Sum of the values `(n,)` of each cluster, `(k,)` in float64: `bincount` that adds in one order on a GPU too."""
+    total = torch.zeros(k, dtype=torch.float64, device=values.device)
+    for part in torch.split(torch.arange(len(values), device=values.device), max(1, _CPU_BLOCK // (8 * k))):
+        table = total.new_zeros(k, len(part))
+        total += table.scatter_(0, labels[None, part], values[None, part].double()).sum(1)
+    return total
 
 
 def count(labels: Tensor, k: int) -> Tensor:

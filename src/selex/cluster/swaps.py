@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from selex.cluster.kmeans import Problem
-from selex.cluster.rows import Rows, count
+from selex.cluster.rows import Rows, count, totals
 from selex.types import Level
 
 SIGNIFICANT = 1.1
@@ -98,7 +98,7 @@ def _costs(problem: Problem, centers: Tensor, labels: Tensor) -> tuple[Tensor, T
     """
     k = problem.k
     second, more = _runners_up(problem.free, centers, labels)
-    costs = torch.bincount(labels, more.double(), minlength=k)
+    costs = totals(more, labels, k)
     moves, often = torch.unique(labels * k + second, return_counts=True)
     moves = moves[torch.argsort(often, stable=True)]  # the last of a cluster is where most of it goes
     heir_of = dict(zip((moves // k).tolist(), (moves % k).tolist(), strict=True))
@@ -151,7 +151,7 @@ def _widest(problem: Problem, labels: Tensor) -> Tensor:
     sums, counts = rows.sums(labels, k)
     means = sums / counts.clamp(min=1)[:, None]
     along = rows.distances_to_own(means, labels)  # to start with: the far rows less the near ones
-    along = along - (torch.bincount(labels, along, minlength=k) / counts.clamp(min=1))[labels].to(along)
+    along = along - (totals(along, labels, k) / counts.clamp(min=1))[labels].to(along)
     for _ in range(_POWER):
         direction = normalize(rows.sums(labels, k, along)[0], dim=1)
         along = _dot(rows, labels, direction) - (means * direction).sum(1)[labels]
