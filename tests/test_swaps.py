@@ -40,7 +40,7 @@ def scattered(seed, n=60, n_known=3):
 def test_categories_of_unequal_size_are_found_that_bssk_misses(balanced):
     x, truth, labels = unequal()
     problem = problem_of(x, labels, 40, balanced=balanced)
-    level, _ = problem.solve(np.random.default_rng(0))
+    level = problem.solve(np.random.default_rng(0))
     better = swapped(problem, level)
     free = labels == -1
     before, after = (split_accuracy(truth[free], one.labels.numpy()[free], truth[free] < 20) for one in (level, better))
@@ -54,7 +54,7 @@ def test_categories_of_unequal_size_are_found_that_bssk_misses(balanced):
 def test_the_inertia_never_rises_and_is_that_of_the_labels(seed, significant):
     x, labels = scattered(seed)
     problem = problem_of(x, labels, 8, n_iter=3)
-    level, _ = problem.solve(np.random.default_rng(seed))
+    level = problem.solve(np.random.default_rng(seed))
     found = swapped(problem, level, significant)
     assert found.inertia <= level.inertia
     own = torch.as_tensor(x) - problem.rows.shift - found.centers[found.labels]
@@ -67,7 +67,7 @@ def test_the_inertia_never_rises_and_is_that_of_the_labels(seed, significant):
 def test_costs_and_gains_are_what_plain_loops_give(seed):
     x, labels = scattered(seed)
     problem = problem_of(x, labels, 8)
-    level, _ = problem.solve(np.random.default_rng(seed))
+    level = problem.solve(np.random.default_rng(seed))
     x, centers, found = (x - problem.rows.shift.numpy()), level.centers.numpy(), level.labels.numpy()
     free = np.flatnonzero(labels == -1)
     costs, heirs = _costs(problem, level.centers, level.labels[problem.free_index])
@@ -120,21 +120,21 @@ def test_neither_heirs_nor_split_clusters_are_dropped():
 def test_nothing_to_swap_leaves_the_level_as_it_is():
     x, labels = scattered(0)
     problem = problem_of(x, labels, 3)
-    level, _ = problem.solve(np.random.default_rng(0))
+    level = problem.solve(np.random.default_rng(0))
     assert swapped(problem, level) is level
 
 
 @pytest.mark.filterwarnings("ignore:every row is labelled")
 def test_nothing_is_left_where_every_row_is_labelled():
     problem = problem_of(scattered(0)[0], np.arange(60) % 3, 3)
-    level, _ = problem.solve(np.random.default_rng(0))
+    level = problem.solve(np.random.default_rng(0))
     assert swapped(problem, level) is level
 
 
 def test_blocks_change_nothing():
     x, _, labels = unequal()
     at_once, in_blocks = (problem_of(x, labels, 40, memory) for memory in (1 << 30, 1 << 12))
-    level, _ = at_once.solve(np.random.default_rng(0))
+    level = at_once.solve(np.random.default_rng(0))
     one, other = (find_swaps(problem, level, 1.1) for problem in (at_once, in_blocks))
     assert len(one.gains) > 0
     assert one.dropped.tolist() == other.dropped.tolist()
