@@ -15,7 +15,7 @@ import torch
 from selex.cluster.pipeline import FittedClusters, estimate_clusters, fit_clusters
 from selex.cluster.variant import variant_for
 from selex.config import ClusterConfig, Config
-from selex.data.clusters import Columns, category_names, cluster_columns
+from selex.data.clusters import Columns, cluster_columns
 from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable, read_table
@@ -25,6 +25,7 @@ from selex.features.embed import embed, feature_cache
 from selex.models.backbones import default_backbone
 from selex.models.network import Backbone
 from selex.models.trunk import trained_weights
+from selex.naming import earlier_results, lasting_names
 from selex.predictor import Model, load_backbone_for, place_for
 from selex.run import LABELS, Run
 from selex.training.distributed import start
@@ -185,7 +186,9 @@ def on_device(features: Any, device: str | torch.device) -> Any:
 def publish(run: Run, config: Config, images: ImageStore, found: FittedClusters, backbone: Backbone) -> None:
     """Everything that is known now, into the run folder."""
     base, table = found.hierarchy.levels[0], images.table
-    names = category_names(table.categories, base.n_clusters)
+    names, last = lasting_names(
+        table.categories, table.files, np.asarray(base.labels), base.n_clusters, earlier_results(run)
+    )
     assert found.assigner is not None  # a run folder is for sorting new images too
     assert found.assignment is not None
     model = Model(
@@ -205,7 +208,7 @@ def publish(run: Run, config: Config, images: ImageStore, found: FittedClusters,
     judged = model.describe(table.files, found.assignment)
     more: Columns = {key: judged[key] for key in ("confidence", "runner_up", "distance")}
     columns = cluster_columns("file", table.files, found.hierarchy, names, table.labelled, more)
-    tree = _tree(found.hierarchy, names, found.estimate)
+    tree = {**_tree(found.hierarchy, names, found.estimate), "last_number": last}
     run.publish(config, table.root, columns, tree, images.skipped, model.save)
 
 

@@ -32,6 +32,7 @@ class Results:
         confidence: how sure the category of a row is.
         runner_up: the next best category of a row, -1 where there is none.
         distance: of a row to the centre of its category; None where results were kept beside decisions.
+        last_number: the last number that a `novel-…` of this run ever had.
     """
 
     files: list[str]
@@ -42,6 +43,7 @@ class Results:
     confidence: Array
     runner_up: Array
     distance: Array | None = None
+    last_number: int = 0
 
     def __len__(self) -> int:
         return len(self.files)
@@ -73,6 +75,7 @@ class Results:
             table["confidence"].to_numpy().astype(np.float64),
             np.array([number.get(name, -1) for name in table["runner_up"].to_pylist()], dtype=np.int32),
             table["distance"].to_numpy().astype(np.float64),
+            tree["last_number"],
         )
         if not 0 <= found.category.min() <= found.category.max() < len(names):
             raise InputError(f"{path}: names a category that hierarchy.json has not")
@@ -82,7 +85,7 @@ class Results:
         """The same as bytes, to be kept beside decisions: those mean nothing without it."""
         numbers = {"category": self.category, "labelled": self.labelled, "confidence": self.confidence}
         table = pa.table({"file": self.files, **numbers, "runner_up": self.runner_up})
-        about = {"names": json.dumps(self.names), "n_known": str(self.n_known)}
+        about = {"names": json.dumps(self.names), "n_known": str(self.n_known), "last_number": str(self.last_number)}
         return pack_parquet(table.replace_schema_metadata(about), compression="zstd")
 
     @classmethod
@@ -91,4 +94,7 @@ class Results:
         table = read_parquet(data, name)
         about = table.schema.metadata
         numbers = [table[name].to_numpy() for name in ("category", "labelled", "confidence", "runner_up")]
-        return cls(table["file"].to_pylist(), json.loads(about[b"names"]), int(about[b"n_known"]), *numbers)
+        names, n_known, last = json.loads(about[b"names"]), int(about[b"n_known"]), int(about.get(b"last_number", 0))
+        category, labelled, confidence, runner_up = numbers
+        files = table["file"].to_pylist()
+        return cls(files, names, n_known, category, labelled, confidence, runner_up, None, last)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,8 +14,10 @@ from selex.cli import settings
 from selex.cli.app import RunFolder, app, find_device, resumable, watched
 from selex.cli.settings import BASICS, FLAG, TRAINING, configured
 from selex.config import Config
+from selex.errors import InputError
 
 if TYPE_CHECKING:
+    from selex.review.core.outcome import Changes
     from selex.run import Run
 
 Device = Annotated[
@@ -105,7 +108,7 @@ def discover(
     )
     if resume:
         config = interrupted(Run.open(out)).change(photos=config.data.photos)
-    _discover(config, out, find_device(device), store, strict, restart, tensorboard)
+    _discover(config, out, find_device(device), store, strict, restart, tensorboard, reviewed=not resume)
 
 
 @app.command()
@@ -134,7 +137,7 @@ def train(
     refine = "auto" if method == "simgcd" else None  # which has no clusters to refine
     config = configured(base, config_file, changes, method=method, epochs=epochs, refine=refine)
     config = interrupted(opened) if resume else config
-    _discover(config, run, find_device(device), store or opened.store, False, restart, tensorboard)
+    _discover(config, run, find_device(device), store or opened.store, False, restart, tensorboard, reviewed=not resume)
 
 
 @app.command()
@@ -171,21 +174,28 @@ def recluster(
 
 
 def _discover(
-    config: Config, out: Path, device: str, store: Path | None, strict: bool, restart: bool, tensorboard: bool
+    config: Config,
+    out: Path,
+    device: str,
+    store: Path | None,
+    strict: bool,
+    restart: bool,
+    tensorboard: bool,
+    reviewed: bool,
 ) -> None:
     """Do the job and say what was found."""
-    from selex.discovery import discover as run_discover
     from selex.training.fit import TrainOptions
 
     options = TrainOptions(restart=restart, tensorboard=tensorboard, progress=True)
+    how = {"device": device, "store": store, "strict": strict, "progress": watched(), "options": options}
     done = "images and features" if config.train.method == "frozen" else "images, features and whole epochs"
     with resumable(f"{done} that are done are kept"):
-        run = run_discover(
-            config, out, device=device, store=store, strict=strict, progress=watched(), options=options, tell=typer.echo
-        )
+        run, changes = _done(config, out, reviewed, {**how, "tell": typer.echo})
     if not _speaks():
         return
     typer.echo(summary(run))
+    if changes:
+        typer.echo(f"\nchanged: {changes}")
     typer.echo(f"\ntable:  {out / 'clusters.csv'}")
     _next(
         {
@@ -195,6 +205,46 @@ def _discover(
             f"selex predict {out} NEW_PHOTOS": "sort new photos",
         }
     )
+
+
+def _done(config: Config, out: Path, reviewed: bool, how: dict[str, Any]) -> tuple[Run, Changes | None]:
+    """The run, done; and what changed, if it was there before. What was decided about it counts as labels."""
+    from selex.discovery import discover as run_discover
+    from selex.naming import earlier_results
+    from selex.results import Results
+    from selex.review.core.outcome import compare, labels_of
+    from selex.review.core.state import State
+    from selex.review.recluster import again
+
+    before = _earlier(out, config)
+    found = earlier_results(before) if before else None
+    decisions = labels_of(before).decisions if before and found and reviewed else 0
+    if before and decisions:
+        _check_labels(config, before, decisions)
+        typer.echo(f"with {decisions} {'decision' if decisions == 1 else 'decisions'} of `selex review`")
+        done = again(out, config=config, **how)
+        return done.run, done.changes
+    run = run_discover(config, out, **how)
+    return run, compare(State(found), Results.read(run)) if found and _speaks() else None
+
+
+def _earlier(out: Path, config: Config) -> Run | None:
+    """The finished run of the same photos that is there; whatever else is there is refused later."""
+    from selex.run import Run
+
+    with suppress(InputError):
+        run = Run.open(out)
+        return run if run.complete and run.config.data.photos == config.data.photos else None
+    return None
+
+
+def _check_labels(config: Config, run: Run, decisions: int) -> None:
+    """Refuse labels that a person's decisions would be lost for."""
+    if config.data.labels not in (None, run.config.data.labels):
+        raise InputError(
+            f"{run.folder}: has {decisions} decided in `selex review`, which --labels would replace; leave --labels "
+            "out (labels that the run had stay), or choose another --out"
+        )
 
 
 def _next(steps: dict[str, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,7 @@ def again(
     *,
     tell: Callable[[str], None] = lambda line: None,
     change: Callable[[Config], Config] = lambda config: config,
+    config: Config | None = None,
     **options: Any,
 ) -> Again:
     """Do a run again with its own settings, its decisions as labels, and without the images that are junk.
@@ -45,6 +46,7 @@ def again(
         folder: a finished run.
         tell: called with a line about each step that is done.
         change: what to change in the settings of the run.
+        config: settings in place of the run's, with their number of categories in place of the reviewed one.
         options: `device`, `store` (that of the run, if not given), `strict` and `progress` as `discover` takes them.
 
     Returns:
@@ -60,15 +62,16 @@ def again(
         raise InputError(f"{folder}: its images came from a list in Python; call discover with the list and new labels")
     number, before = _standing(run)
     photos = _photos(run, labels)
-    kept = set(photos.files)
-    lines = [(file, cell_of_label(name)) for file, name in labels.of.items() if file in kept]
-    write_csv(folder / LABELS, ["file_name", "label"], lines)
-    tell(f"labels: {len(lines)} images in {len({name for _, name in lines})} categories, {len(labels.junk)} left out")
-    count = max(labels.categories, len({name for _, name in lines}))
-    given = str((folder / LABELS).absolute())
-    config = change(run.config).change(labels=given, categories=min(count, len(photos)))
+    given = _given(photos, labels, before.state.results.files, config)
+    write_csv(folder / LABELS, ["file_name", "label"], [(file, cell_of_label(name)) for file, name in given.items()])
+    known = len(set(given.values()))
+    tell(f"labels: {len(given)} images in {known} categories, {len(labels.junk)} left out")
+    asked = config or change(run.config.change(categories=min(max(labels.categories, known), len(photos))))
+    count = asked.cluster.categories and max(asked.cluster.categories, known)
+    table = str((folder / LABELS).absolute())
     options["store"] = options.get("store") or run.store
-    done = discover(config, folder, photos=photos, labels=given, tell=tell, **options)
+    asked = asked.change(labels=table, categories=count)
+    done = discover(asked, folder, photos=photos, labels=table, tell=tell, **options)
     changes, late = _changes(done, before.state), _since(folder, number, before.version)
     if late:
         tell(f"note: {late} decided in the meantime; that counts from the next time on")
@@ -88,8 +91,21 @@ def _since(folder: Path, number: int, version: int) -> int:
         return len(ledger.events(number, version))
 
 
+def _given(photos: ImageTable, labels: Labels, seen: Sequence[str], config: Config | None) -> dict[str, str]:
+    """The label of some photos, by file: what was decided, and what sub-folders say of photos that came since.
+
+    The latter counts only where settings are given that have it so; those of a run do not tell after the first round.
+    """
+    kept, decided = set(photos.files), {*seen, *labels.of}
+    given = {file: name for file, name in labels.of.items() if file in kept}
+    if config and config.data.labels is None:
+        own = zip(photos.files, photos.label_names, strict=True)
+        given |= {file: name for file, name in own if name and file not in decided}
+    return given
+
+
 def _photos(run: Run, labels: Labels) -> ImageTable:
-    """The photos of the run that are not junk. Labels of photos that were added since are not looked at."""
+    """The photos of the run that are not junk."""
     table = read_table(run.config.data.photos)
     kept = [row for row, file in enumerate(table.files) if file not in labels.junk]
     if not kept:

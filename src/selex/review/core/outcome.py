@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from selex.data.clusters import Columns
 from selex.errors import InputError
+from selex.naming import match
 from selex.results import Results
 from selex.review.core.ledger import Ledger
 from selex.review.core.state import CONFIRMED, JUNK, MARKS, UNDECIDED, State
@@ -32,9 +32,23 @@ class Labels:
     decisions: int
 
 
+@dataclass(frozen=True)
+class Part:
+    """A category of which most images, `images` of `of`, are in another now, or were in it before."""
+
+    name: str
+    other: str
+    images: int
+    of: int
+
+
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """What is otherwise than before: rows that went elsewhere, categories that came, went, or are now known."""
+    """What is otherwise than before: rows that went elsewhere, categories that came, went, or are now known.
+
+    Of those that went, `merged` are those of which most images are in one other category; of those that came, `split`
+    are those of which most images were in one other.
+    """
 
     rows: Array
     images: int
@@ -43,16 +57,28 @@ class Changes:
     now_known: list[str]
     before: Array
     old_names: list[str]
+    sizes: dict[str, int]
+    merged: list[Part]
+    split: list[Part]
+    lost: int
 
     def was(self, row: int) -> str | None:
         """The category that a row was in, None for an image that was not there."""
         return self.old_names[self.before[row]] if self.before[row] >= 0 else None
 
     def __str__(self) -> str:
-        parts = [f"{self.images:,} {'image' if self.images == 1 else 'images'} in another category"]
-        lists = {"now known": self.now_known, "new": self.came, "gone": self.went}
-        parts += [f"{word}: {_some(names)}" for word, names in lists.items() if names]
-        return "; ".join(parts)
+        added = int((self.before < 0).sum())
+        parts = [f"{count:,} {_images(count)} {word}" for count, word in ((added, "new"), (self.lost, "gone")) if count]
+        parts.append(f"{self.images:,} {_images(self.images)} in another category")
+        apart = {part.name for part in (*self.merged, *self.split)}
+        came, went = ([self._counted(c) for c in names if c not in apart] for names in (self.came, self.went))
+        merged = [f"{part.name} into {part.other} ({part.images} of {part.of} images)" for part in self.merged]
+        split = [f"{part.name} from {part.other} ({part.images} of {part.of} images)" for part in self.split]
+        lists = {"now known": self.now_known, "new": came, "gone": went, "merged": merged, "split": split}
+        return "; ".join([*parts, *(f"{word}: {_some(names)}" for word, names in lists.items() if names)])
+
+    def _counted(self, name: str) -> str:
+        return f"{name} ({self.sizes[name]} {_images(self.sizes[name])})"
 
 
 def labels_of(run: Run) -> Labels:
@@ -125,8 +151,7 @@ def corrected(run: Run, state: State) -> Columns:
 def compare(before: State, results: Results) -> Changes:
     """What new results changed, against how things stood when they were asked for.
 
-    New categories have new names in every round: an old one without a name is taken for the new one that most of its
-    images went to, each for one.
+    An old category without a name of its own is taken for the new one that has its images, see `match`.
     """
     row_of = {file: row for row, file in enumerate(results.files)}
     pairs = [(row_of[file], row) for row, file in enumerate(before.results.files) if file in row_of]
@@ -139,15 +164,33 @@ def compare(before: State, results: Results) -> Changes:
     earlier[new] = before.category[old]
     lived = set(np.unique(before.category[old]).tolist())
     known_before = {before.names[c] for c in lived if before.known(c)}
+    came = sorted(set(results.category.tolist()) - {partner.get(c) for c in lived})
+    went = [c for c in sorted(lived) if c not in partner]
+    shared = np.zeros((len(before.names), len(results.names)), dtype=np.int64)
+    np.add.at(shared, (before.category[old], results.category[new]), 1)
+    sizes = np.bincount(results.category, minlength=len(results.names))
+    split = _parts({results.names[c]: (shared[:, c], sizes[c]) for c in came}, before.names, set(partner))
+    gone = {before.names[c]: (shared[c], shared[c].sum()) for c in went}
     return Changes(
         changed,
         int(changed.sum()),
-        [results.names[c] for c in sorted(set(results.category.tolist()) - {partner.get(c) for c in lived})],
-        [before.names[c] for c in sorted(lived) if c not in partner],
+        [results.names[c] for c in came],
+        [before.names[c] for c in went],
         [name for name in results.names[: results.n_known] if name not in known_before],
         earlier,
         before.names,
+        {results.names[c]: int(sizes[c]) for c in came} | {name: int(of) for name, (_, of) in gone.items()},
+        _parts(gone, results.names, set(partner.values())),
+        split,
+        len(before.results) - len(pairs),
     )
+
+
+def _parts(categories: dict[str, tuple[Array, int]], others: list[str], lasting: set[int]) -> list[Part]:
+    """Those of some categories, each with its images in every other one and in all, that are for the most part one."""
+    most = {name: int(shared.argmax()) for name, (shared, _) in categories.items()}
+    found = [(name, most[name], int(shared[most[name]]), int(of)) for name, (shared, of) in categories.items()]
+    return [Part(name, others[c], n, of) for name, c, n, of in found if c in lasting and 2 * n > of]
 
 
 def _partners(old: Array, new: Array, before: State, results: Results) -> dict[int, int]:
@@ -155,20 +198,18 @@ def _partners(old: Array, new: Array, before: State, results: Results) -> dict[i
     by_name = {name: number for number, name in enumerate(results.names[: results.n_known])}
     lived = np.unique(old).tolist()
     partner = {c: by_name[before.names[c]] for c in lived if before.names[c] in by_name}
-    common = np.zeros((len(before.names), len(results.names)), dtype=np.int64)
-    np.add.at(common, (old, new), 1)
-    rows = [c for c in lived if c not in partner]
-    columns = [c for c in np.unique(results.category).tolist() if c not in partner.values()]
-    for i, j in zip(*linear_sum_assignment(-common[np.ix_(rows, columns)]), strict=True):
-        if common[rows[i], columns[j]]:
-            partner[rows[i]] = columns[j]
-    return partner
+    rest = [c for c in np.unique(results.category).tolist() if c not in partner.values()]
+    return partner | match(old, new, [c for c in lived if c not in partner], [c for c in rest if (new == c).any()])
 
 
 def _held(state: State) -> dict[str, str]:
     """The label of every confirmed row, by file."""
     rows = np.flatnonzero(state.mark == CONFIRMED)
     return {state.results.files[row]: state.names[state.category[row]] for row in rows}
+
+
+def _images(count: int) -> str:
+    return "image" if count == 1 else "images"
 
 
 def _some(names: list[str]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from selex.naming import last_number
 from selex.results import Results
 from selex.review.core.decisions import Decision, Refused, clean_name
 
@@ -127,12 +128,8 @@ class State:
 
     def _new_names(self, count: int) -> list[str]:
         """Names for categories that nobody has named yet."""
-        taken, names, number = {*self.names, *self.results.names}, list[str](), 0
-        while len(names) < count:
-            number += 1
-            if f"novel-{number}" not in taken:
-                names.append(f"novel-{number}")
-        return names
+        last = last_number([*self.names, *self.results.names], self.results.last_number)
+        return [f"novel-{last + 1 + number}" for number in range(count)]
 
     def _checked(self, rows: Sequence[int]) -> Array:
         found = np.array(rows, dtype=np.int64)

@@ -1,0 +1,79 @@
+"""Names that stay: a category that is found again, in a run that is done again, is called as before.
+
+Categories are the same if they have their images in common. The number of one that is gone is not given to another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from selex.errors import InputError
+from selex.results import Results
+from selex.run import Run
+
+Array = np.ndarray[Any, Any]
+
+_NUMBERED = re.compile(r"novel-([1-9]\d{0,8})")
+
+
+def earlier_results(run: Run) -> Results | None:
+    """What a run found when it was last done, if it was and that can be read."""
+    try:
+        return Results.read(run) if run.complete else None
+    except InputError:  # damaged: it is done again for that
+        return None
+
+
+def lasting_names(
+    categories: Sequence[str], files: Sequence[str], labels: Array, n_clusters: int, earlier: Results | None
+) -> tuple[list[str], int]:
+    """A name for every cluster, and the last number that was ever given to one.
+
+    The known categories' own come first. A novel cluster that has its images in common with a novel category of
+    `earlier` results has that one's name, any other the next `novel-…`.
+    """
+    names = [*map(str, categories), *[""] * (n_clusters - len(categories))]
+    last = last_number([*names, *(earlier.names if earlier else ())], earlier.last_number if earlier else 0)
+    if earlier:
+        old, new = common(earlier, files, labels)
+        there = [c for c in np.unique(old).tolist() if earlier.names[c] not in names]
+        novel = [c for c in np.unique(new).tolist() if c >= len(categories)]
+        for before, now in match(old, new, there, novel).items():
+            names[now] = earlier.names[before]
+    for number, name in enumerate(names):
+        if not name:
+            last += 1
+            names[number] = f"novel-{last}"
+    return names, last
+
+
+def last_number(names: Iterable[str], least: int = 0) -> int:
+    """The largest number that a `novel-…` among names has."""
+    return max([least, *(int(found[1]) for name in names if (found := _NUMBERED.fullmatch(name)))])
+
+
+def common(earlier: Results, files: Sequence[str], labels: Array) -> tuple[Array, Array]:
+    """The earlier and the new category of the images that both have."""
+    row_of = {file: row for row, file in enumerate(files)}
+    pairs = [(row, row_of[file]) for row, file in enumerate(earlier.files) if file in row_of]
+    old, new = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return earlier.category[old], np.asarray(labels)[new]
+
+
+def match(old: Array, new: Array, among_old: Sequence[int], among_new: Sequence[int]) -> dict[int, int]:
+    """The new category that each old one is now, by the categories `old` and `new` of the same images.
+
+    Each is one at most, such that most images stay where they are. Two that share less than half of the images of the
+    smaller one are not the same.
+    """
+    shared = np.zeros((int(old.max(initial=0)) + 1, int(new.max(initial=0)) + 1), dtype=np.int64)
+    np.add.at(shared, (old, new), 1)
+    pairs = zip(*linear_sum_assignment(-shared[np.ix_(among_old, among_new)]), strict=True)
+    found = {among_old[i]: among_new[j] for i, j in pairs}
+    least = {c: min(shared[c].sum(), shared[:, d].sum()) / 2 for c, d in found.items()}
+    return {c: d for c, d in found.items() if shared[c, d] and shared[c, d] >= least[c]}
