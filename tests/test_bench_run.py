@@ -10,7 +10,7 @@ import pytest
 from commands import digit_photos, refused, selex
 from selex import InputError, Run, bssk, load, split_accuracy
 from selex.bench.results import read_results
-from selex.bench.runner import Job, own_dataset, planned, run
+from selex.bench.runner import Job, own_dataset, planned, read_split, run
 from selex.bench.suites import SUITES
 from selex.config import PAPER
 
@@ -77,6 +77,36 @@ def test_rows_of_a_suite_one_by_one(digits):
     alone = ("bench", "run", "--dataset", "digits/labels.csv", *SMALL, "--row", "SSE")
     refused("suite main has one row: leave --row out", *alone, cwd=digits)
     refused("no row of components 'hssk'; did you mean 'HSSK'?", *command, "--row", "hssk", cwd=digits)
+
+
+def test_a_row_that_changes_nothing_is_run_once(digits):
+    command = ("bench", "run", "--dataset", "digits/labels.csv", "--seeds", 1, *SMALL)
+    done = selex(*command, "--suite", "alpha", "--row", "alpha=0.1", "--row", "alpha=0.5", cwd=digits)
+    assert done.returncode == 0, done.stderr
+    assert sorted((run.suite, run.row) for run in read_results(digits / "results")) == [
+        ("alpha", "alpha=0.1"),
+        ("main", ""),
+    ]
+    again = selex(*command, "--suite", "lambda", "--row", "lambda=0.35", cwd=digits)
+    assert again.stdout.count("is there already") == 1
+    table = selex("bench", "table", "results", "--suite", "alpha", cwd=digits)
+    assert "| alpha=0.1 | 1 |" in table.stdout
+    assert "| alpha=0.5 | 1 |" in table.stdout
+
+
+def test_frozen_blocks_flops_and_shuffled_rows(digits):
+    job = Job(str(digits / "digits" / "labels.csv"), None, "selex", "tiny-vit", _settings())
+    whole = run(job, 0, tell=lambda line: None)
+    gcd = run(replace(job, method="gcd"), 0, tell=lambda line: None)
+    assert whole.flops > 2 * 2 * whole.parameters  # two views, and a multiplication and an addition a weight and token
+    assert gcd.flops == pytest.approx(whole.flops, rel=0.3)
+    row = SUITES["row-order"].row("shuffled")
+    mixed, by_class = read_split(replace(job, row=row))[0], read_split(job)[0]
+    assert mixed.table.files != by_class.table.files
+    assert sorted(zip(mixed.table.files, mixed.truth, mixed.known, mixed.table.labels, strict=True)) == sorted(
+        zip(by_class.table.files, by_class.truth, by_class.known, by_class.table.labels, strict=True)
+    )
+    assert run(replace(job, suite="row-order", row=row), 0, tell=lambda line: None).config["shuffled"] is True
 
 
 def test_seeds_differ_and_repeat(digits):

@@ -8,10 +8,11 @@ import pytest
 from selex.bench import paper
 from selex.bench.datasets.facts import facts
 from selex.bench.paper import find, main_rows, paper_rows, scores_of
-from selex.bench.suites import SUITES, suite
+from selex.bench.suites import OF_DATASET, SUITES, suite
 from selex.config import PAPER, QUIRKS
 from selex.errors import InputError
 from selex.types import Scores
+from training_for_tests import batch, digit_data, prepared
 
 ROWS = [(about, row) for about in SUITES.values() for row in about.rows]
 
@@ -42,6 +43,23 @@ def test_components_are_all_eight_combinations():
     found = {tuple(row.settings[part] for part in ("hssk", "use", "sse")) for row in suite("components").rows}
     assert len(suite("components").rows) == len(found) == 8
     assert suite("components").row("HSSK+SSE").settings == {"hssk": True, "use": False, "sse": True}
+    assert suite("components").row("USE").settings["balanced"] is False
+
+
+def test_the_baseline_of_the_components_is_gcd(tmp_path):
+    data = digit_data(tmp_path)
+    found = {}
+    for name, settings in (("selex", suite("components").row("none").settings), ("gcd", {})):
+        trained = {key: value for key, value in settings.items() if key != "balanced"}
+        method = prepared(name, data, **trained)
+        found[name] = method(batch(data, method))["loss"].item()
+    assert found["selex"] == pytest.approx(found["gcd"], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", OF_DATASET)
+def test_settings_of_a_dataset_are_settings(name):
+    assert facts(name)
+    assert PAPER.change(**OF_DATASET[name]) != PAPER
 
 
 def test_every_difference_of_the_published_code_has_a_row():

@@ -149,6 +149,17 @@ def test_a_setting_that_an_older_result_does_not_have_is_the_usual_one():
             make_tables([result(), result(seed=1, config=changed)])
 
 
+def test_a_row_that_changes_nothing_is_the_run_of_the_main_suite():
+    other = result(suite="alpha", row="alpha=0.1", config={"train": {"alpha": 0.1, "lr": 0.1}})
+    main = [replace(run, file="main") for run in three_seeds()]
+    [table] = make_tables([other, *main, result(dataset="pets"), result(variant="other")], "alpha")
+    assert [row[:2] for row in table.rows] == [["alpha=0.1", "1"], ["alpha=0.5", "3"]]
+    assert cells(table, ["alpha=0.5", "3"])[:3] == ["71.0 ± 1.0", "80.0 ± 0.0", "61.0 ± 1.7"]
+    own = result(suite="alpha", row="alpha=0.5")
+    [table] = make_tables([other, own, *main], "alpha")
+    assert [row[:2] for row in table.rows] == [["alpha=0.1", "1"], ["alpha=0.5", "1"]]  # its own is taken
+
+
 def test_a_suite_without_results_says_what_there_is():
     with pytest.raises(InputError, match="no results of suite 'alpha'; there are results of: main"):
         make_tables([result()], "alpha")

@@ -104,8 +104,16 @@ def test_states_of_a_taken_apart_network_are_not_images():
         assert (split_backbone(whole, 1)[0](x).shape != x.shape) == halved, name
 
 
+def test_no_block_is_trained_but_what_follows_is_there():
+    whole = backbone("plain")
+    trunk, tail = split_backbone(whole, 0)
+    x = images(whole.crop)
+    torch.testing.assert_close(tail(trunk(x)), whole(x), rtol=1e-4, atol=1e-5)
+    assert not any(parameter.requires_grad for parameter in whole.parameters())
+
+
 def test_what_cannot_be_trained():
-    with pytest.raises(InputError, match="trained_blocks must be from 1 to the 3 of plain"):
+    with pytest.raises(InputError, match="trained_blocks must be from 0 to the 3 of plain"):
         split_backbone(backbone("plain"), 4)
     pixels = Backbone("pixels", nn.Flatten(), dim=2352, crop=28, mean=(0,) * 3, std=(1,) * 3, weights=None)
     with pytest.raises(InputError, match="backbone pixels has nothing that can be trained"):

@@ -133,7 +133,7 @@ class TrainConfig(Group):
     momentum: float = setting(0.9, "Momentum of stochastic gradient descent.", least=0, most=1)
     weight_decay: float = setting(1e-4, "Weight decay.", least=0, most=1)
     trained_blocks: int | None = setting(
-        2, "So many of the backbone's last blocks (or stages) are trained.", least=1, none="all"
+        2, "So many of the backbone's last blocks (or stages) are trained.", "0: the head alone.", least=0, none="all"
     )
     flip: bool = setting(True, "Mirror views at random.")
     warp: float = setting(

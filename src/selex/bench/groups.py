@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Literal, NamedTuple
 
 from selex.bench.results import Result
+from selex.bench.suites import Row, suite
 from selex.config import GROUPS, PAPER, flat, settings_of
 from selex.errors import InputError
 from selex.types import Scores
@@ -89,6 +90,34 @@ def by_row(results: Sequence[Result]) -> dict[tuple[str, Setting], dict[str, See
     for result in results:
         grouped.setdefault((result.dataset, setting_of(result)), {}).setdefault(result.row, []).append(result)
     return {key: {name: _seeds(runs) for name, runs in inner.items()} for key, inner in grouped.items()}
+
+
+def of_main(results: Sequence[Result], name: str) -> list[Result]:
+    """Results of the main suite that are rows of another one too, which has results of the same dataset and setting."""
+    if name in ("main", "holdout", "time"):
+        return []
+    there: dict[tuple[str, Setting], set[str]] = {}
+    for result in results:
+        if result.suite == name:
+            there.setdefault((result.dataset, setting_of(result)), set()).add(result.row)
+    found = [(run, there.get((run.dataset, setting_of(run)))) for run in results if run.suite == "main"]
+    runs = [(run, rows) for run, rows in found if rows]
+    return [
+        replace(run, row=row.label)
+        for row in suite(name).rows
+        for run, rows in runs
+        if row.label not in rows and _is_row(run, row)
+    ]
+
+
+def _is_row(run: Result, row: Row) -> bool:
+    """Whether a run of the main suite is what a row of another one asks for."""
+    config = _USUAL | {"label_ratio": 0.5, "long_tail": None} | flat(dict(run.config))
+    named = {path.rpartition(".")[2]: value for path, value in config.items()}
+    asked = {**row.settings, "label_ratio": row.label_ratio, "long_tail": row.long_tail}
+    usual = (row.method or run.method) == run.method and row.fold is None and not row.shuffled
+    counted = (row.categories == "auto") == (run.estimated is not None)
+    return usual and counted and all(named.get(key) == value for key, value in asked.items())
 
 
 def _columns(scores: list[Scores]) -> list[tuple[float, ...]]:

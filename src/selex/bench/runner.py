@@ -14,8 +14,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from selex.bench.datasets.splits import Benchmark, Split, draw_labelled, hide_labels, load_benchmark, long_tail
+from selex.bench.datasets.splits import (
+    Benchmark,
+    Split,
+    draw_labelled,
+    hide_labels,
+    load_benchmark,
+    long_tail,
+    shuffled,
+)
 from selex.bench.results import VERSIONS, Result
 from selex.bench.suites import Row
 from selex.cluster.kmeans import bssk
@@ -28,9 +37,9 @@ from selex.errors import InputError
 from selex.folders import take_folder
 from selex.io import column, read_csv, temporary_folder
 from selex.metrics import split_accuracy
-from selex.predictor import load, place_for
+from selex.predictor import load, load_backbone_for, place_for
 from selex.run import Run, versions
-from selex.training.fit import TrainOptions
+from selex.training.fit import TrainOptions, make_method
 from selex.types import Scores
 
 MAIN = Row("")
@@ -89,6 +98,8 @@ def read_split(job: Job) -> tuple[Benchmark, Benchmark | None]:
         train, test = both.train, both.test
     if job.row.long_tail:
         train = long_tail(train, job.row.long_tail, np.random.default_rng(0))
+    if job.row.shuffled:
+        train = shuffled(train, np.random.default_rng(0))
     if job.row.fold is not None:
         return hide_labels(train, job.row.fold), None
     return train, test
@@ -139,6 +150,13 @@ def run(job: Job, seed: int, command: str = "", progress: bool = False, tell: Ca
             result = replace(result, inductive=_inductive(found, test, job))
     tell(f"{result.file_name}: {result.transductive['v2']} in {total:.0f} s")
     return result
+
+
+def as_main(job: Job) -> Job:
+    """The job of the main suite, where that is the very same run: it is made once and counts once."""
+    same = replace(job, suite="main", row=MAIN)
+    drawn = replace(job.row, label="", settings={}, paper=None, value=None) == MAIN
+    return same if drawn and _settings(job) == _settings(same) else job
 
 
 def planned(job: Job, seed: int) -> str:
@@ -192,7 +210,8 @@ def _record(job: Job, config: Config) -> dict[str, Any]:
     """All settings but the folders of this machine."""
     settings = config.to_json()
     del settings["data"]["photos"], settings["data"]["labels"], settings["features"]["weights"]
-    return {**settings, "label_ratio": job.row.label_ratio, "long_tail": job.row.long_tail}
+    drawn = {"label_ratio": job.row.label_ratio, "long_tail": job.row.long_tail}
+    return {**settings, **drawn, **({"shuffled": True} if job.row.shuffled else {})}
 
 
 def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, total: float, command: str) -> Result:
@@ -220,10 +239,22 @@ def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, t
         seconds={key: round(value, 4) for key, value in seconds.items()},
         memory_gb=_memory(job.device),
         parameters=steps["train"]["parameters"] if epochs else 0,
+        flops=_flops(config, len(tree["names"]), tree["levels"][0]["n_known"]) if epochs else 0,
         transductive=_scores(train, clusters, train.scored),
         curve=[{key: entry.get(key, math.nan) for key in _CURVE} for entry in epochs],
         command=command,
     )
+
+
+def _flops(config: Config, n_categories: int, n_known: int) -> int:
+    """Operations of one image in two views, forward and backward, counted without doing them; those of losses aside."""
+    backbone, config = load_backbone_for(config, "cpu")
+    method = make_method(config, backbone, n_categories, n_known).to("meta")
+    views = torch.zeros(2, 3, backbone.crop, backbone.crop, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        encoded = method.encode(method.trunk.to("meta")(views))
+        torch.autograd.backward([part.sum() for part in encoded if part.requires_grad])
+    return int(counter.get_total_flops())
 
 
 _CURVE = ("epoch", "all", "known", "novel", "loss")

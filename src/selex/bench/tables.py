@@ -9,7 +9,7 @@ from itertools import chain
 
 from selex.bench import paper
 from selex.bench.datasets.facts import facts
-from selex.bench.groups import Part, Seeds, Setting, Version, average, by_row, by_setting, setting_of, spread
+from selex.bench.groups import Part, Seeds, Setting, Version, average, by_row, by_setting, of_main, setting_of, spread
 from selex.bench.render import Column, Table
 from selex.bench.results import Result, vintage
 from selex.bench.suites import SUITES, Row, Suite, suite
@@ -39,7 +39,7 @@ class Show:
 
 def make_tables(results: Sequence[Result], name: str = "main", show: Show | None = None) -> list[Table]:
     """The tables of a suite; a suite without results is an `InputError`."""
-    chosen, show = select(results, name), show or Show()
+    chosen, show = [*select(results, name), *of_main(results, name)], show or Show()
     if show.part == "inductive" and not any(result.inductive for result in chosen):
         raise InputError(f"no result of suite {name!r} holds accuracies on test images")
     if name == "main":

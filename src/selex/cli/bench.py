@@ -120,15 +120,18 @@ def run(
     Example: `selex bench run --dataset cub --root data/CUB_200_2011 --method selex --seeds 3 --out results`
     """
     from selex.bench.results import RESULTS, holds_results
-    from selex.bench.runner import RUNS, Job, holds_runs, planned
+    from selex.bench.runner import RUNS, Job, as_main, holds_runs, planned
     from selex.bench.runner import run as run_one
+    from selex.bench.suites import OF_DATASET
     from selex.bench.suites import suite as find_suite
     from selex.folders import check_folder, take_folder
     from selex.models import default_backbone
 
     place = find_device(device)
     given = {"refine": refine, "attention_crop": attention_crop or None, "epochs": epochs, "backbone": backbone}
-    config = configured(Config.of(preset=preset or "paper"), config_file, changes, **given)
+    usual = Config.of(preset=preset or "paper")
+    usual = usual.change(**OF_DATASET.get(dataset, {})) if preset in (None, "paper") else usual
+    config = configured(usual, config_file, changes, **given)
     job = Job(
         dataset=dataset,
         root=root,
@@ -146,7 +149,7 @@ def run(
     if runs:
         check_folder(runs, RUNS, holds_runs)
     for each in [chosen.row(name) for name in row] if row else chosen.rows:
-        this = replace(job, row=replace(each, categories="auto") if categories is Count.auto else each)
+        this = as_main(replace(job, row=replace(each, categories="auto") if categories is Count.auto else each))
         for number in seed or range(seeds):
             if (out / planned(this, number)).exists():
                 typer.echo(f"{planned(this, number)}: is there already")

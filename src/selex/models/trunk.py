@@ -76,14 +76,14 @@ def split_backbone(backbone: Backbone, trained_blocks: int | None) -> tuple[Trun
         backbone.network.requires_grad_(True)
     else:
         blocks = backbone.blocks
-        if not 1 <= trained_blocks <= len(blocks):
-            raise InputError(f"trained_blocks must be from 1 to the {len(blocks)} of {backbone.name}")
-        for block in blocks[-trained_blocks:]:
+        if not 0 <= trained_blocks <= len(blocks):
+            raise InputError(f"trained_blocks must be from 0 to the {len(blocks)} of {backbone.name}")
+        for block in blocks[len(blocks) - trained_blocks :]:
             block.requires_grad_(True)
     _freeze_statistics(backbone)
-    if not any(parameter.requires_grad for parameter in backbone.parameters()):
+    if trained_blocks != 0 and not any(parameter.requires_grad for parameter in backbone.parameters()):
         raise InputError(f"backbone {backbone.name} has nothing that can be trained; choose another, or method frozen")
-    first = None if trained_blocks is None else len(backbone.blocks) - trained_blocks
+    first = None if trained_blocks is None else len(backbone.blocks) - max(trained_blocks, 1)
     return Trunk(backbone, first), Tail(backbone, first)
 
 

@@ -128,7 +128,16 @@ def long_tail(benchmark: Benchmark, imbalance: float, rng: np.random.Generator) 
         for held in (True, False):
             rows = np.flatnonzero((benchmark.truth == number) & (labelled == held))
             kept += rng.permutation(rows)[: max(1, round(share * len(rows)))].tolist()
-    rows = np.sort(np.array(kept, dtype=np.int64))
+    return take(benchmark, np.sort(np.array(kept, dtype=np.int64)))
+
+
+def shuffled(benchmark: Benchmark, rng: np.random.Generator) -> Benchmark:
+    """The same part with its rows in random order: lists of images are sorted by class, which can leak."""
+    return take(benchmark, rng.permutation(len(benchmark.truth)))
+
+
+def take(benchmark: Benchmark, rows: Labels) -> Benchmark:
+    """Some rows of a part."""
     table, truth, known = benchmark.table.take(rows), benchmark.truth[rows], benchmark.known[rows]
     return replace(benchmark, table=table, truth=truth, known=known)
 
