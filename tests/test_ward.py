@@ -1,13 +1,19 @@
 """Ward's linkage of groups, against scipy's, and the clusters it leads to."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 
 from selex import split_accuracy
 from selex.cluster.kmeans import Problem, Settings, prepare
+from selex.cluster.search import searched
+from selex.cluster.swaps import swapped
 from selex.cluster.ward import from_ward, ward
-from test_swaps import problem_of, unequal
+from test_swaps import problem_of, scattered, unequal
 
 
 def same_clusters(one, other):
@@ -53,3 +59,34 @@ def test_too_few_rows_for_groups_are_clustered_as_ever():
     problem = Problem(rows, known, n_known, 6, Settings())
     found, ever = from_ward(problem, np.random.default_rng(0)), problem.solve(np.random.default_rng(0))
     assert found.labels.tolist() == ever.labels.tolist()
+
+
+def test_groups_of_a_sample_take_the_other_rows_too(monkeypatch):
+    x, truth, labels = unequal()
+    problem = problem_of(x, labels, 40)
+    monkeypatch.setattr("selex.cluster.ward._SAMPLE", problem.free.n // 2)
+    found = from_ward(problem, np.random.default_rng(0)).labels.numpy()
+    free = labels == -1
+    assert split_accuracy(truth[free], found[free], truth[free] < 20).all > 0.9
+    assert sorted(set(found.tolist())) == list(range(40))
+
+
+@given(st.integers(0, 2**32), st.sampled_from([True, False]))
+def test_the_search_never_ends_at_a_higher_inertia_than_bssk(seed, balanced):
+    x, labels = scattered(seed)
+    problem = problem_of(x, labels, 8, balanced=balanced, n_init=2)
+    one, other = np.random.default_rng(seed), np.random.default_rng(seed)
+    assert searched(problem, "swaps", one).inertia <= searched(problem, "bssk", other).inertia
+    assert one.random() == other.random()
+
+
+def test_wards_start_is_taken_where_it_ends_clearly_lower_and_only_there(monkeypatch):
+    x, _, labels = unequal()
+    problem = problem_of(x, labels, 40)
+    swaps, start = swapped(problem, problem.best(np.random.default_rng(0))), problem.solve(np.random.default_rng(1))
+    for share, taken in ((0.99, True), (0.999, False)):
+        lower = replace(start, inertia=share * swaps.inertia)
+        monkeypatch.setattr("selex.cluster.search.from_ward", lambda *_, lower=lower: lower)
+        monkeypatch.setattr("selex.cluster.search.swapped", lambda _, one, lower=lower: one if one is lower else swaps)
+        found = searched(problem, "swaps", np.random.default_rng(0))
+        assert (found is lower) == taken

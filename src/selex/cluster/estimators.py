@@ -41,7 +41,8 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         n_levels: make at most so many levels; None makes all, up to 'known' against 'novel'.
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
         search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"` with swaps of novel centres
-            after it, `"ward"` from the clusters of Ward's linkage, `"consensus"` from what many quick runs agree on;
+            after it or after Ward's linkage, whichever ends lower, `"ward"` from the clusters of that
+            linkage, `"consensus"` from what many quick runs agree on;
             `"auto"` takes what sorts labels best that were hidden for it.
         refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
             take part in several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`;
@@ -198,7 +199,8 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
         n_clusters: how many categories there are, known and novel together, or `"auto"` to estimate it.
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
         search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"` with swaps of novel centres
-            after it, `"ward"` from the clusters of Ward's linkage, `"consensus"` from what many quick runs agree on;
+            after it or after Ward's linkage, whichever ends lower, `"ward"` from the clusters of that
+            linkage, `"consensus"` from what many quick runs agree on;
             `"auto"` takes what sorts labels best that were hidden for it.
         refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
             take part in several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`;

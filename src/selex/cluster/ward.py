@@ -9,30 +9,47 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from selex.cluster.kmeans import Problem, Settings
-from selex.types import Level
+from selex.cluster.rows import Rows
+from selex.types import UNLABELLED, Level
 
 _GROUPS = 2000  # at most; so many make a table of 16 MB and take a second
 _ROWS = 3  # that a group has at least on average
+_SAMPLE = 40_000  # rows of which groups are made; the others go to the nearest
 
 
 def from_ward(problem: Problem, rng: np.random.Generator) -> Level:
     """What stage 3 reaches from the means of Ward's clusters; known categories are groups that are never merged."""
     free = problem.free
-    m = min(_GROUPS, free.n // _ROWS)
-    if m <= problem.k - problem.n_known:
+    if min(_GROUPS, free.n // _ROWS) <= problem.k - problem.n_known:
         return problem.solve(rng)
-    nobody = torch.full((free.n,), -1, device=free.device)
-    groups = Problem(free, nobody, 0, m, Settings(balanced=False, n_iter=3)).solve(rng)
-    sums, counts = free.sums(torch.as_tensor(groups.labels), m)
+    group, m = _groups(free, rng)
+    sums, counts = free.sums(group, m)
     known = slice(problem.n_known)
     sums, counts = torch.cat([problem.mass[known], sums]), torch.cat([problem.counts[known], counts])
     clusters = ward(
         (sums / counts[:, None]).double().cpu().numpy(), counts.double().cpu().numpy(), problem.n_known, problem.k
     )
     number = torch.from_numpy(clusters).to(free.device)[problem.n_known :]
-    return problem.ended(problem.means(number[torch.as_tensor(groups.labels)]))
+    return problem.ended(problem.means(number[group]))
+
+
+def _groups(rows: Rows, rng: np.random.Generator) -> tuple[Tensor, int]:
+    """A small group for every row, and how many groups there are: k-means of the rows, or of some where they are many.
+
+    Which ones depends on what rows hold, not on where they stand.
+    """
+    some = rows
+    if rows.n > _SAMPLE:
+        some = rows.at(rows.by_content()[:: -(-rows.n // _SAMPLE)])
+    nobody = torch.full((some.n,), UNLABELLED, device=rows.device)
+    settings = Settings(balanced=False, n_iter=3)
+    found = Problem(some, nobody, 0, min(_GROUPS, some.n // _ROWS), settings).solve(rng)
+    nearest = found.labels if some is rows else rows.nearest(torch.as_tensor(found.centers))[0]
+    used, group = torch.unique(torch.as_tensor(nearest), return_inverse=True)
+    return group, len(used)
 
 
 def ward(means: NDArray[np.float64], sizes: NDArray[np.float64], n_known: int, k: int) -> NDArray[np.int64]:
