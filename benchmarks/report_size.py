@@ -23,6 +23,7 @@ from selex.cluster.pipeline import FittedClusters, calibrated
 from selex.discovery import publish
 from selex.report.html import choose_format, write_report
 from selex.report.summary import summarise
+from selex.run_writer import write_run
 
 N_PHOTOS = 300
 
@@ -75,7 +76,7 @@ def make_run(folder: Path, n: int, k: int, photos: int = N_PHOTOS, dims: int = 3
     images = SimpleNamespace(table=table, size=256, skipped=[])
     backbone = SimpleNamespace(fingerprint=lambda: "made up", crop=224, name="pixels")
     found = FittedClusters(make_levels(features, truth, k), FeatureMaps(), "none")
-    with Run.create(folder / "run", config, table.root) as run:
+    with write_run(folder / "run", config, table.root) as run:
         np.save(run.features, features.numpy())
         run.features.with_name("embeddings.npy.json").write_text("{}")
         publish(run, config, images, calibrated(found, features, labels), backbone)  # type: ignore[arg-type]

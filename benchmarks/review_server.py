@@ -22,7 +22,7 @@ import numpy as np
 
 from common import embeddings, save
 from selex.config import Config
-from selex.run import Run
+from selex.run_writer import write_run
 
 
 def make_run(folder: Path, n: int, k: int, d: int) -> None:
@@ -52,7 +52,7 @@ def make_run(folder: Path, n: int, k: int, d: int) -> None:
         **{f"level_{i}": values.tolist() for i, values in enumerate(at_levels, 1)},
     }
     config = Config.of(str(folder / "photos"), categories=k)
-    with Run.create(folder / "run", config, str(folder / "photos")) as run:
+    with write_run(folder / "run", config, str(folder / "photos")) as run:
         np.save(run.features, features.numpy())
         run.features.with_name(run.features.name + ".json").write_text("{}")
         tree = {"names": names, "levels": levels, "estimate": None, "curve": None}

@@ -7,6 +7,7 @@ from PIL import Image
 
 from selex.config import Config
 from selex.run import Run
+from selex.run_writer import write_run
 
 
 def made_up_run(folder, photos, files, category, n_known, names, seed=0, dims=8):
@@ -35,7 +36,7 @@ def made_up_run(folder, photos, files, category, n_known, names, seed=0, dims=8)
     ]
     tree = {"names": list(names), "levels": levels, "estimate": None, "curve": None}
     config = Config.of(str(photos), categories=count, backbone="pixels")
-    with Run.create(folder, config, str(photos)) as run:
+    with write_run(folder, config, str(photos)) as run:
         np.save(run.features, features)
         run.features.with_name(run.features.name + ".json").write_text(json.dumps({}))
         run.publish(config, str(photos), columns, tree, [], lambda model: None)

@@ -15,6 +15,7 @@ from PIL import Image
 import selex as package
 from commands import contents, digit_photos, refused, selex
 from layouts_for_tests import small_vit, write
+from selex.run_writer import write_run
 
 FILES = [
     "clusters.csv",
@@ -378,11 +379,11 @@ KILLS = [
     ("selex.features.embed:_check_finite", 2),  # features half made
     ("selex.features.cache:FeatureFile.finish", 1),
     ("selex.discovery:fit_clusters", 1),
-    ("selex.run:write_columns", 1),
+    ("selex.run_writer:write_columns", 1),
     ("selex.predictor:to_bytes", 1),
-    ("selex.run:to_disk", 5),
-    ("selex.run:Run._settle", 1),
-    ("selex.run:remove_folder", 3),  # results half in place
+    ("selex.run_stage:to_disk", 5),
+    ("selex.run_stage:Stage.settle", 1),
+    ("selex.run_stage:remove_folder", 3),  # results half in place
     ("os:replace", 9),
     ("os:replace", 12),
     ("selex.features.shared:whole", 1),  # features made, and not yet kept for other runs
@@ -444,7 +445,7 @@ def test_ctrl_c_is_one_line_and_can_be_gone_on_from(shared, where):
 
 
 def test_two_at_once_in_one_folder(place):
-    with package.Run.create(place / "run", package.Config.of(str(place / "photos")), ""):
+    with write_run(place / "run", package.Config.of(str(place / "photos")), ""):
         done = selex(*FIVE, cwd=place)
     assert done.returncode == 2
     assert done.stderr == "error: run: another selex command is writing to it; wait for it to end\n"

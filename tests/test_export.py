@@ -24,7 +24,7 @@ from selex.data.table import read_table
 from selex.discovery import discover
 from selex.errors import InputError
 from selex.export import FORMATS, export
-from selex.run import Run
+from selex.run_writer import write_run
 
 LONG = "名" * 90  # 270 bytes: more than a file system takes
 AWKWARD = ["a/b", "..", "CON", "con", "<img src=x>", "Wren", "wren", "_", ". .", "unlabelled", "日本 ü", LONG]
@@ -421,7 +421,7 @@ def test_other_refusals(run, photos, tmp_path):
     for to in ("csv", "parquet", "label-studio"):
         refuse(run, to, tmp_path / "out", f"--copy: --to {to} writes no images", copy=True)
     config = Config.of(str(photos / "photos"), backbone="pixels")
-    with Run.create(tmp_path / "begun", config, str(photos / "photos")) as begun:
+    with write_run(tmp_path / "begun", config, str(photos / "photos")) as begun:
         refuse(begun, "csv", tmp_path / "out", "has no results yet")
 
 

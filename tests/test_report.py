@@ -22,6 +22,7 @@ from selex.report.curves import training_charts
 from selex.report.facts import read_facts
 from selex.report.html import write_report
 from selex.report.plane import HEIGHT, ICONS, LETTERS, WIDTH, draw_map, pushed_apart
+from selex.run_writer import RunWriter
 
 CSS = (Path(__file__).parent.parent / "src/selex/report/templates/report.css").read_text()
 NASTY = "<img src=x onerror=alert(1)>\"'&amp;\u202e\n{{ 7*7 }} 名"
@@ -313,7 +314,7 @@ def test_links_lead_to_parts_of_the_page(page):
 
 
 def test_training_curves_are_drawn_from_what_was_logged(home):
-    run = Run.open(home / "run")
+    run = RunWriter(home / "run")
     assert page_of(run).all(id="training") == []
     for epoch in range(3):
         run.log(
@@ -441,7 +442,7 @@ def test_names_are_shown_as_they_are_and_never_run(tmp_path):
     sorted((photos / "unlabelled").iterdir())[0].rename(odd)
     (photos / "unlabelled" / f"bad {NASTY}.png").write_bytes(b"no image")
     made = discover(Config.of(str(photos), categories=5, backbone="pixels"), tmp_path / "run", store=tmp_path / "store")
-    made.log(step="epoch", epoch=0, **{NASTY: 1.0})
+    RunWriter(made.folder).log(step="epoch", epoch=0, **{NASTY: 1.0})
     names = {file.replace("digit 0/", f"{NASTY}/"): f"{digit}{NASTY}" for file, digit in truth.items()}
     hostile = page_of(made, truth=write_truth(tmp_path / "truth.csv", names))
     assert len(hostile.all("script")) == 1

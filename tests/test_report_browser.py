@@ -7,6 +7,7 @@ import pytest
 from commands import digit_photos
 from selex import Config, discover
 from selex.report.html import write_report
+from selex.run_writer import RunWriter
 
 CHROMIUM = shutil.which("chromium")
 try:
@@ -69,7 +70,9 @@ def report(tmp_path_factory):
     config = Config.of(str(home / "photos"), categories=14, backbone="pixels")
     run = discover(config, home / "run", store=home / "store")
     for epoch in range(20):
-        run.log(step="epoch", epoch=epoch, loss=5 / (epoch + 1), use=3.0, sse=2.0, agreement=0.9, sizes=[3, 9, 20])
+        RunWriter(run.folder).log(
+            step="epoch", epoch=epoch, loss=5 / (epoch + 1), use=3.0, sse=2.0, agreement=0.9, sizes=[3, 9, 20]
+        )
     lines = [f"{file},{LONG if digit == 1 else digit}" for file, digit in truth.items()]
     (home / "truth.csv").write_text("\n".join(["file,label", *lines]) + "\n")
     return write_report(run, home / "report.html", home / "truth.csv")

@@ -23,6 +23,7 @@ from selex.review.recluster import again
 from selex.review.server.job import Job, work
 from selex.review.server.views import Views
 from selex.run import LABELS
+from selex.run_writer import RunWriter
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +247,7 @@ def test_a_failure_of_the_work_is_told(folder, monkeypatch):
 
 
 def test_epochs_are_told_while_it_trains(folder):
-    job, run = Job(folder), Run.open(folder)
+    job, run = Job(folder), RunWriter(folder)
     run.log(step="epoch", epoch=7, loss=9.0)
     time.sleep(0.01)
     job._state, job._lines, job._began = "running", ["training 0.69 M parameters"], time.time()

@@ -11,7 +11,8 @@ import pytest
 from selex import Config, InputError, Run
 from selex.checksums import stamped
 from selex.errors import Note
-from selex.run import EMBEDDINGS
+from selex.run_stage import EMBEDDINGS
+from selex.run_writer import RunWriter, write_run
 
 CONFIG = Config.of("")
 
@@ -62,7 +63,7 @@ def state(folder):
 
 @pytest.fixture
 def old(tmp_path):
-    with Run.create(tmp_path / "run", CONFIG, "") as run:
+    with write_run(tmp_path / "run", CONFIG, "") as run:
         fill(run, 1)
     assert state(run.folder) == 1
     return run.folder
@@ -93,7 +94,7 @@ def test_a_publish_cut_off_after_every_single_step(old, tmp_path, monkeypatch, n
         with monkeypatch.context() as patch:
             made = cut_after(patch, os, name, calls)
             try:
-                with Run.create(folder, CONFIG, "") as run:
+                with write_run(folder, CONFIG, "") as run:
                     fill(run, 2)
             except Cut:
                 complete = (folder / ".next" / "complete").exists()
@@ -103,7 +104,7 @@ def test_a_publish_cut_off_after_every_single_step(old, tmp_path, monkeypatch, n
         assert found == 2 or not complete
         assert not (folder / ".next").exists()
         seen.append(found)
-        with Run.create(folder, CONFIG, "") as run:
+        with write_run(folder, CONFIG, "") as run:
             fill(run, 3)
         assert state(folder) == 3
         assert not any(path.name.startswith(".") for path in folder.iterdir())
@@ -114,11 +115,11 @@ def test_a_publish_cut_off_after_every_single_step(old, tmp_path, monkeypatch, n
 
 
 def test_an_error_while_staging_keeps_the_old_and_the_features(old, monkeypatch):
-    monkeypatch.setattr("selex.run.write_parquet", full)
+    monkeypatch.setattr("selex.run_writer.write_parquet", full)
     with pytest.raises(InputError, match=r"results cannot be written \(No space left on device\); the old ones stay"):
         publish(old, 2)
     assert state(old) == 1
-    assert np.load(Run(old).features)[0, 0] == 2
+    assert np.load(RunWriter(old).features)[0, 0] == 2
 
 
 def test_an_error_while_moving_is_mended_by_the_next_who_opens(old, monkeypatch):
@@ -137,7 +138,7 @@ def test_an_error_while_moving_is_mended_by_the_next_who_opens(old, monkeypatch)
 
 
 def publish(folder, number):
-    with Run.create(folder, CONFIG, "") as run:
+    with write_run(folder, CONFIG, "") as run:
         fill(run, number)
 
 
@@ -146,13 +147,13 @@ def full(*_, **__):
 
 
 def test_a_reader_leaves_a_stage_that_is_being_written(old):
-    with Run.create(old, CONFIG, "") as run:
+    with write_run(old, CONFIG, "") as run:
         stage = old / ".next"
         stage.mkdir()
         (stage / "clusters.csv").write_text("half")
         assert state(old) == 1
         assert (stage / "clusters.csv").exists()
-        with pytest.raises(InputError, match="another selex command is writing to it"), Run.create(old, CONFIG, ""):
+        with pytest.raises(InputError, match="another selex command is writing to it"), write_run(old, CONFIG, ""):
             pass
         fill(run, 2)
     assert state(old) == 2
@@ -163,23 +164,23 @@ def test_refused_work_leaves_no_folder_and_stopped_work_does(tmp_path):
         folder = tmp_path / f"run {made}"
         if made:
             folder.mkdir()
-        with pytest.raises(InputError, match="no"), Run.create(folder, CONFIG, ""):
+        with pytest.raises(InputError, match="no"), write_run(folder, CONFIG, ""):
             raise InputError("no")
         assert folder.exists() == made
         assert not made or not any(folder.iterdir())
-        with pytest.raises(KeyboardInterrupt), Run.create(folder, CONFIG, ""):
+        with pytest.raises(KeyboardInterrupt), write_run(folder, CONFIG, ""):
             raise KeyboardInterrupt
         assert Run.open(folder).config == CONFIG
-        with pytest.raises(InputError, match="no"), Run.create(folder, CONFIG, "") as run:
+        with pytest.raises(InputError, match="no"), write_run(folder, CONFIG, "") as run:
             raise InputError("no")
         assert run.folder.exists()
 
 
 def test_work_refused_after_its_features_keeps_them(tmp_path):
-    run = Run(tmp_path / "run")
+    run = RunWriter(tmp_path / "run")
 
     def refuse():
-        with Run.create(run.folder, CONFIG, ""):
+        with write_run(run.folder, CONFIG, ""):
             run.features.write_text("features")
             raise InputError("no")
 
@@ -207,14 +208,14 @@ def test_leftovers_of_a_kill_before_the_config_are_no_reason_to_refuse(tmp_path)
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / ".selex-0123456789abcdef.tmp.json").touch()
-    with Run.create(folder, CONFIG, "") as run:
+    with write_run(folder, CONFIG, "") as run:
         fill(run, 1)
     assert state(folder) == 1
 
 
 def test_features_are_copied_where_they_cannot_be_linked(old, monkeypatch):
     monkeypatch.setattr(os, "link", full)
-    with Run.create(old, CONFIG, "") as run:
+    with write_run(old, CONFIG, "") as run:
         assert np.load(run.features)[0, 0] == 1
     assert state(old) == 1
 
@@ -238,7 +239,7 @@ def test_what_is_not_a_run(tmp_path, content, message):
     with pytest.raises(InputError, match=message):
         Run.open(folder)
     if content:
-        with pytest.raises(InputError, match=message), Run.create(folder, CONFIG, ""):
+        with pytest.raises(InputError, match=message), write_run(folder, CONFIG, ""):
             pass
         assert (folder / "config.json").read_text() == content
 
@@ -246,7 +247,7 @@ def test_what_is_not_a_run(tmp_path, content, message):
 def test_no_such_folder_and_no_results_yet(tmp_path):
     with pytest.raises(InputError, match="no such run folder"):
         Run.open(tmp_path / "nowhere")
-    with Run.create(tmp_path / "run", CONFIG, "") as run:
+    with write_run(tmp_path / "run", CONFIG, "") as run:
         pass
     for name in ("embeddings", "clusters", "hierarchy"):
         with pytest.raises(InputError, match="has no results yet; run the same `selex discover` again"):
@@ -255,7 +256,7 @@ def test_no_such_folder_and_no_results_yet(tmp_path):
 
 
 def test_the_log_survives_a_line_cut_short(old):
-    run = Run.open(old)
+    run = RunWriter(old)
     run.log(step="one", count=2)
     with (old / "metrics.jsonl").open("a") as file:
         file.write('{"time": 1, "st')

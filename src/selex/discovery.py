@@ -28,6 +28,7 @@ from selex.models.trunk import trained_weights
 from selex.naming import earlier_results, lasting_names
 from selex.predictor import Model, load_backbone_for, place_for
 from selex.run import LABELS, Run
+from selex.run_writer import RunWriter, write_run
 from selex.training.distributed import start
 from selex.training.fit import TrainOptions, classify, fit, make_method, train_worker
 from selex.training.methods import Method
@@ -76,7 +77,7 @@ def discover(
     fabric = start(device) if config.train.method != "frozen" else None
     if fabric and fabric.global_rank:
         return train_worker(config, Path(out), table, fabric, Path(store) if store else None)
-    with Run.create(Path(out), config, table.root) as run:
+    with write_run(Path(out), config, table.root) as run:
         backbone, config = load_backbone_for(config, device)
         job = _Job(run, config, backbone, device, progress, tell)
         images, folder = job.decode(table, store, strict)
@@ -97,7 +98,7 @@ def discover(
 class _Job:
     """The steps of `discover`, and what all of them need."""
 
-    run: Run
+    run: RunWriter
     config: Config
     backbone: Backbone
     device: str | torch.device
@@ -183,7 +184,7 @@ def on_device(features: Any, device: str | torch.device) -> Any:
     return torch.from_numpy(np.array(features)).to(device) if torch.device(device).type == "cuda" else features
 
 
-def publish(run: Run, config: Config, images: ImageStore, found: FittedClusters, backbone: Backbone) -> None:
+def publish(run: RunWriter, config: Config, images: ImageStore, found: FittedClusters, backbone: Backbone) -> None:
     """Everything that is known now, into the run folder."""
     base, table = found.hierarchy.levels[0], images.table
     names, last = lasting_names(
@@ -267,7 +268,7 @@ def _parents(fine: Any, coarse: Any, n_clusters: int) -> list[int]:
 class _Step:
     """Times a step, logs it in the run and tells about it."""
 
-    def __init__(self, run: Run, tell: Tell, name: str, unit: str) -> None:
+    def __init__(self, run: RunWriter, tell: Tell, name: str, unit: str) -> None:
         self.run, self.tell, self.name, self.unit = run, tell, name, unit
 
     def __enter__(self) -> _Step:

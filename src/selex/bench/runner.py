@@ -38,7 +38,8 @@ from selex.folders import take_folder
 from selex.io import column, read_csv, temporary_folder
 from selex.metrics import split_accuracy
 from selex.predictor import load, load_backbone_for, place_for
-from selex.run import Run, versions
+from selex.run import Run
+from selex.run_writer import versions
 from selex.training.fit import TrainOptions, make_method
 from selex.types import Scores
 

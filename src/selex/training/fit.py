@@ -23,7 +23,8 @@ from selex.features.attention_crop import cut_to
 from selex.folders import own_folder
 from selex.models.network import Backbone
 from selex.predictor import load_backbone_for, place_for
-from selex.run import BOARD, Run
+from selex.run import Run
+from selex.run_writer import BOARD, RunWriter
 from selex.training.batches import Data
 from selex.training.checkpoint import Checkpoints, newest
 from selex.training.loop import Callbacks, Entry, Score, train
@@ -62,7 +63,7 @@ def make_method(config: Config, backbone: Backbone, n_categories: int, n_known: 
 
 
 def fit(
-    run: Run,
+    run: RunWriter,
     config: Config,
     method: Method,
     images: ImageStore,
@@ -130,7 +131,7 @@ def _data(images: ImageStore, shown: AnyImages, config: Config) -> Data:
     return Data(shown, images.table.labels, list(images.table.files), config.features.crop or 0)
 
 
-def _log(run: Run, tensorboard: bool) -> Callable[[Entry], None]:
+def _log(run: RunWriter, tensorboard: bool) -> Callable[[Entry], None]:
     """Where the metrics of an epoch go."""
     if not tensorboard:
         return lambda entry: run.log(**entry)

@@ -25,6 +25,7 @@ from selex.results import Results
 from selex.review.core.decisions import Decision
 from selex.review.core.timeline import Event, Timeline
 from selex.run import Run
+from selex.run_writer import RunWriter
 
 FILE = "review.sqlite"
 FORMAT = 2
@@ -66,7 +67,7 @@ class Ledger:
             if not self.path.exists():
                 _note_if_gone(folder)
                 self._make()
-                Run(folder).log(step=_BEGUN)
+                RunWriter(folder).log(step=_BEGUN)
             # several threads share the connection, one at a time: `Review` has the lock
             self._db = sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA synchronous = EXTRA")  # a decision is on the disk when its transaction ends
