@@ -1,0 +1,126 @@
+"""Which categories and images a list of the page shows: filtered, searched, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from selex.review.core.overview import DOUBTFUL, Overview, Space
+from selex.review.core.session import Review
+from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE
+from selex.review.server import schema
+from selex.review.server.cards import Gone, Tree, gone_photos, natural, standing_of
+
+Array = np.ndarray[Any, Any]
+
+
+class Lists:
+    """The state as it is now, and which categories and images a list shows of it."""
+
+    def __init__(self, review: Review) -> None:
+        self.review = review
+        self._round = 0
+        self._overview: Overview | None = None
+        with self.now():
+            pass
+
+    def standing(self, overview: Overview) -> schema.Standing:
+        """How far the review is."""
+        return standing_of(self.review, overview, self.note)
+
+    @contextmanager
+    def now(self) -> Iterator[Overview]:
+        """The state as it is, looked at from above, unchanging while this lasts."""
+        with self.review.steady():
+            if self.review.round != self._round:
+                self._new_round()
+            if self._overview is None or self._overview.version != self.review.version:
+                self._overview = Overview.of(self.review, self._by_confidence)
+            yield self._overview
+
+    def _new_round(self) -> None:
+        review = self.review
+        self._round, self._overview = review.round, None
+        self._by_confidence = np.argsort(-review.results.confidence, kind="stable")
+        self._lower = [file.casefold() for file in review.results.files]
+        self.space, self._tree = Space(review), Tree(review.run.hierarchy)
+        self.note = gone_photos(review.run, review.results.files)
+
+    @property
+    def _names(self) -> list[str]:
+        return self.review.state.names
+
+    def _origin(self) -> Array:
+        return np.array(self.review.state.origin)
+
+    def nodes(self, overview: Overview, level: int | None, cluster: int | None) -> list[schema.Node]:
+        """The tree of levels, or what is below a cluster of it."""
+        live = overview.live
+        names = [self._names[number] for number in live]
+        return self._tree.nodes(names, self._origin()[live], overview.sizes[live], level, cluster)
+
+    def categories(
+        self, overview: Overview, chosen: schema.CategoryFilter, q: str, level: int | None, cluster: int | None
+    ) -> Array:
+        """Categories that a filter lets through, whose name has the words searched for, below a cluster of the tree."""
+        found = overview.live[self._kept(chosen, overview)[overview.live]]
+        if level is not None and cluster is not None:
+            found = found[self._tree.below(level, cluster, self._origin()[found])]
+        words = q.casefold()
+        return np.array([number for number in found.tolist() if words in self._names[number].casefold()], dtype=int)
+
+    def _kept(self, chosen: schema.CategoryFilter, overview: Overview) -> Array:
+        """Which categories a filter lets through."""
+        state, numbers = self.review.state, np.arange(len(overview.sizes))
+        known = numbers < self.review.results.n_known
+        unsure = (overview.unsure > 0) | (overview.confidence < DOUBTFUL)
+        changed = (overview.changed > 0) | np.array(state.named)
+        kept: Array = {"known": known, "novel": ~known, "unsure": unsure, "changed": changed}.get(chosen, numbers >= 0)
+        return kept
+
+    def in_order(self, found: Array, sort: schema.Sort, overview: Overview) -> Array:
+        """Categories as a list has them."""
+        if sort == "name":
+            return np.array(sorted(found.tolist(), key=lambda number: natural(self._names[number])), dtype=int)
+        key = -overview.sizes if sort == "size" else overview.confidence
+        ordered: Array = found[np.argsort(key[found], kind="stable")]
+        return ordered
+
+    def rows_in_order(self, rows: Array, sort: schema.ImageSort) -> Array:
+        """Rows as a list has them."""
+        if sort == "name":
+            return np.sort(rows)  # tables are in the order of names
+        sure = self.review.results.confidence[rows]
+        ordered: Array = rows[np.argsort(sure if sort == "doubtful" else -sure, kind="stable")]
+        return ordered
+
+    def filtered(self, rows: Array, chosen: schema.ImageFilter, overview: Overview) -> Array:
+        """The rows that a filter lets through."""
+        mark, sure = self.review.state.mark[rows], self.review.results.confidence[rows]
+        ways = {
+            "undecided": mark == UNDECIDED,
+            "confirmed": mark == CONFIRMED,
+            "unsure": (mark == UNSURE) | ((mark == UNDECIDED) & (sure < DOUBTFUL)),
+            "changed": overview.changed_rows[rows] & (mark != JUNK),
+            "junk": mark == JUNK,
+        }
+        kept: Array = rows[ways.get(chosen, mark != JUNK)]
+        return kept
+
+    def search(self, q: str) -> Array:
+        """Rows whose file name has the words searched for; all, where there are none."""
+        words = q.casefold()
+        return np.array([row for row, file in enumerate(self._lower) if words in file], dtype=int)
+
+    def check_category(self, number: int, overview: Overview) -> None:
+        """Refuse a category that is not there."""
+        if not 0 <= number < len(overview.sizes) or not overview.sizes[number]:
+            raise Gone(f"category {number} is not there (any more)")
+
+    def check_row(self, row: int) -> None:
+        """Refuse an image that is not there."""
+        if not 0 <= row < len(self.review.results):
+            raise Gone(f"there is no image {row}")
