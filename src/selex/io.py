@@ -202,7 +202,7 @@ def check_target_folder(path: Path) -> None:
 
 def first_line(error: Exception) -> str:
     """What an exception says, in one line."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _umask() -> int:

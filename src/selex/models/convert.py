@@ -164,7 +164,9 @@ _LITE_REST = {
 
 
 def lite1_state(tensors: State) -> State | None:
-    """EfficientNet-Lite1 of its package under timm's names, without the classifier; None if it is something else."""
+    """EfficientNet-Lite1 of its package or of timm, without the classifier; None if it is something else."""
+    if own := network_state(tensors, "conv_stem.weight"):
+        return {name: tensor for name, tensor in own.items() if not name.startswith("classifier.")}
     state = network_state(tensors, "_conv_stem.weight")
     if state is None:
         return None

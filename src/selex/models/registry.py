@@ -67,7 +67,7 @@ _SPECS = (
         1280,
         240,
         "pooled",
-        (_LITE1,),
+        (HubFile("timm/tf_efficientnet_lite1.in1k"), _LITE1),
         "Apache-2.0",
         mean=(127.0, 127.0, 127.0),
         std=(128.0, 128.0, 128.0),

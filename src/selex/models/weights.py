@@ -19,8 +19,10 @@ from safetensors.torch import load_file
 from selex.checksums import Damaged, file_digest
 from selex.errors import InputError, Note
 from selex.folders import cache_folder
+from selex.io import first_line
+from selex.models.download import NOTED, Unavailable, check_digest
 from selex.models.registry import BACKBONES
-from selex.models.sources import NOTED, Source, Unavailable, check_digest, first_line
+from selex.models.sources import Source
 
 
 class WeightFile(NamedTuple):
