@@ -15,7 +15,7 @@ PIP_INSTALL = -m pip install --quiet --constraint constraints.txt
 # The oldest and the newest Python that we name.
 PYTHONS = 3.10 3.14
 
-.PHONY: demo test test-all coverage chaos browser lint docs wheel bench clean
+.PHONY: demo test test-all coverage chaos browser lint audit docs wheel bench clean
 
 demo: $(READY)
 	@echo "selex demo --out demo"
@@ -51,6 +51,13 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Whether what is installed has known vulnerabilities. It fails too where the index does not know, or cannot be asked.
+audit: $(READY)
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install --quiet pip-audit
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+.*//' > .venv-audit/installed.txt
+	.venv-audit/bin/pip-audit --strict --no-deps --disable-pip --requirement .venv-audit/installed.txt
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

@@ -148,15 +148,18 @@ def test_what_a_user_keeps_in_a_run_stays(made, run):
     assert [(run / name).read_text() for name in notes] == ["mine"] * len(notes)
 
 
-@pytest.mark.parametrize("kind", ["full", "empty", "new", "number"])
+NO_PLACES = {"number": 7, "nothing": "\0", "no text": "\ud800", "long": "x" * 5000}
+
+
+@pytest.mark.parametrize("kind", ["full", "empty", "new", *NO_PLACES])
 def test_a_recorded_store_is_used_only_if_it_is_one(made, run, tmp_path, kind):
     place = tmp_path / "place"
-    if kind != "new":
+    if kind in ("full", "empty"):
         place.mkdir()
     if kind == "full":
         (place / "images.u8").write_text("mine")
     with (run / "metrics.jsonl").open("a") as file:
-        file.write(stamped_line({"step": "decode", "store": 7 if kind == "number" else str(place)}))
+        file.write(stamped_line({"step": "decode", "store": NO_PLACES.get(kind, str(place))}))
     assert Run.open(run).store is None
     with (run / "metrics.jsonl").open("a") as file:
         file.write(stamped_line({"step": "decode", "store": str(made / "store")}))

@@ -64,6 +64,13 @@ def test_an_archive_of_features_that_cannot_be_read(tmp_path, kind):
         load_features(path)
 
 
+def test_a_table_of_ten_billion_rows_of_nothing(tmp_path):
+    with (tmp_path / "features.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (10**10, 0)})
+    with pytest.raises(InputError, match=r"features\.npy: features are empty: 10000000000 rows × 0 dimensions"):
+        load_features(tmp_path / "features.npy")
+
+
 def test_labels_that_are_no_text(tmp_path):
     names = pa.array([b"a.jpg", b"b.jpg"])
     labels = pa.Array.from_buffers(pa.string(), 2, pa.array([b"caf\xe9", b"cat"]).buffers())

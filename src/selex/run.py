@@ -155,7 +155,9 @@ class Run:
         """Where decoded images were kept when the run was last done; None for the cache, or if that is no store now."""
         places = [entry.get("store") for entry in self.metrics if entry.get("step") == "decode"]
         place = places[-1] if places else None
-        return Path(place) if isinstance(place, str) and is_store(Path(place)) else None
+        if not isinstance(place, str) or not os.path.isdir(place):
+            return None
+        return Path(place) if is_store(Path(place)) else None
 
     def result(self, name: str) -> Path:
         """Where a result file is, which is what `config.json` says of it; one that is not is `Damaged`."""

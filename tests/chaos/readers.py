@@ -21,6 +21,7 @@ from chaos.lab import PIXELS, Lab
 from chaos.strangers import COMMANDS as TYPED
 from chaos.strangers import all_options
 from chaos.strangers import world as every_command
+from selex.checksums import stamped_line
 
 NASTY = (
     *(
@@ -139,6 +140,11 @@ def always(strategy: st.SearchStrategy[bytes]) -> Callable[[Path], st.SearchStra
 
 
 any_json = values.map(lambda value: json.dumps(value).encode())
+_KEYS = ("time", "epoch", "loss", "refine", "store", "count", "seconds", "lr", "changed")
+log_lines = st.lists(
+    st.tuples(st.sampled_from(("cluster", "epoch", "decode")), st.dictionaries(st.sampled_from(_KEYS), values)),
+    max_size=4,
+).map(lambda entries: "".join(stamped_line({"step": step, **entry}) for step, entry in entries).encode())
 _DISCOVER = (*PIXELS, "--categories", "4", "--out", "found")
 _CLUSTER = ("--categories", "2", "--out", "found.csv")
 _REPORT = ("report", "run", "--out", "found.html")
@@ -160,22 +166,26 @@ READERS: dict[str, tuple[str, Callable[[Path], st.SearchStrategy[bytes]], tuple[
     "config.json": ("run/config.json", ours("config.json"), ("info", "run")),
     "hierarchy.json": ("run/hierarchy.json", ours("hierarchy.json"), _REPORT),
     "model.json": ("run/model/model.json", ours("model/model.json"), _PREDICT),
-    "metrics.jsonl": ("run/metrics.jsonl", always(any_json), _REPORT),
+    "metrics.jsonl": ("run/metrics.jsonl", always(any_json | log_lines), _REPORT),
     "results of a benchmark": ("results/given.json", always(any_json), ("bench", "table", "results")),
     "a dataset's table": ("given.csv", always(csv_text("file", "class", "known")), (*_BENCH, "--dataset", "given.csv")),
 }  # fmt: skip
 """What is read, where, what it is made of, and the command that reads it."""
 
 
-def examples(plan: Plan, strategy: st.SearchStrategy[Any], count: int, use: Callable[[Any], None]) -> None:
-    """Have Hypothesis think of so many, or as many as there is time for."""
+_LEAST = 2
 
+
+def examples(plan: Plan, strategy: st.SearchStrategy[Any], count: int, use: Callable[[Any], None]) -> None:
+    """Have Hypothesis think of so many, or as many as there is time for, which is two at least."""
+    used: list[Any] = []
     quiet = settings(database=None, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
     @settings(quiet, max_examples=count, phases=[Phase.generate])
     @given(strategy)
     def each(example: Any) -> None:
-        if not plan.late:
+        if len(used) < _LEAST or not plan.late:
+            used.append(example)
             use(example)
 
     each()

@@ -43,6 +43,8 @@ def load_features(path: Path) -> Features:
     values, names = (loaded, None) if isinstance(loaded, np.ndarray) else _from_archive(path, loaded)
     if values.ndim != 2:
         raise InputError(f"{path}: features must be a table, rows × dimensions, not of shape {values.shape}")
+    if not values.size:  # of no dimensions there can be any number of rows
+        raise InputError(f"{path}: features are empty: {values.shape[0]} rows × {values.shape[1]} dimensions")
     if names is None:
         return Features(values, [str(row) for row in range(len(values))], "row")
     if names.shape != (len(values),):

@@ -10,6 +10,7 @@ from typing import Any
 WIDTH, HEIGHT = 340, 210
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 30
 _STEP = "epoch"
+_HUGE = 1e100  # what is larger is no measurement
 _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Loss and its parts", ("loss", "use", "sse")),
     ("Pseudo-labels", ("agreement", "changed")),
@@ -117,13 +118,13 @@ def _curves(entries: list[dict[str, Any]]) -> dict[str, Points]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _HUGE
 
 
 def _ticks(low: float, high: float, count: int, whole: bool = False) -> Sequence[float]:
     """Round numbers around an interval, about `count` of them."""
     span = high - low or abs(high) or 1.0
-    raw = span / count
+    raw = max(span / count, 1 / _HUGE)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw)
     step = max(1.0, step) if whole else step

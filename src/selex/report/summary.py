@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from selex import __version__
 from selex.config import Config
@@ -90,9 +91,7 @@ def _about(config: Config, facts: Facts) -> dict[str, str]:
     cluster, features = config.cluster, config.features
     asked = "estimated" if cluster.categories is None else str(cluster.categories)
     steps = [entry for entry in facts.metrics if entry.get("step") == "cluster"]
-    times = [entry["time"] for entry in steps if isinstance(entry.get("time"), (int, float))]
-    ended = datetime.fromtimestamp(times[-1], timezone.utc) if times else None
-    finished = {"Finished": ended.strftime("%Y-%m-%d %H:%M UTC")} if ended else {}
+    finished = {"Finished": moment} if steps and (moment := _moment(steps[-1].get("time"))) else {}
     return {
         "Photos": _name(config.data.photos) or "a list of images",
         "Categories": f"{asked}; levels of {levels}",
@@ -107,6 +106,14 @@ def _about(config: Config, facts: Facts) -> dict[str, str]:
         **finished,
         "Written by": f"selex {__version__}",
     }
+
+
+def _moment(time: Any) -> str:
+    """A time of the log, which anybody may have written, for a reader; nothing where it is none."""
+    try:
+        return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    except (TypeError, ValueError, OverflowError, OSError):
+        return ""
 
 
 def _refinement(facts: Facts) -> str:
