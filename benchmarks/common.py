@@ -67,8 +67,9 @@ def spread(times: list[float]) -> dict[str, float]:
 def save(name: str, results: list[dict[str, object]], folder: Path | None = None) -> None:
     """Print the results and write them with the machine, the versions and the command that made them."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]  # folders aside
     record = {
-        "command": "python " + " ".join(["benchmarks/" + Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": "python " + " ".join(["benchmarks/" + Path(sys.argv[0]).name, *words]),
         "device": device,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

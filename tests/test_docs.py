@@ -230,3 +230,15 @@ def test_commands_of_the_readme_run_on_files(example, tmp_path, monkeypatch, cap
     assert Path("clusters.csv").read_text().startswith("file,cluster,category,known,labelled,distance,level_1,level_2")
     assert Path("birds/report.html").read_text().startswith("<!doctype html>")
     assert "unlabelled rows, accuracy (v2)" in capsys.readouterr().out
+
+
+def test_the_page_on_theory_has_the_figures_of_its_benchmark():
+    root = Path(__file__).parent.parent
+    page = (root / "docs" / "theory.md").read_text()
+    rows = {row["what"]: row for row in json.loads((root / "benchmarks/results/theory.json").read_text())["results"]}
+    for name in ("CUB-200-2011", "Stanford Cars", "Herbarium-19", "Oxford-IIIT Pet", "CIFAR-100", "CIFAR-10"):
+        assert f"{rows[f'the bound on {name}']['value']}" in page
+    for level, size in ((1, 32768), (3, 8192), (6, 1024)):
+        assert f"{rows[f'distances over {size} dims, level {level}']['correlation']} " in page.replace("\n", " ")
+    shares = [row["value"] for what, row in rows.items() if what.startswith("novel images in known clusters")]
+    assert "| " + " | ".join(f"{share:.2f}" for share in shares) + " |" in page
