@@ -372,8 +372,11 @@ def test_the_images_of_a_demonstration_are_written_again_and_not_through_links(t
     first = tmp_path / "demo" / "photos" / next(iter(truth))
     first.unlink()
     os.symlink(victim, first)
+    others = [path for path in before if path.suffix == ".png" and path != first]
+    times = [path.stat().st_mtime_ns for path in others]
     assert _write_images(tmp_path / "demo", 0) == truth
     assert {path: path.read_bytes() for path in before} == before
+    assert [path.stat().st_mtime_ns for path in others] == times  # as they were: interrupted training resumes
     assert victim.read_text() == "mine"
     shutil.rmtree(tmp_path / "demo" / "new")
     (tmp_path / "elsewhere").mkdir()

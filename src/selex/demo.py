@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +83,20 @@ def _write_images(out: Path, seed: int) -> dict[str, int]:
             part = str(digit) if digit < N_KNOWN and labelled[row] else "unlabelled"
             path = out / "photos" / part / name
             truth[f"{part}/{name}"] = digit
-        path.unlink(missing_ok=True)  # of an earlier time, and a link is not written through
-        Image.fromarray((255 - image * 15.9375).astype(np.uint8)).save(path)
+        _write_image(path, (255 - image * 15.9375).astype(np.uint8))
     if other := set(read_table(out / "photos").files).difference(truth):
         raise InputError(f"{out / 'photos' / min(other)}: was not made by the demonstration; move it elsewhere")
     write_csv(out / "truth.csv", ["file", "label"], truth.items())
     return truth
+
+
+def _write_image(path: Path, pixels: Any) -> None:
+    """An image; one of an earlier time stays if it is the same, so that training resumes. No link is written through."""
+    made = BytesIO()
+    Image.fromarray(pixels).save(made, "PNG")
+    if path.is_symlink() or not path.is_file() or path.read_bytes() != made.getvalue():
+        path.unlink(missing_ok=True)
+        path.write_bytes(made.getvalue())
 
 
 def _compare(found: dict[str, Run], truth: dict[str, int]) -> Results:
