@@ -91,7 +91,7 @@ def _write_images(out: Path, seed: int) -> dict[str, int]:
 
 
 def _write_image(path: Path, pixels: Any) -> None:
-    """An image; one of an earlier time stays if it is the same, so that training resumes. No link is written through."""
+    """Write an image, unless it is there already: training of unchanged images resumes. Links are replaced."""
     made = BytesIO()
     Image.fromarray(pixels).save(made, "PNG")
     if path.is_symlink() or not path.is_file() or path.read_bytes() != made.getvalue():
