@@ -69,6 +69,29 @@ def test_a_run_and_its_table(digits):
     assert again.stdout.count("is there already") == 2
 
 
+def test_two_tables_in_one_folder_are_two_datasets(digits):
+    lines = (digits / "digits" / "labels.csv").read_text().splitlines()
+    fewer = [line for line in lines if ",3," not in line]
+    (digits / "digits" / "fewer.csv").write_text("\n".join(fewer))
+    frozen = ("--seeds", 1, "--method", "frozen", "--backbone", "pixels", "--device", "cpu")
+    for name in ("labels.csv", "fewer.csv"):
+        done = selex("bench", "run", "--dataset", f"digits/{name}", *frozen, cwd=digits)
+        assert done.returncode == 0, done.stderr
+    found = {result.dataset: result.n_categories for result in read_results(digits / "results")}
+    assert found == {"digits": 5, "digits-fewer": 4}
+    # what was there is not shown for a table that has changed
+    (digits / "digits" / "labels.csv").write_text("\n".join(fewer))
+    refused(
+        "is of another table than digits/labels.csv",
+        "bench",
+        "run",
+        "--dataset",
+        "digits/labels.csv",
+        *frozen,
+        cwd=digits,
+    )
+
+
 def test_rows_of_a_suite_one_by_one(digits):
     command = ("bench", "run", "--dataset", "digits/labels.csv", "--suite", "components", "--seeds", 1, *SMALL)
     done = selex(*command, "--row", "SSE", "--row", "none", cwd=digits)

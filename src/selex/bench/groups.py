@@ -19,7 +19,7 @@ from selex.types import Scores
 Part = Literal["transductive", "inductive"]
 Version = Literal["v2", "v1"]
 _APART = ("data.photos", "data.labels", "features.weights", "seed")
-SETTINGS = (*(path for group in ("", *GROUPS) for path, _ in settings_of(group)), "label_ratio", "long_tail")
+SETTINGS = (*(path for group in ("", *GROUPS) for path, _ in settings_of(group)), "label_ratio", "long_tail", "table")
 """Settings of a result; those of `_APART` may differ among the seeds of one row, or are not kept."""
 _USUAL = flat(asdict(PAPER))
 """What a result that was made before there was such a setting was made with."""

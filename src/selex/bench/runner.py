@@ -27,6 +27,7 @@ from selex.bench.datasets.splits import (
 )
 from selex.bench.results import VERSIONS, Result
 from selex.bench.suites import Row
+from selex.checksums import file_digest
 from selex.cluster.kmeans import bssk
 from selex.config import PAPER, Config
 from selex.data.labels import encode
@@ -79,8 +80,14 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The dataset's name in tables: that of the catalog, or of the folder that a CSV file lies in."""
-        return Path(self.dataset).absolute().parent.name if self.own else self.dataset
+        """The dataset's name in tables: that of the catalog, or of the folder that a CSV file lies in.
+
+        A CSV file that is not called `labels.csv` adds its own name: several in one folder are several datasets.
+        """
+        if not self.own:
+            return self.dataset
+        path = Path(self.dataset).absolute()
+        return path.parent.name if path.name == "labels.csv" else f"{path.parent.name}-{path.stem}"
 
     @property
     def own(self) -> bool:
@@ -212,7 +219,23 @@ def _record(job: Job, config: Config) -> dict[str, Any]:
     settings = config.to_json()
     del settings["data"]["photos"], settings["data"]["labels"], settings["features"]["weights"]
     drawn = {"label_ratio": job.row.label_ratio, "long_tail": job.row.long_tail}
-    return {**settings, **drawn, **({"shuffled": True} if job.row.shuffled else {})}
+    own = {"table": table_digest(job)} if job.own else {}
+    return {**settings, **drawn, **({"shuffled": True} if job.row.shuffled else {}), **own}
+
+
+def table_digest(job: Job) -> str:
+    """Tells a CSV file of one's own from others of the same name, and from what it was."""
+    return file_digest(Path(job.dataset))[:16]
+
+
+def check_dataset(job: Job, path: Path) -> None:
+    """Refuse a result file that is there but is of another dataset: its numbers would stand for this one's."""
+    found = Result.load(path).config.get("table") if job.own else None
+    if found is not None and found != table_digest(job):
+        raise InputError(
+            f"{path}: is of another table than {job.dataset}, or of what that was before it changed; choose another "
+            "--out, or move it away"
+        )
 
 
 def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, total: float, command: str) -> Result:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selex.cli import settings
-from selex.cli.app import find_device, resumable, watched
+from selex.cli.app import find_device, resumable
 from selex.cli.settings import configured
 from selex.config import Config
 
@@ -120,7 +120,7 @@ def run(
     Example: `selex bench run --dataset cub --root data/CUB_200_2011 --method selex --seeds 3 --out results`
     """
     from selex.bench.results import RESULTS, holds_results
-    from selex.bench.runner import RUNS, Job, as_main, holds_runs, planned
+    from selex.bench.runner import RUNS, Job, as_main, check_dataset, holds_runs, planned
     from selex.bench.runner import run as run_one
     from selex.bench.suites import OF_DATASET
     from selex.bench.suites import suite as find_suite
@@ -152,10 +152,11 @@ def run(
         this = as_main(replace(job, row=replace(each, categories="auto") if categories is Count.auto else each))
         for number in seed or range(seeds):
             if (out / planned(this, number)).exists():
+                check_dataset(this, out / planned(this, number))
                 typer.echo(f"{planned(this, number)}: is there already")
                 continue
             with resumable("runs that are done are kept"):
-                result = run_one(this, number, _command(), watched(), typer.echo)
+                result = run_one(this, number, _command(), True, typer.echo)
             take_folder(out, RESULTS, holds_results)
             result.save(out)
 
