@@ -444,6 +444,21 @@ def test_ctrl_c_is_one_line_and_can_be_gone_on_from(shared, where):
     assert results(shared / out) == results(shared / "undisturbed")
 
 
+def test_a_run_for_programs(place):
+    assert selex(*FIVE, cwd=place).returncode == 0
+    done = selex("info", "run", "--json", cwd=place)
+    assert done.returncode == 0, done.stderr
+    about, run = json.loads(done.stdout), package.Run.open(place / "run")
+    frame = run.to_pandas()
+    assert (about["complete"], about["images"], about["labelled"], about["skipped"]) == (True, 60, 12, 0)
+    assert about["config"]["data"]["photos"] == str(place / "photos")
+    assert [entry["name"] for entry in about["categories"]] == run.hierarchy["names"]
+    sizes = frame.groupby("category").size().to_dict()
+    assert {entry["name"]: entry["images"] for entry in about["categories"]} == sizes
+    assert {entry["name"] for entry in about["categories"] if entry["known"]} == set(frame[frame.known == 1].category)
+    assert frame.file.tolist() == run.clusters["file"].to_pylist()
+
+
 def test_two_at_once_in_one_folder(place):
     with write_run(place / "run", package.Config.of(str(place / "photos")), ""):
         done = selex(*FIVE, cwd=place)

@@ -243,6 +243,8 @@ def test_label_studio(run, tmp_path):
         assert url.path == "/data/local-files/"
         assert url.query.isascii()
         assert run.root.parent / parse_qs(url.query)["d"][0] == run.root / row["file"]
+        annotations = task.pop("annotations", None)
+        assert annotations == ([{"result": task["predictions"][0]["result"]}] if row["labelled"] else None)
         assert task == {
             "data": {name: row[name] for name in ("file", "known", "labelled", "runner_up", "distance")},
             "predictions": [
@@ -262,6 +264,15 @@ def test_label_studio(run, tmp_path):
             ],
         }
         assert 0 <= row["confidence"] <= 1
+
+
+def test_label_studio_gets_what_was_confirmed_as_annotations(run, tmp_path):
+    table = run.clusters.to_pydict()
+    review = ["confirmed", "unsure", "undecided"] * len(table["file"])
+    export(run, "label-studio", tmp_path / "tasks", table={**table, "review": review[: len(table["file"])]})
+    tasks = json.loads((tmp_path / "tasks" / "tasks.json").read_text())
+    annotated = [task["annotations"][0]["result"] for task in tasks if "annotations" in task]
+    assert annotated == [task["predictions"][0]["result"] for task in tasks[::3]]
 
 
 def test_label_studio_with_images_beside_the_table(tmp_path):

@@ -166,6 +166,18 @@ def test_one_image_and_one_that_cannot_be_read(home, tmp_path):
     refused(f"broken.jpg: {reason}", "predict", home / "run", "new", "--strict", cwd=tmp_path)
 
 
+def test_predictions_of_before_stay(home, tmp_path):
+    command = ("predict", home / "run", home / "photos" / "digit 0")
+    (tmp_path / "predictions-2.csv").write_text("mine")
+    for name in ("predictions.csv", "predictions-3.csv"):
+        done = selex(*command, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert f"wrote {name}\n" in done.stdout
+    assert (tmp_path / "predictions-2.csv").read_text() == "mine"
+    assert read(tmp_path / "predictions.csv") == read(tmp_path / "predictions-3.csv")
+    assert "wrote predictions.csv\n" in selex(*command, "--out", "predictions.csv", cwd=tmp_path).stdout
+
+
 def test_predict_refuses(home, tmp_path):
     run = home / "run"
     refused("nowhere: no such run folder", "predict", "nowhere", home / "photos", cwd=tmp_path)

@@ -34,6 +34,28 @@ def test_epochs_of_an_earlier_start_are_no_part_of_the_rate(clock, capsys):
     assert capsys.readouterr().err == "training: epoch 70 of 100, loss 1.000, about 30 min left\n"
 
 
+def test_in_a_log_images_are_counted_from_time_to_time(clock, capsys):
+    with progress.images_bar("embedding", 6000, done=2000) as advance:
+        for done in range(2100, 6001, 100):
+            clock[0] += 5
+            advance(done)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 19  # every ten seconds; not at the end, when the step has its own line
+    assert lines[0] == "embedding: 2,200 of 6,000 images, 20 images/s, about 3 min left"
+    assert lines[-1] == "embedding: 5,800 of 6,000 images, 20 images/s, about 10 s left"
+
+
+def test_in_a_log_other_work_says_how_much_is_left(clock, capsys):
+    with progress.progress_bar("clustering, level") as advance:
+        clock[0] += 12
+        advance(0, 7)
+        clock[0] += 12
+        advance(2, 7)
+        clock[0] += 3
+        advance(3, 7)
+    assert capsys.readouterr().err == "clustering, level 0 of 7\nclustering, level 2 of 7, about 60 s left\n"
+
+
 def test_nothing_is_shown_unless_asked(clock, capsys):
     with progress.training_bar(epochs=2, steps=1, batch=64, shown=False) as advance:
         clock[0] += 60

@@ -409,7 +409,8 @@ def test_ctrl_c_keeps_what_is_done(digits, tmp_path, decoded):
     assert len(decoded) == 40 - done
 
 
-def test_progress_only_when_asked(digits, tmp_path, capfd):
+def test_progress_only_when_asked(digits, tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     build(digits, tmp_path / "store")
     assert capfd.readouterr() == ("", "")
     build(digits, tmp_path / "other", progress=True)

@@ -60,7 +60,7 @@ def discover(
         device: where the backbone runs.
         store: where decoded images are kept; by default in the cache, shared by all runs of the same photos.
         strict: stop at the first image that cannot be read, rather than skipping it.
-        progress: show bars on standard error.
+        progress: say on standard error how far it is: bars on a terminal, lines elsewhere.
         options: how training shall go, where the method trains: from the beginning, watched by whom.
         tell: called with a line about each step that is done.
 

@@ -245,7 +245,7 @@ def _with_path(job: _Job) -> Columns:
 
 
 def _task(table: Columns, row: int, place: str) -> dict[str, Any]:
-    """What Label Studio is to show of an image, and what it is thought to be."""
+    """What Label Studio is to show of an image, what it is thought to be, and what a person has said that it is."""
     image = f"/data/local-files/?d={quote(os.fsencode(place))}"
     choice = {
         "id": f"row-{row}",
@@ -256,7 +256,9 @@ def _task(table: Columns, row: int, place: str) -> dict[str, Any]:
     }
     about = {name: table[name][row] for name in ("file", "known", "labelled", "runner_up", "distance")}
     prediction = {"model_version": "selex", "score": table["confidence"][row], "result": [choice]}
-    return {"data": {"image": image, **about}, "predictions": [prediction]}
+    task = {"data": {"image": image, **about}, "predictions": [prediction]}
+    given = table["review"][row] == "confirmed" if "review" in table else table["labelled"][row]
+    return {**task, "annotations": [{"result": [choice]}]} if given else task
 
 
 def _xml_text(text: str) -> str:

@@ -15,6 +15,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, Any
 
@@ -184,6 +185,12 @@ def check_target(path: Path, inputs: Iterable[Path], is_ours: Callable[[Path], b
         raise InputError(f"{path}: is an input of this command; choose another --out")
     if path.exists() and path.stat().st_size and not is_ours(path):
         raise InputError(f"{path}: exists and is not what this command writes; choose another --out or remove it")
+
+
+def free_path(path: Path) -> Path:
+    """The path, or with the first number after its name under which there is nothing: what is there stays."""
+    numbered = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
+    return next(one for one in chain([path], numbered) if not os.path.lexists(one))
 
 
 def check_target_folder(path: Path) -> None:

@@ -88,7 +88,7 @@ class Model:
             device: where the backbone runs.
             store: where decoded images are kept; in the cache if not given.
             strict: stop at the first image that cannot be read, rather than leaving it out with a note.
-            progress: show bars on standard error.
+            progress: say on standard error how far it is: bars on a terminal, lines elsewhere.
 
         Returns:
             Columns with an entry an image: `file`, `category`, `known` (1 or 0), `confidence`, `runner_up`,

@@ -1,4 +1,4 @@
-"""A progress line for long work that has no bar of its own."""
+"""Where long work stands: a bar on a terminal, lines in a log."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SECONDS_A_LINE = 10.0
-"""Where there is no terminal, training says where it stands no more often than this."""
+"""Where there is no terminal, work says where it stands no more often than this."""
 
 
 @contextmanager
 def progress_bar(text: str, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
-    """A line on standard error, there while the work lasts and only for a person; call it with done and total."""
+    """Where work stands, while it lasts; call it with done and total. A bar on a terminal, elsewhere lines."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -32,10 +32,52 @@ def progress_bar(text: str, shown: bool = True) -> Iterator[Callable[[int, int],
         TextColumn("left:"),
     )
     console = Console(stderr=True)
-    hidden = not shown or not console.is_terminal
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=hidden) as bar:
+    if shown and not console.is_terminal:
+        yield _lines(text)
+        return
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not shown) as bar:
         task = bar.add_task(text, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=max(done, total))
+
+
+@contextmanager
+def images_bar(doing: str, total: int, done: int = 0, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """Where work on images stands: how many, images a second, time left. Call it with how many are done.
+
+    A bar on a terminal; elsewhere, in a log, a line from time to time. `done` were done before.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if shown and not console.is_terminal:
+        line = _lines(f"{doing}:", done, "images")
+        yield lambda now: line(now, total)
+        return
+    rate = TextColumn("{task.fields[rate]:,.0f} images/s")
+    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not shown) as bar:
+        task = bar.add_task("", total=total, completed=done, rate=0.0)
+        begun = time.monotonic()
+        yield lambda now: bar.update(task, completed=now, rate=(now - done) / max(time.monotonic() - begun, 1e-9))
+
+
+def _lines(text: str, before: int = 0, unit: str = "") -> Callable[[int, int], None]:
+    """A line from time to time: done and total, how many a second where they have a unit, and the time left."""
+    begun = told = time.monotonic()
+
+    def advance(done: int, total: int) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told < SECONDS_A_LINE or done >= total:
+            return
+        told = now
+        rate = (done - before) / (now - begun)
+        speed = f" {unit}, {rate:,.{0 if rate >= 10 else 1}f} {unit}/s" if unit else ""
+        left = f", {_duration((total - done) / rate)} left" if rate else ""
+        print(f"{text} {done:,} of {total:,}{speed}{left}", file=sys.stderr, flush=True)
+
+    return advance
 
 
 @contextmanager

@@ -129,6 +129,13 @@ class Run:
         path = self.result("clusters.parquet")
         return read_parquet(path, path)
 
+    def to_pandas(self) -> Any:
+        """The clusters table as a pandas data frame; pandas must be installed."""
+        try:
+            return self.clusters.to_pandas()
+        except ImportError:
+            raise InputError("pandas is not installed: pip install pandas, or use run.clusters") from None
+
     @property
     def hierarchy(self) -> dict[str, Any]:
         """Categories and levels: names, sizes, parents."""

@@ -143,8 +143,3 @@ def find_device(name: str) -> str:
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"--device {name}: {str(error).splitlines()[0]}") from None
     return name
-
-
-def watched() -> bool:
-    """Whether a person sees standard error."""
-    return sys.stderr.isatty()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from selex.cli import settings
-from selex.cli.app import RunFolder, app, find_device, resumable, watched
+from selex.cli.app import RunFolder, app, find_device, resumable
 from selex.cli.settings import BASICS, FLAG, TRAINING, configured
 from selex.config import Config
 from selex.errors import InputError
@@ -165,7 +165,7 @@ def recluster(
             device=find_device(device),
             store=store,
             strict=strict,
-            progress=watched(),
+            progress=True,
             tell=typer.echo,
         )
     typer.echo(summary(done.run))
@@ -187,7 +187,7 @@ def _discover(
     from selex.training.fit import TrainOptions
 
     options = TrainOptions(restart=restart, tensorboard=tensorboard, progress=True)
-    how = {"device": device, "store": store, "strict": strict, "progress": watched(), "options": options}
+    how = {"device": device, "store": store, "strict": strict, "progress": _speaks(), "options": options}
     done = "images and features" if config.train.method == "frozen" else "images, features and whole epochs"
     with resumable(f"{done} that are done are kept"):
         run, changes = _done(config, out, reviewed, {**how, "tell": typer.echo})
@@ -258,7 +258,12 @@ def _next(steps: dict[str, str]) -> None:
 def predict(
     run: RunFolder,
     photos: Annotated[Path, typer.Argument(metavar="PHOTOS", help="A folder, a table file, or one image.")],
-    out: Annotated[Path, typer.Option(metavar="CSV", help="The table to write.")] = Path("predictions.csv"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CSV", help="The table to write. If not given, `predictions.csv`, or `predictions-2.csv` and so on."
+        ),
+    ] = None,
     device: Device = "auto",
     store: Store = None,
     strict: Strict = False,
@@ -268,12 +273,13 @@ def predict(
     Example: `selex predict birds new-photos --out predictions.csv`
     """
     from selex.data.clusters import is_predictions_table, write_columns
-    from selex.io import check_target
+    from selex.io import check_target, free_path
     from selex.predictor import NOTHING, load
 
+    out = out or free_path(Path("predictions.csv"))
     check_target(out, [photos], is_predictions_table)
     model = load(run)
-    found = model.predict(photos, device=find_device(device), strict=strict, progress=watched(), store=store)
+    found = model.predict(photos, device=find_device(device), strict=strict, progress=True, store=store)
     write_columns(out, found)
     strange = sum(1 for category in found["category"] if category == NOTHING)
     known = sum(found["known"])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -53,7 +54,10 @@ def export(
 
 
 @app.command()
-def info(run: RunFolder) -> None:
+def info(
+    run: RunFolder,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+) -> None:
     """Say what a run is and what it found.
 
     Example: `selex info birds`
@@ -62,6 +66,9 @@ def info(run: RunFolder) -> None:
 
     opened = Run.open(run)
     config = opened.config
+    if as_json:
+        typer.echo(json.dumps(_about(opened), indent=1))
+        return
     labels = f", labels {config.data.labels}" if config.data.labels else ""
     unfinished = "not finished: run the same `selex discover` again, it resumes from what is done"
     typer.echo(
@@ -122,6 +129,24 @@ def review(
         from selex.review.server.serve import serve
 
     serve(run, host=host, port=port, browser=not no_browser, tell=typer.echo)
+
+
+def _about(run: Run) -> dict[str, Any]:
+    """What a run is and what it found, as plain values; what it found only if it is complete."""
+    about = {name: run.about[name] for name in ("format", "run", "root", "versions", "config")}
+    if not run.complete:
+        return {**about, "complete": False}
+    table, tree = run.clusters.select(["category", "known", "labelled", "confidence"]).to_pydict(), run.hierarchy
+    sure: dict[str, list[float]] = {name: [] for name in tree["names"]}
+    for category, confidence in zip(table["category"], table["confidence"], strict=True):
+        sure[category].append(confidence)
+    n_known = tree["levels"][0]["n_known"]
+    categories = [
+        {"name": name, "known": number < n_known, "images": len(of), "confidence": sum(of) / len(of) if of else None}
+        for number, (name, of) in enumerate(sure.items())
+    ]
+    counts = {"images": len(table["known"]), "labelled": sum(table["labelled"]), "skipped": len(run.skipped)}
+    return {**about, "complete": True, **counts, "estimate": tree["estimate"], "categories": categories}
 
 
 def _decided(run: Run) -> Columns | None:

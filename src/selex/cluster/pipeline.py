@@ -98,7 +98,7 @@ def fit_clusters(
         variant: differences from the paper, for comparison.
         calibrate: work out confidences too, and what new rows need.
         memory: bytes that temporaries may take.
-        progress: show bars on standard error.
+        progress: say on standard error how far it is: bars on a terminal, lines elsewhere.
 
     Returns:
         The clusters, and all that sorting new rows takes.

@@ -9,11 +9,11 @@ import threading
 import time
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from selex import io
 from selex.data.decode import Pixels, Unreadable, decode
@@ -21,9 +21,7 @@ from selex.data.index import DATA, INDEX, KIND, Index, is_store
 from selex.data.table import ImageTable
 from selex.errors import InputError, Note
 from selex.folders import MARK, take_folder
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from selex.progress import images_bar
 
 SAVE_EVERY = 5.0
 """Seconds of decoding that a kill -9 may cost; also how often pixels go to disk while others are decoded."""
@@ -67,22 +65,23 @@ class Filler:
             return self.index
         for job in zip(rows, keys, strict=True):
             self._jobs.put(job)
-        with _open_data(self.folder, self.index) as file, warnings.catch_warnings(), progress_bar(progress) as bar:
+        with _open_data(self.folder, self.index) as file, warnings.catch_warnings():
             # Pillow warns of odd metadata and of large images; we read the first and have a limit for the second.
             warnings.filterwarnings("ignore", module=r"PIL\.")
             try:
-                self._decode_all(file.fileno(), min(workers, len(rows)), bar, len(rows))
+                with images_bar("decoding", len(rows), shown=progress) as advance:
+                    self._decode_all(file.fileno(), min(workers, len(rows)), advance, len(rows))
             finally:
                 self._save(file.fileno())
         return self.index
 
-    def _decode_all(self, file: int, workers: int, bar: Progress, total: int) -> None:
-        task, saved = bar.add_task("Reading images", total=total), time.monotonic()
+    def _decode_all(self, file: int, workers: int, advance: Callable[[int], None], total: int) -> None:
+        saved = time.monotonic()
         with ThreadPoolExecutor(workers) as pool:
             futures = [pool.submit(self._work, file) for _ in range(workers)]
             try:
                 while wait(futures, timeout=0.2, return_when=FIRST_EXCEPTION).not_done and not self._stop.is_set():
-                    bar.update(task, completed=total - self._jobs.qsize())
+                    advance(total - self._jobs.qsize())
                     if time.monotonic() - saved > SAVE_EVERY:
                         self._save(file)
                         saved = time.monotonic()
@@ -90,7 +89,7 @@ class Filler:
                 self._stop.set()
         for future in futures:
             future.result()
-        bar.update(task, completed=total)
+        advance(total)
 
     def _work(self, file: int) -> None:
         """What each thread does until there is no job left or one thread has failed."""
@@ -152,18 +151,3 @@ def _write(file: int, pixels: memoryview, offset: int) -> None:
     while pixels:
         done = os.pwrite(file, pixels, offset)
         pixels, offset = pixels[done:], offset + done
-
-
-def progress_bar(show: bool) -> Progress:
-    """A bar on stderr with images per second and the time left; nothing where it is not wanted."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
-    from rich.progress import TimeRemainingColumn as TimeLeft
-    from rich.text import Text
-
-    class Speed(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            return Text(f"{task.speed or 0:.0f} images/s")
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Speed(), TimeLeft())
-    return Progress(*columns, console=Console(stderr=True), disable=not show)

@@ -15,8 +15,6 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.nn.functional import normalize
 
 from selex.config import FeatureConfig
@@ -26,6 +24,7 @@ from selex.features.cache import FeatureFile, Features, Standing
 from selex.features.shared import FeatureCache
 from selex.models.network import Backbone
 from selex.models.trunk import folded
+from selex.progress import images_bar
 
 CPU_BATCH = 32
 GPU_BATCH = 512
@@ -178,14 +177,16 @@ def _next(todo: np.ndarray[Any, Any], features: Features) -> int:
 def _made(work: _Work, rows: np.ndarray[Any, Any], progress: bool) -> Iterator[torch.Tensor]:
     """Features of these rows in pieces, with a bar."""
     n = len(work.images)
+    done = n - len(rows)
     with (
         _evaluating(work.backbone, work.device),
-        _bar(work.doing, n, n - len(rows), progress) as advance,
+        images_bar(work.doing, n, done, progress) as advance,
         closing(_features(work, rows)) as pieces,
     ):
         for piece in _one_behind(pieces):
             yield piece
-            advance(len(piece))
+            done += len(piece)
+            advance(done)
 
 
 class _Shared:
@@ -300,25 +301,3 @@ def _evaluating(backbone: Backbone, device: torch.device) -> Iterator[None]:
         yield
     finally:
         backbone.train(training)
-
-
-@contextmanager
-def _bar(doing: str, total: int, done: int, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error: rows, images/s, time left."""
-    columns = (
-        TextColumn(doing),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]:,.0f} images/s"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
-        task = bar.add_task("", total=total, completed=done, rate=0.0)
-        start, first = time.monotonic(), done
-
-        def advance(rows: int) -> None:
-            nonlocal done
-            done += rows
-            bar.update(task, completed=done, rate=(done - first) / max(time.monotonic() - start, 1e-9))
-
-        yield advance
