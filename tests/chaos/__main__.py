@@ -22,11 +22,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--short", action="store_true", help="a few tries of each case")
     parser.add_argument("--minutes", type=float, metavar="N", help="as many tries of each case as there is time for")
-    parser.add_argument("--only", default="", metavar="TEXT", help="cases that have this in their name")
+    parser.add_argument("--only", action="append", metavar="TEXT", help="cases that have one of these in their names")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of whatever is drawn")
     parser.add_argument("--out", type=Path, metavar="JSON", help="where the figures go")
     given = parser.parse_args()
-    cases = [case for case in (SHORT if given.short else CASES) if given.only in str(case)]
+    wanted = given.only or [""]
+    cases = [case for case in (SHORT if given.short else CASES) if any(text in str(case) for text in wanted)]
     start, rows, commit = time.monotonic(), [], program()
     with tempfile.TemporaryDirectory() as folder:
         lab = Lab(Path(folder))
