@@ -118,6 +118,15 @@ A try is *lost* if any of the above does not hold. A seeded sample of each case 
 `--minutes` each case does as many tries as there is time for, drawn by lot: the tries column says how many it did,
 and a case that was not run has none."""
 
+TRIED = {
+    "killed at a write": "kills at a write",
+    "killed at a random moment": "at a random moment",
+    "disk": "failures of a disk",
+    "power cut": "power cuts",
+    "damage": "damaged files",
+}
+"""Areas of `make chaos` whose cases are drawn from many, and what their tries are."""
+
 NO_CHAOS_TEXT = """No figures are stored yet: `make chaos` makes them."""
 
 NO_RESULTS_TEXT = """No result is stored yet. Run the benchmark, put its files into `benchmarks/results/paper/`, draw
@@ -225,10 +234,23 @@ def reliability_page() -> str:
     parts = [
         "## The latest figures",
         f"{machine}. {about}",
+        _tried(record["results"]),
         f"```bash\n{record['command']}\n```",
         _table(record["results"]),
     ]
     return "\n\n".join([STAMP, RELIABILITY_TEXT, *parts]) + "\n"
+
+
+def _tried(rows: list[dict[str, Any]]) -> str:
+    """How much of the whole suite the figures are."""
+    tries = {area: sum(row["tries"] for row in rows if row["case"].startswith(area)) for area in TRIED}
+    said = ", ".join(f"{tries[area]:,} {words}" for area, words in TRIED.items())
+    run, lost = sum(row["tries"] > 0 for row in rows), sum(row["lost"] for row in rows)
+    return (
+        f"{run} of {len(rows)} cases were run; {lost:,} of {sum(row['tries'] for row in rows):,} tries were lost. "
+        f"**These are samples**: {said}. Without `--minutes` the suite does all of it, for hours: every operation of "
+        "every command, 200 random moments, every file with every kind of damage. These figures are not of that."
+    )
 
 
 def results_page() -> str:
