@@ -114,7 +114,7 @@ def serve(
         address = f"http://{_shown(host)}:{port}/" + (f"?token={door.token}" if door.token else "")
         tell(f"review: {address}")
         tell("Every decision is saved at once in the run folder. Ctrl-C ends the server.")
-        if note := app.state.views.note:
+        if note := app.state.views.standing().note:
             tell(f"note: {note}")
         server = server_of(app)
         if browser:
