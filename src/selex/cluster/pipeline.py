@@ -34,6 +34,10 @@ ENOUGH_TO_ADAPT = 3000
 """Rows from which on `"auto"` tries to adapt features, which takes minutes: that it helps fewer is not shown."""
 
 
+CHOICE = 0
+"""Seed of what `"auto"` tries: features and labels decide what is chosen, whatever the seed of the clustering is."""
+
+
 @dataclass(frozen=True)
 class FittedClusters:
     """Clusters that were found, and what new rows need to be sorted into them.
@@ -110,7 +114,7 @@ def fit_clusters(
     estimate = fit.estimate(deepcopy(generator))
     count = estimate.n_clusters if estimate else fit.config.categories or 0
     whitener = fit_whitener(features, known, fit.config.whiten, memory)
-    selection = fit.select(whitener(features) if whitener else features, count, hidden)
+    selection = fit.select(whitener(features) if whitener else features, count, np.random.default_rng(CHOICE))
     maps = fit.maps(whitener, selection, count, deepcopy(generator))
     rows = maps.transform(features)
     found = FittedClusters(fit.cluster(rows, count, selection, generator), maps, selection, estimate)
