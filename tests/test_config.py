@@ -33,7 +33,13 @@ def test_the_defaults_are_the_preset_photos():
 def test_the_paper():
     train, cluster = PAPER.train, PAPER.cluster
     assert (train.method, train.epochs, train.lr, train.alpha, train.sup_weight) == ("selex", 200, 0.1, 0.5, 0.35)
-    assert (train.batch, train.trained_blocks, train.zoom, train.jitter, train.prototypes) == (128, 2, 0, 0, 0)
+    assert (train.batch, train.trained_blocks, train.random_crop, train.color_jitter, train.prototypes) == (
+        128,
+        2,
+        0,
+        0,
+        0,
+    )
     assert (cluster.whiten, cluster.refine, cluster.restarts, PAPER.features.views) == (0, "none", 10, 1)
 
 

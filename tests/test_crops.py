@@ -140,7 +140,7 @@ def test_tones_by_hand():
 
 def test_zoomed_views_show_a_part_of_the_view_and_nothing_else():
     ramp = torch.arange(32.0).expand(200, 3, 32, 32)  # a pixel says where it is
-    augment = crops.AugmentConfig(zoom=0.5)
+    augment = crops.AugmentConfig(random_crop=0.5)
     place = crops.CropParams.draw(200, augment, torch.Generator().manual_seed(0))
     shown = place.alter(ramp)
     width = shown[..., -1] - shown[..., 0]
@@ -152,7 +152,7 @@ def test_zoomed_views_show_a_part_of_the_view_and_nothing_else():
 
 
 def test_how_much_looks_change():
-    augment = crops.AugmentConfig(jitter=0.3)
+    augment = crops.AugmentConfig(color_jitter=0.3)
     place = crops.CropParams.draw(400, augment, torch.Generator().manual_seed(0))
     assert place.color.shape == (400, 3)
     assert 0.7 <= place.color.min() < 0.71
@@ -165,7 +165,9 @@ def test_how_much_looks_change():
 
 
 def test_places_with_maps_are_cut_and_joined_in_order():
-    place = crops.CropParams.draw(6, crops.AugmentConfig(warp=0.2, jitter=0.3), torch.Generator().manual_seed(0))
+    place = crops.CropParams.draw(
+        6, crops.AugmentConfig(affine=0.2, color_jitter=0.3), torch.Generator().manual_seed(0)
+    )
     assert place.maps.shape == (6, 2, 3)
     assert (place.maps - torch.eye(2, 3)).abs().max() <= 0.2
     again = crops.CropParams.join(place[:2], place[2:])
@@ -219,7 +221,7 @@ def test_images_are_whole_where_no_place_says_otherwise(store, other):
 
 
 def test_half_the_places_are_close_and_else_as_they_were():
-    augment = crops.AugmentConfig(warp=0.2, jitter=0.3)
+    augment = crops.AugmentConfig(affine=0.2, color_jitter=0.3)
     plain, place = (
         crops.CropParams.draw(10_000, each, torch.Generator().manual_seed(0))
         for each in (augment, replace(augment, attention=True))

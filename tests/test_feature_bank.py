@@ -26,8 +26,8 @@ def made(data):
     return TrunkFeatures(trunk, data.images, CROP, torch.device("cpu"), chunk=16)
 
 
-def bank(made, views=3, renew=0.2, seed=7):
-    return FeatureBank(made, views, renew, AugmentConfig(), seed)
+def bank(made, views=3, refresh=0.2, seed=7):
+    return FeatureBank(made, views, refresh, AugmentConfig(), seed)
 
 
 def test_centres_are_those_of_the_trunk_and_kept(made, data, monkeypatch):
@@ -68,10 +68,10 @@ def test_a_bank_built_late_is_the_bank(made):
     assert not torch.equal(other.bank, late.bank)
 
 
-@pytest.mark.parametrize("renew", [0.0, 0.05, 0.2, 0.5, 1.0])
-def test_so_much_of_a_bank_is_renewed(made, renew, monkeypatch):
-    held = bank(made, renew=renew)
-    wanted = math.ceil(renew * held.n_chunks)
+@pytest.mark.parametrize("refresh", [0.0, 0.05, 0.2, 0.5, 1.0])
+def test_so_much_of_a_bank_is_refreshed(made, refresh, monkeypatch):
+    held = bank(made, refresh=refresh)
+    wanted = math.ceil(refresh * held.n_chunks)
     held.refresh(0)
     for epoch in range(1, 7):
         before, rounds = held.bank.clone(), held.rounds

@@ -31,7 +31,7 @@ EVEN = Task(5, 3, whiten=0.5)
 OPTIONS = [
     {},
     {"view_bank": 2},
-    {"prototypes": 0.5, "zoom": 0.6, "jitter": 0.4, "task": EVEN},
+    {"prototypes": 0.5, "random_crop": 0.6, "color_jitter": 0.4, "task": EVEN},
     {"targets": "radii", "task": EVEN},
     {"interval": 2},
 ]

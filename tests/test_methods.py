@@ -19,7 +19,7 @@ from training_for_tests import TRAINED, batch, digit_data, loop, prepared, small
 
 SELEX_WAYS = [{}, {"targets": "radii"}, {"published": True}, {"form": "binary"}, {"kind": "cosine"}, {"hssk": False}]
 SELEX_WAYS += [{"prototypes": 0.35}, {"prototypes": 0.35, "published": True}, {"published_quirks": "order+crops"}]
-SELEX_WAYS += [{"zoom": 0.6, "jitter": 0.4}, {"agreement": 0.5}]
+SELEX_WAYS += [{"random_crop": 0.6, "color_jitter": 0.4}, {"agreement": 0.5}]
 WAYS = [*((name, {}) for name in TRAINED), *(("selex", way) for way in SELEX_WAYS[1:])]
 
 

@@ -123,8 +123,8 @@ def test_a_model_without_what_categories_count_for_is_one_of_before(home, tmp_pa
         ("--set", "features.views=3", "views must be 1, 2 or 10, not 3"),
         ("--refine", "large", "refine must be auto, none, uniform, proportional or balanced, not 'large'"),
         ("--set", "train.prototypes=-1", "prototypes must be at least 0, not -1.0"),
-        ("--set", "train.zoom=1.5", "zoom must be from 0 to 1, not 1.5"),
-        ("--set", "train.jitter=-0.5", "jitter must be from 0 to 1, not -0.5"),
+        ("--set", "train.random_crop=1.5", "random_crop must be from 0 to 1, not 1.5"),
+        ("--set", "train.color_jitter=-0.5", "color_jitter must be from 0 to 1, not -0.5"),
     ],
 )
 def test_settings_of_features_that_cannot_be(home, option, value, message):

@@ -72,7 +72,7 @@ STOPS = [
     ((), ("kill", "selex.discovery:fit_clusters", 1)),  # trained, not yet sorted
     ((), ("interrupt", STEP, 8)),
     (("--set", "train.interval=2"), ("kill", STEP, 5)),
-    (("--set", "train.view_bank=2", "--set", "train.jitter=0.4"), ("kill", STEP, 8)),
+    (("--set", "train.view_bank=2", "--set", "train.color_jitter=0.4"), ("kill", STEP, 8)),
     (("--set", "train.published=true", "--set", "train.micro_batch=4"), ("kill", STEP, 5)),
 ]
 
@@ -204,7 +204,7 @@ def data(tmp_path_factory):
     return digit_data(tmp_path_factory.mktemp("digits"))
 
 
-BEYOND = {"prototypes": 0.35, "zoom": 0.6, "jitter": 0.4, "interval": 2, "task": Task(5, 3, whiten=0.5)}
+BEYOND = {"prototypes": 0.35, "random_crop": 0.6, "color_jitter": 0.4, "interval": 2, "task": Task(5, 3, whiten=0.5)}
 
 
 @pytest.mark.parametrize(("name", "more"), [*((name, {}) for name in TRAINED), ("selex", BEYOND)])

@@ -30,7 +30,7 @@ UPDATE = "SELEX_UPDATE_GOLDEN"  # set it to write the stored losses anew, after 
 STORED = {name: (name, {}) for name in TRAINED} | {
     "selex-published": ("selex", {"published": True}),
     "selex-radii": ("selex", {"targets": "radii", "interval": 2}),
-    "selex-view-bank": ("selex", {"view_bank": 2, "renew": 0.5}),
+    "selex-view-bank": ("selex", {"view_bank": 2, "refresh": 0.5}),
 }
 
 

@@ -136,12 +136,18 @@ class TrainConfig(Group):
         2, "So many of the backbone's last blocks (or stages) are trained.", "0: the head alone.", least=0, none="all"
     )
     flip: bool = setting(True, "Mirror views at random.")
-    warp: float = setting(
-        0.0, "Turn, stretch and shear views at random by up to this much.", "0.15 is visible.", least=0, most=1
+    affine: float = setting(
+        0.0,
+        "Random affine maps: views are turned, stretched and sheared by up to this much.",
+        "0.15 is visible.",
+        least=0,
+        most=1,
     )
-    zoom: float = setting(0.6, "Enlarge views at random; up to this share of their width is lost.", least=0, most=1)
-    jitter: float = setting(
-        0.4, "Change brightness, contrast and saturation of views by up to this share.", least=0, most=1
+    random_crop: float = setting(
+        0.6, "Random resized crops: up to this share of the width of a view is cut away.", least=0, most=1
+    )
+    color_jitter: float = setting(
+        0.4, "Color jitter: brightness, contrast and saturation of views change by up to this share.", least=0, most=1
     )
     hssk: bool = setting(True, "Pseudo-labels of all levels of abstraction.", "Off: of the base level alone.")
     use: bool = setting(True, "Unsupervised self-expertise.", "Off: plain InfoNCE.")
@@ -182,7 +188,7 @@ class TrainConfig(Group):
         "time; otherwise at least 2.",
         least=0,
     )
-    renew: float = setting(0.05, "Share of the view bank that is refreshed each epoch.", least=0, most=1)
+    refresh: float = setting(0.05, "Share of the view bank that is refreshed each epoch.", least=0, most=1)
     micro_batch: int | None = setting(
         None, "Images at a time on the device, for small memory.", "The gradient is the same.", least=1, none="all"
     )
@@ -315,7 +321,7 @@ def flat(values: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-_PAPER = {"alpha": 0.5, "zoom": 0.0, "jitter": 0.0, "prototypes": 0.0}
+_PAPER = {"alpha": 0.5, "random_crop": 0.0, "color_jitter": 0.0, "prototypes": 0.0}
 PRESETS: dict[str, dict[str, Any]] = {
     "photos": {},
     "paper": {

@@ -29,7 +29,7 @@ from selex.training.fit import TrainOptions
 from selex.types import Scores
 
 N_KNOWN, N_CATEGORIES, N_NEW = 5, 10, 197
-TRAINING = {"epochs": 24, "batch": 64, "lr": 0.05, "temperature": 0.1, "alpha": 0.1, "flip": False, "warp": 0.15}
+TRAINING = {"epochs": 24, "batch": 64, "lr": 0.05, "temperature": 0.1, "alpha": 0.1, "flip": False, "affine": 0.15}
 """Chosen with seed 0. From scratch a low temperature is needed. A mirrored digit is another digit."""
 
 Results = dict[str, Scores]

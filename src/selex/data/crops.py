@@ -27,16 +27,16 @@ class AugmentConfig:
 
     Attributes:
         flip: half of them are mirrored.
-        warp: they are turned, stretched and sheared by up to so much.
-        zoom: they are enlarged, so that up to this share of their width and height is lost.
-        jitter: brightness, contrast and saturation change by up to this share.
+        affine: random affine maps: they are turned, stretched and sheared by up to so much.
+        random_crop: random resized crops: up to this share of their width and height is cut away.
+        color_jitter: their brightness, contrast and saturation change by up to this share.
         attention: half of them are of the attention crop of an image, see `TwoScaleImages`.
     """
 
     flip: bool = True
-    warp: float = 0.0
-    zoom: float = 0.0
-    jitter: float = 0.0
+    affine: float = 0.0
+    random_crop: float = 0.0
+    color_jitter: float = 0.0
     attention: bool = False
 
 
@@ -68,15 +68,15 @@ class CropParams:
         corners = torch.rand(n, 2, generator=generator)
         mirrored = (torch.rand(n, generator=generator) < 0.5) & augment.flip
         maps = torch.eye(2, 3).repeat(n, 1, 1)
-        if augment.warp:
-            maps[:, :, :2] += augment.warp * within_one(2, 2)
-        if augment.zoom:
-            lost = augment.zoom * torch.rand(n, 1, generator=generator)
+        if augment.affine:
+            maps[:, :, :2] += augment.affine * within_one(2, 2)
+        if augment.random_crop:
+            lost = augment.random_crop * torch.rand(n, 1, generator=generator)
             maps[:, :, :2] *= 1 - lost[:, :, None]
-            maps[:, :, 2] = lost * within_one(2)  # without warp, nothing from outside
-        color = 1 + augment.jitter * within_one(3) if augment.jitter else None
+            maps[:, :, 2] = lost * within_one(2)  # without an affine map, nothing from outside
+        color = 1 + augment.color_jitter * within_one(3) if augment.color_jitter else None
         close = torch.rand(n, generator=generator) < 0.5 if augment.attention else None
-        return cls(corners, mirrored, maps if augment.warp or augment.zoom else None, color, close)
+        return cls(corners, mirrored, maps if augment.affine or augment.random_crop else None, color, close)
 
     def __getitem__(self, index: slice | Tensor) -> CropParams:
         return CropParams(*(None if part is None else part[index] for part in self._parts()))  # type: ignore[arg-type]

@@ -43,7 +43,9 @@ class Batches:
         self.method, self.data, self.seed, self.fabric = method, data, seed, fabric
         self.settings, self.device = method.settings, fabric.device
         how = self.settings
-        self.augment = AugmentConfig(how.flip, how.warp, how.zoom, how.jitter, isinstance(data.images, TwoScaleImages))
+        self.augment = AugmentConfig(
+            how.flip, how.affine, how.random_crop, how.color_jitter, isinstance(data.images, TwoScaleImages)
+        )
         self.labels = torch.as_tensor(data.labels, dtype=torch.long).to(self.device)
         self.trunk = self._trunk(data.images)
         parts = scales(data.images)
@@ -116,7 +118,7 @@ class Batches:
         settings = self.settings
         if not settings.view_bank:
             return None
-        return FeatureBank(self._trunk(self.data.images), settings.view_bank, settings.renew, self.augment, self.seed)
+        return FeatureBank(self._trunk(self.data.images), settings.view_bank, settings.refresh, self.augment, self.seed)
 
 
 def draw(labels: Any, rng: np.random.Generator) -> Any:

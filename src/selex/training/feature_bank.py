@@ -81,15 +81,15 @@ class FeatureBank:
     """V views of each image behind the frozen trunk: a step then runs the trained blocks only.
 
     Views are made in chunks, and some chunks are made anew each epoch. What a chunk holds in an epoch is a function of
-    the seed, the chunk and how often it was renewed, so that a bank built in the middle of training is the same one.
+    the seed, the chunk and how often it was refreshed, so that a bank built in the middle of training is the same one.
     """
 
-    def __init__(self, states: TrunkFeatures, views: int, renew: float, augment: AugmentConfig, seed: int) -> None:
+    def __init__(self, states: TrunkFeatures, views: int, refresh: float, augment: AugmentConfig, seed: int) -> None:
         self.states, self.views, self.augment, self.seed = states, views, augment, seed
         if not room(LEAST * views * len(states), torch.device("cpu"), share=0.8):
             raise self._too_large(LEAST * views * len(states), "at least ")
         self.n_chunks = -(-views * len(states) // states.chunk)
-        self.per_epoch = math.ceil(renew * self.n_chunks)
+        self.per_epoch = math.ceil(refresh * self.n_chunks)
         self.rounds = np.full(self.n_chunks, -1)
         self.bank: Tensor | None = None
 
@@ -111,7 +111,7 @@ class FeatureBank:
         return self.bank.index_select(0, entries).to(self.states.device)
 
     def _rounds(self, epoch: int) -> Any:
-        """How often each chunk was renewed until an epoch, going round and round through the bank."""
+        """How often each chunk was refreshed until an epoch, going round and round through the bank."""
         return -(-(epoch * self.per_epoch - np.arange(self.n_chunks)).clip(min=0) // self.n_chunks)
 
     def _make(self, chunk: int, round: int) -> Tensor:
