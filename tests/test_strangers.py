@@ -153,7 +153,6 @@ def test_a_store_is_new_empty_or_ours(tmp_path):
     for folder in (tmp_path / "new", tmp_path / "empty"):
         assert len(ImageStore.build(table, folder, size=8)) == 10
         (folder / "notes.txt").write_text("mine")
-        (folder / MARK).unlink()  # of a version that had no marks
         assert len(ImageStore.build(table, folder, size=9)) == 10
         assert (folder / "notes.txt").read_text() == "mine"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ def cache_folder() -> Path:
     return Path(given).expanduser() if given else Path(user_cache_dir("selex", appauthor=False))
 
 
-def take_folder(path: Path, kind: str, is_ours: Callable[[Path], bool] = lambda path: False) -> None:
-    """Make a folder ours, or refuse: it must be new, empty, or marked as one of this kind (or be ours by `is_ours`)."""
-    check_folder(path, kind, is_ours)
+def take_folder(path: Path, kind: str) -> None:
+    """Make a folder ours, or refuse: it must be new, empty, or marked as one of this kind."""
+    check_folder(path, kind)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -35,11 +35,11 @@ def take_folder(path: Path, kind: str, is_ours: Callable[[Path], bool] = lambda 
             partial.write_text(f"selex {kind}\nThis folder is written by selex: keep nothing of your own in it.\n")
 
 
-def check_folder(path: Path, kind: str, is_ours: Callable[[Path], bool] = lambda path: False) -> None:
+def check_folder(path: Path, kind: str) -> None:
     """Refuse a folder that `take_folder` would refuse, and change nothing."""
     if os.path.lexists(path) and not path.is_dir():
         raise InputError(f"{path}: is a file; give a folder")
-    if not (is_vacant(path) or is_marked(path, kind) or is_ours(path)):
+    if not (is_vacant(path) or is_marked(path, kind)):
         raise InputError(f"{path}: is not empty and not a selex {kind}; give a new folder (what is there stays)")
 
 

@@ -7,7 +7,6 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -141,17 +140,6 @@ class Result:
 
 RESULTS = "folder of benchmark results"
 """What `--out` of `selex bench run` is taken as."""
-
-
-def holds_results(folder: Path) -> bool:
-    """Whether there is a result among the files of a folder."""
-    return any(map(_is_result, folder.glob("*.json")))
-
-
-def _is_result(path: Path) -> bool:
-    with suppress(InputError):
-        return bool(Result.load(path))
-    return False
 
 
 def read_results(folder: str | os.PathLike[str], mixed: bool = False) -> list[Result]:

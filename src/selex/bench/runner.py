@@ -7,7 +7,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -311,22 +311,11 @@ RUNS = "folder of benchmark runs"
 """What `--runs` of `selex bench run` is taken as."""
 
 
-def holds_runs(folder: Path) -> bool:
-    """Whether there are run folders in a folder."""
-    return any(path.is_dir() and _is_run(path) for path in folder.iterdir())
-
-
-def _is_run(folder: Path) -> bool:
-    with suppress(InputError):
-        return Run.open(folder).folder == folder
-    return False
-
-
 @contextmanager
 def _folder(job: Job, seed: int) -> Iterator[Path]:
     """Where the run is written: a folder that stays, or one that does not."""
     if job.runs:
-        take_folder(job.runs, RUNS, holds_runs)
+        take_folder(job.runs, RUNS)
         yield job.runs / planned(job, seed).removesuffix(".json")
         return
     with temporary_folder(Path(tempfile.gettempdir())) as folder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -18,6 +19,7 @@ from selex.config import Config
 
 if TYPE_CHECKING:
     from selex.bench.render import Table
+    from selex.bench.runner import Job
 
 app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
 
@@ -119,19 +121,13 @@ def run(
 
     Example: `selex bench run --dataset cub --root data/CUB_200_2011 --method selex --seeds 3 --out results`
     """
-    from selex.bench.results import RESULTS, holds_results
-    from selex.bench.runner import RUNS, Job, as_main, check_dataset, holds_runs, planned
-    from selex.bench.runner import run as run_one
-    from selex.bench.suites import OF_DATASET
+    from selex.bench.runner import Job
     from selex.bench.suites import suite as find_suite
-    from selex.folders import check_folder, take_folder
     from selex.models import default_backbone
 
     place = find_device(device)
     given = {"refine": refine, "attention_crop": attention_crop or None, "epochs": epochs, "backbone": backbone}
-    usual = Config.of(preset=preset or "paper")
-    usual = usual.change(**OF_DATASET.get(dataset, {})) if preset in (None, "paper") else usual
-    config = configured(usual, config_file, changes, **given)
+    config = configured(_usual(preset, dataset), config_file, changes, **given)
     job = Job(
         dataset=dataset,
         root=root,
@@ -145,19 +141,39 @@ def run(
         runs=runs,
     )
     chosen = find_suite(suite)
-    check_folder(out, RESULTS, holds_results)
-    if runs:
-        check_folder(runs, RUNS, holds_runs)
-    for each in [chosen.row(name) for name in row] if row else chosen.rows:
-        this = as_main(replace(job, row=replace(each, categories="auto") if categories is Count.auto else each))
-        for number in seed or range(seeds):
-            if (out / planned(this, number)).exists():
-                check_dataset(this, out / planned(this, number))
-                typer.echo(f"{planned(this, number)}: is there already")
+    rows = [chosen.row(name) for name in row] if row else chosen.rows
+    if categories is Count.auto:
+        rows = [replace(each, categories="auto") for each in rows]
+    _run_all([replace(job, row=each) for each in rows], seed or range(seeds), out)
+
+
+def _usual(preset: str | None, dataset: str) -> Config:
+    """The settings of a preset; those of the paper are a dataset's own."""
+    from selex.bench.suites import OF_DATASET
+
+    usual = Config.of(preset=preset or "paper")
+    return usual.change(**OF_DATASET.get(dataset, {})) if preset in (None, "paper") else usual
+
+
+def _run_all(jobs: list[Job], seeds: Iterable[int], out: Path) -> None:
+    """Every job with every seed, but for those whose result is there."""
+    from selex.bench.results import RESULTS
+    from selex.bench.runner import RUNS, as_main, check_dataset, planned
+    from selex.bench.runner import run as run_one
+    from selex.folders import check_folder, take_folder
+
+    check_folder(out, RESULTS)
+    for job in map(as_main, jobs):
+        if job.runs:
+            check_folder(job.runs, RUNS)
+        for seed in seeds:
+            if (out / planned(job, seed)).exists():
+                check_dataset(job, out / planned(job, seed))
+                typer.echo(f"{planned(job, seed)}: is there already")
                 continue
             with resumable("runs that are done are kept"):
-                result = run_one(this, number, _command(), True, typer.echo)
-            take_folder(out, RESULTS, holds_results)
+                result = run_one(job, seed, _command(), True, typer.echo)
+            take_folder(out, RESULTS)
             result.save(out)
 
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from selex import io
 from selex.data.decode import Pixels, Unreadable, decode
-from selex.data.index import DATA, INDEX, KIND, Index, is_store
+from selex.data.index import DATA, INDEX, KIND, Index
 from selex.data.table import ImageTable
 from selex.errors import InputError, Note
 from selex.folders import MARK, take_folder
@@ -30,7 +30,7 @@ SAVE_EVERY = 5.0
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Be the only one who writes to a store, after whoever does now; the folder is taken, or refused, as one."""
-    take_folder(folder, KIND, is_store)
+    take_folder(folder, KIND)
     with io.locked(folder / MARK) as free:
         if free:
             yield

@@ -63,7 +63,7 @@ def load_index(folder: Path) -> Index:
 
 def is_store(folder: Path) -> bool:
     """Whether a folder is a store of ours, perhaps a damaged one."""
-    return is_marked(folder, KIND) or _read(folder) is not None
+    return is_marked(folder, KIND)
 
 
 def _read(folder: Path) -> Index | None:

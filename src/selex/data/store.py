@@ -17,7 +17,7 @@ from PIL import Image
 
 from selex.data.decode import ORIENTATION, Pixels, Unreadable, decode, explain
 from selex.data.fill import Filler, locked
-from selex.data.index import DATA, KIND, Index, find, is_store, load_index
+from selex.data.index import DATA, KIND, Index, find, load_index
 from selex.data.table import ImageTable, Source
 from selex.errors import InputError, Note
 from selex.folders import check_folder
@@ -79,7 +79,7 @@ class ImageStore:
         keys, absent = _keys(table, size, boxes)
         if strict:
             _refuse(table, absent)
-        check_folder(folder, KIND, is_store)
+        check_folder(folder, KIND)
         try:
             index = load_index(folder)
             if len(_missing(index, keys)):
