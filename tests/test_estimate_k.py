@@ -7,7 +7,7 @@ from selex import InputError, estimate_k
 from selex.errors import Note
 
 
-@pytest.mark.parametrize("method", ["accuracy", "silhouette"])
+@pytest.mark.parametrize("method", ["combined", "accuracy", "silhouette"])
 @pytest.mark.parametrize(("n_known", "n_blobs"), [(4, 9), (10, 16)])
 def test_blobs_of_known_number(method, n_known, n_blobs):
     x, truth = blobs(n_blobs, 25, spread=0.4, dims=24, seed=2)
@@ -24,12 +24,13 @@ def test_without_labels_the_silhouette_serves():
     assert abs(found.n_clusters - 7) <= 1
 
 
-def test_the_estimate_is_the_best_of_its_curve():
+@pytest.mark.parametrize("method", ["combined", "accuracy", "silhouette"])
+def test_the_estimate_is_the_best_of_its_curve(method):
     x, truth = blobs(9, 20, spread=0.8)
-    found = estimate_k(x, half_labelled(truth, 4), rng=0)
+    found = estimate_k(x, half_labelled(truth, 4), method=method, rng=0)
     counts = [count for count, _ in found.curve]
     assert counts == sorted(set(counts))
-    assert counts[0] == 4
+    assert counts[0] >= 4
     assert dict(found.curve)[found.n_clusters] == max(score for _, score in found.curve)
     assert {found.low, found.high} <= set(counts)
     assert all(0 <= score <= 1 for _, score in found.curve)
@@ -51,7 +52,14 @@ def test_the_highest_count_is_kept():
     x, truth = blobs(9, 20)
     seen = []
     with pytest.warns(Note, match="6 categories, the highest count tried, did best"):  # of nine there are
-        found = estimate_k(x, half_labelled(truth, 4), max_clusters=6, rng=0, progress=lambda k, score: seen.append(k))
+        found = estimate_k(
+            x,
+            half_labelled(truth, 4),
+            max_clusters=6,
+            method="accuracy",
+            rng=0,
+            progress=lambda k, score: seen.append(k),
+        )
     assert max(seen) == 6
     assert sorted(seen) == [count for count, _ in found.curve]
 
@@ -65,7 +73,8 @@ def test_as_many_known_as_can_be():
     ("labels", "options", "message"),
     [
         (None, {"method": "accuracy"}, "needs two labelled categories, there are 0"),
-        (None, {"method": "guess"}, "'auto', 'accuracy' or 'silhouette', not 'guess'"),
+        (None, {"method": "combined"}, "needs two labelled categories, one of them with two labels"),
+        (None, {"method": "guess"}, "'auto', 'combined', 'accuracy' or 'silhouette', not 'guess'"),
         ([0, 0, 1, 1, 2, 2, -1, -1], {"max_clusters": 2}, "between 3 and the 8 rows"),
         (None, {"max_clusters": 9}, "between 2 and the 8 rows"),
     ],
@@ -73,3 +82,51 @@ def test_as_many_known_as_can_be():
 def test_bad_input_is_one_clear_line(labels, options, message):
     with pytest.raises(InputError, match=message):
         estimate_k(np.random.default_rng(0).standard_normal((8, 2)), labels, **options)
+
+
+def test_what_labels_say_is_not_passed_over_at_a_limit():
+    x, truth = blobs(12, 20, spread=0.4, dims=24)
+    with pytest.warns(Note, match="8 categories, the highest count tried, did best: there may be more"):
+        assert estimate_k(x, half_labelled(truth, 6), max_clusters=8, rng=0).n_clusters == 8
+    every_category = half_labelled(truth, 12)
+    with pytest.warns(Note, match="12 categories, the lowest count tried"):
+        assert estimate_k(x, every_category, rng=0).n_clusters == 12
+
+
+def test_the_count_of_the_labels_granularity():
+    """Eight groups of four blobs each: labels of groups, or of blobs, tell which of the two is meant."""
+    rng = np.random.default_rng(0)
+    groups = rng.standard_normal((8, 32))
+    blob = np.repeat(np.arange(32), 25)
+    x = (groups[blob // 4] + 0.7 * rng.standard_normal((32, 32))[blob] + 0.3 * rng.standard_normal((800, 32))) / 6
+    fine = estimate_k(x, half_labelled(blob, 16), rng=0)
+    coarse = estimate_k(x, half_labelled(blob // 4, 4), rng=0)
+    assert fine.low <= 32 <= fine.high
+    assert abs(fine.n_clusters - 32) <= 4
+    assert coarse.low <= 8 <= coarse.high
+    assert abs(coarse.n_clusters - 8) <= 3
+
+
+def test_few_known_categories_tell_less():
+    """The interval of four known categories is wider than that of twenty, of the same forty."""
+    x, truth = blobs(40, 15, spread=0.8, dims=24)
+    many, few = (estimate_k(x, half_labelled(truth, n), rng=0) for n in (20, 4))
+    assert many.low <= 40 <= many.high
+    assert few.low <= 40 <= few.high
+    assert few.high / few.low > many.high / many.low
+
+
+def test_rows_in_another_order_give_the_same_count():
+    x, truth = blobs(12, 20, spread=0.8)
+    labels, order = half_labelled(truth, 6), np.random.default_rng(1).permutation(len(truth))
+    one, other = estimate_k(x, labels, rng=0), estimate_k(x[order], labels[order], rng=0)
+    assert (one.n_clusters, one.low, one.high) == (other.n_clusters, other.low, other.high)
+
+
+def test_a_flat_curve_has_a_wide_interval():
+    """Rows without any categories, and rows with seven clear ones: nothing labelled."""
+    rng = np.random.default_rng(0)
+    clear = estimate_k(blobs(7, 30, spread=0.2, seed=1)[0], None, rng=0)
+    with pytest.warns(Note, match="the highest count tried"):
+        cloud = estimate_k(rng.standard_normal((210, 16)), None, rng=0)
+    assert cloud.high / cloud.low > 2 * clear.high / clear.low

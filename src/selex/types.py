@@ -103,8 +103,8 @@ class KEstimate:
         n_clusters: the estimate, known and novel together.
         low: lower end of the interval around it.
         high: upper end of the interval.
-        curve: `(n_clusters, score)` of every count that was tried, in order; higher scores are better.
-        method: what was scored, `"accuracy"` or `"silhouette"`.
+        curve: `(n_clusters, score)` of every count that was tried or judged, in order; higher scores are better.
+        method: what it was made of, `"combined"`, `"accuracy"` or `"silhouette"`.
     """
 
     n_clusters: int

@@ -116,8 +116,8 @@ def estimate(
     method: Annotated[
         str,
         typer.Option(
-            metavar="auto|accuracy|silhouette",
-            help="`accuracy` judges by the labelled rows, `silhouette` needs no labels; `auto` chooses.",
+            metavar="auto|combined|accuracy|silhouette",
+            help="`combined` and `accuracy` judge by the labels, `silhouette` needs none; `auto` chooses.",
         ),
     ] = "auto",
     max_categories: Annotated[int | None, typer.Option(min=2, metavar="N", help="The highest count to try.")] = None,

@@ -1,31 +1,42 @@
-"""How many categories are there, when nobody knows? Try counts, score each, search around the best."""
+"""How many categories are there, when nobody knows? From hidden labels, or by trying counts and scoring each."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment, minimize_scalar
+from scipy.stats import t as student
 from torch import Tensor
 
 from selex.cluster.kmeans import Settings, note, prepare, run
+from selex.cluster.known_share import QUICK, Count, count_by_share
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.errors import InputError
 from selex.metrics import contingency
 from selex.types import UNLABELLED, KEstimate, Level
 
+Method = Literal["auto", "combined", "accuracy", "silhouette"]
 _GRID = 8  # counts tried first, evenly in their logarithm
 _SEARCH = 10  # counts tried by Brent's method after that
 _RESAMPLES = 500
-_GROUPS = 100  # of rows, the units that the silhouette's interval resamples
 _TIE_BREAK = 1e-6  # weight of the silhouette beside the accuracy, which cannot see how novel categories split or merge
+_FLAT = 0.1  # below the best silhouette, which is 1 at most: counts that reach this are as good
+_AT_BEST = 0.06  # standard error of the logarithm of a count by shares that no number of labels goes below
+_WIDE = 0.98  # of what shares make likely is where silhouettes are compared
+_TRIED = 12  # counts whose silhouettes are compared there
+_CURVED = 3  # degree of the curve through them: single clusterings are noisy
+_BESIDE = 20.0  # what the logarithm of a silhouette counts beside that of a likelihood
+_LOWEST = -1.5  # but no more than so much: silhouettes do not know what the labels mean by a category
+_POINTS = 200  # counts whose likelihood is worked out, at most
 
 Values = NDArray[np.float64]
+Curve = tuple[tuple[int, float], ...]
 
 
 def estimate_k(
@@ -33,7 +44,7 @@ def estimate_k(
     labels: Any,
     *,
     max_clusters: int | None = None,
-    method: Literal["auto", "accuracy", "silhouette"] = "auto",
+    method: Method = "auto",
     balanced: bool = True,
     n_init: int = 3,
     rng: np.random.Generator | int | None = None,
@@ -42,64 +53,155 @@ def estimate_k(
 ) -> KEstimate:
     """Estimate the number of categories, known and novel together.
 
-    Counts from the number of known categories to `max_clusters` are tried, first on a coarse grid, then by Brent's
-    method around the best of it.
-
     Args:
         data: `n × d` features: numpy (memory-mapped too) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
-        max_clusters: the highest count to try; by default five times the known categories or `2 √n`, whichever
-            is more, but no more than half the rows.
-        method: `"accuracy"` clusters without the labels and scores how well clusters match the categories of the
+        max_clusters: the highest count to allow; by default no more than half the rows, and where counts are tried no
+            more than five times the known categories or `2 √n`, whichever is more.
+        method: `"combined"` hides labels and whole categories, learns from them how rows of known and of novel
+            categories look to a clustering, and so which share of the rows belongs to known categories: if novel ones
+            are as large on average, that tells how many there are. Silhouettes of the counts that this makes likely
+            have their say beside it. The others try counts, first on a coarse grid, then by Brent's method.
+            `"accuracy"` clusters without the labels and scores how well clusters match the categories of the
             labelled rows (Vaze et al.); equals are told apart by their silhouette. `"silhouette"` clusters with all
             labels and scores how much nearer rows are to their own centre than to the next; it needs no labels.
-            `"auto"` is accuracy where two categories are labelled, else silhouette.
+            `"auto"` is combined where two categories are labelled and one of them twice, else silhouette.
         balanced: balance cluster sizes; off for long tails.
-        n_init: clusterings for each count, whose scores are averaged.
+        n_init: clusterings for each count that is tried, whose scores are averaged.
         rng: generator or seed.
         memory: bytes that temporaries may take.
         progress: called with each count and its score.
 
     Returns:
-        The estimate, and an interval that holds 90 % of the estimates when categories (or groups of rows) and
-        clusterings are resampled. The interval tells how sure the method is of its answer, not whether it is right.
+        The estimate, and a 90 % interval: of what other known categories would have given, or of what resampled
+        categories give (accuracy); of all counts that do about as well (silhouette).
     """
-    if method not in ("auto", "accuracy", "silhouette"):
-        raise InputError(f"method must be 'auto', 'accuracy' or 'silhouette', not {method!r}")
+    if method not in get_args(Method):
+        raise InputError(f"method must be 'auto', 'combined', 'accuracy' or 'silhouette', not {method!r}")
     settings = Settings(balanced=balanced, n_init=n_init)
     rows, known, n_known = prepare(data, labels, memory)
-    if method == "auto":
-        method = "accuracy" if n_known > 1 else "silhouette"
+    generator = np.random.default_rng(rng)
+    limits = _limits(rows.n, n_known, max_clusters, tried=method in ("accuracy", "silhouette"))
+    if method in ("auto", "combined"):
+        count = count_by_share(rows, known, n_known, balanced, generator)
+        if count:
+            return _combined(count, n_known, limits, balanced, generator, progress)
+        if method == "combined":
+            raise InputError(f"method 'combined' {_UNTOLD}")
+        limits = _limits(rows.n, n_known, max_clusters, tried=True)
     if method == "accuracy" and n_known < 2:
         raise InputError(f"method 'accuracy' needs two labelled categories, there are {n_known}; use 'silhouette'")
-    low = min(max(n_known, 2), rows.n)
-    high = max_clusters or min(rows.n // 2, max(5 * n_known, int(2 * rows.n**0.5)))
-    if max_clusters is not None and not low <= max_clusters <= rows.n:
-        raise InputError(
-            f"the highest count to try must lie between {low} and the {rows.n} rows, not be {max_clusters}"
-        )
-    generator = np.random.default_rng(rng)
-    seeds = generator.integers(1 << 31, size=n_init)  # the same for every count, so that only the count differs
     judge = _Accuracy(rows, known) if method == "accuracy" else _Silhouette(rows, known, n_known)
-    tried: dict[int, Values] = {}  # per count: clusterings × units
+    return _Tries(judge, settings, generator, progress).best(*limits)
 
-    def score(k: float) -> float:
-        count = round(k)
-        if count not in tried:
-            runs = [judge(count, replace(settings, n_init=1), np.random.default_rng(seed)) for seed in seeds]
-            tried[count] = np.stack(runs)
-            if progress:
-                progress(count, judge.mean(tried[count]))
-        return judge.mean(tried[count])
 
-    _search(score, low, max(low, high))
-    counts = sorted(tried)
-    best = max(counts, key=score)
-    if best == counts[-1] > low:
+_UNTOLD = (
+    "method {!r} needs two labelled categories, one of them with two labels, and unlabelled rows; use 'silhouette'"
+)
+
+
+def _limits(n: int, n_known: int, asked: int | None, tried: bool) -> tuple[int, int]:
+    """Lowest and highest count."""
+    low = min(max(n_known, 2), n)
+    if asked is not None and not low <= asked <= n:
+        raise InputError(f"the highest count to try must lie between {low} and the {n} rows, not be {asked}")
+    usual = max(5 * n_known, int(2 * n**0.5)) if tried else n
+    return low, max(low, asked or min(n // 2, usual))
+
+
+def _combined(
+    count: Count,
+    n_known: int,
+    limits: tuple[int, int],
+    balanced: bool,
+    rng: np.random.Generator,
+    progress: Callable[[int, float], None] | None,
+) -> KEstimate:
+    """What shares make likely, Student's in the logarithm as few categories tell little, and silhouettes beside it."""
+    error = float(np.hypot(count.error, _AT_BEST))
+    shares = student(n_known - 1, np.log(count.n_clusters), error)
+    ends = np.clip(np.exp(shares.interval(_WIDE)), *limits)
+    silhouette = _silhouettes(_Silhouette(count.rows, count.known, n_known), ends, balanced, rng, progress)
+    ks = np.unique(np.geomspace(ends[0], ends[1], _POINTS).round().astype(int))
+    beside = _BESIDE * silhouette(np.log(ks))
+    likely = shares.logpdf(np.log(ks)) + np.maximum(beside - beside.max(), _LOWEST)
+    likely = np.exp(likely - likely.max())
+    best = int(ks[likely.argmax()])
+    low, high = _middle(ks, likely)
+    _tell_of_limits(best, *limits)
+    curve = tuple((int(k), float(score)) for k, score in zip(ks, likely, strict=True))
+    return KEstimate(best, min(low, best), max(high, best), curve, "combined")
+
+
+def _silhouettes(
+    judge: _Silhouette,
+    ends: Values,
+    balanced: bool,
+    rng: np.random.Generator,
+    progress: Callable[[int, float], None] | None,
+) -> Callable[[Values], Values]:
+    """A smooth curve through the logarithms of silhouettes, over the logarithm of the count."""
+    ks = np.unique(np.geomspace(ends[0], ends[1], _TRIED).round().astype(int))
+    settings, seed, scores = Settings(balanced, n_iter=QUICK), int(rng.integers(1 << 31)), []
+    for k in ks.tolist():
+        scores.append(judge.mean(judge(k, settings, np.random.default_rng(seed))))
+        if progress:
+            progress(k, scores[-1])
+    logs = np.log(np.maximum(scores, np.finfo(float).tiny))
+    curve = np.polynomial.Polynomial.fit(np.log(ks), logs, min(_CURVED, len(ks) - 1))
+    return lambda at: np.asarray(curve(at), dtype=np.float64)
+
+
+def _middle(ks: NDArray[np.int64], likely: Values) -> tuple[int, int]:
+    """5th and 95th percentile of counts that are so likely, evenly in their logarithm."""
+    if len(ks) < 2:
+        return int(ks[0]), int(ks[0])
+    total = np.cumsum(likely * np.gradient(np.log(ks)))
+    low, high = np.searchsorted(total / total[-1], (0.05, 0.95))
+    return int(ks[low]), int(ks[min(high, len(ks) - 1)])
+
+
+def _tell_of_limits(best: int, low: int, high: int) -> None:
+    """An end of the range is no estimate."""
+    if best == high > low:
         note(f"{best} categories, the highest count tried, did best: there may be more")
-    interval = _interval(counts, np.stack([tried[count] for count in counts]), judge.weights, generator)
-    curve = tuple((count, score(count)) for count in counts)
-    return KEstimate(best, min(interval[0], best), max(interval[1], best), curve, method)
+    elif best == low < high:
+        note(f"{best} categories, the lowest count tried, did best: features may not tell the others apart")
+
+
+@dataclass(frozen=True)
+class _Tries:
+    """Counts that are tried one after the other."""
+
+    judge: _Judge
+    settings: Settings
+    rng: np.random.Generator
+    progress: Callable[[int, float], None] | None
+
+    def best(self, low: int, high: int) -> KEstimate:
+        """A coarse grid, Brent's method around its best count, and an interval."""
+        seeds = self.rng.integers(1 << 31, size=self.settings.n_init)  # the same for every count: only that differs
+        tried: dict[int, Values] = {}  # per count: clusterings × units
+
+        def score(k: float) -> float:
+            count = round(k)
+            if count not in tried:
+                tried[count] = self._runs(count, seeds)
+            return self.judge.mean(tried[count])
+
+        _search(score, low, high)
+        curve = tuple((count, score(count)) for count in sorted(tried))
+        best = max(curve, key=lambda point: point[1])[0]
+        _tell_of_limits(best, low, high)
+        ends = self.judge.interval(curve, np.stack([tried[count] for count, _ in curve]), self.rng)
+        return KEstimate(best, min(ends[0], best), max(ends[1], best), curve, self.judge.name)
+
+    def _runs(self, count: int, seeds: NDArray[np.int64]) -> Values:
+        once = replace(self.settings, n_init=1)
+        runs = np.stack([self.judge(count, once, np.random.default_rng(seed)) for seed in seeds])
+        if self.progress:
+            self.progress(count, self.judge.mean(runs))
+        return runs
 
 
 def _search(score: Callable[[float], float], low: int, high: int) -> None:
@@ -116,6 +218,7 @@ class _Judge(ABC):
     """Scores a clustering unit by unit: labelled categories, or groups of rows, that the interval can resample."""
 
     weights: Values
+    name: str
 
     @abstractmethod
     def __call__(self, k: int, settings: Settings, rng: np.random.Generator) -> Values:
@@ -125,9 +228,15 @@ class _Judge(ABC):
         """The score: over all units, the mean of all clusterings."""
         return float(values.sum(-1).mean() / self.weights.sum())
 
+    @abstractmethod
+    def interval(self, curve: Curve, values: Values, rng: np.random.Generator) -> tuple[int, int]:
+        """Lowest and highest count that may be right, of those tried; `values` is counts × clusterings × units."""
+
 
 class _Accuracy(_Judge):
     """Hungarian accuracy of the labelled rows, by category, when clustering has not seen their labels."""
+
+    name = "accuracy"
 
     def __init__(self, rows: Rows, known: Tensor) -> None:
         self.rows, self.held = rows, known != UNLABELLED
@@ -142,21 +251,37 @@ class _Accuracy(_Judge):
         hits[category] += (1 - _TIE_BREAK) * table[category, cluster]
         return hits
 
+    def interval(self, curve: Curve, values: Values, rng: np.random.Generator) -> tuple[int, int]:
+        """5th and 95th percentile of the best counts when categories are drawn with replacement, and a clustering."""
+        n_counts, n_runs, n_units = values.shape
+        winners = []
+        for _ in range(_RESAMPLES):
+            times = np.bincount(rng.integers(n_units, size=n_units), minlength=n_units)
+            drawn = values[np.arange(n_counts), rng.integers(n_runs, size=n_counts)]
+            winners.append(curve[int(np.argmax(drawn @ times / (self.weights @ times)))][0])
+        low, high = np.percentile(winners, [5, 95], method="nearest")
+        return int(low), int(high)
+
 
 class _Silhouette(_Judge):
-    """Mean of 1 - (distance to the nearest centre / distance to the next one), by group of rows; uses all labels."""
+    """Mean of 1 - (distance to the nearest centre / distance to the next one), over all rows; uses all labels."""
+
+    name = "silhouette"
 
     def __init__(self, rows: Rows, known: Tensor, n_known: int) -> None:
         self.rows, self.known, self.n_known = rows, known, n_known
         self.n_free = int((known == UNLABELLED).sum())
-        self.group = np.arange(rows.n) % min(_GROUPS, rows.n)
-        self.weights = np.bincount(self.group).astype(np.float64)
+        self.weights = np.array([float(rows.n)])
 
     def __call__(self, k: int, settings: Settings, rng: np.random.Generator) -> Values:
         level = run(self.rows, self.known, self.n_known, min(k - self.n_known, self.n_free), settings, rng)
-        sums = np.zeros(len(self.weights))
-        np.add.at(sums, self.group, _margins(self.rows, level).double().cpu().numpy())
-        return sums
+        return np.array([float(_margins(self.rows, level).double().sum())])
+
+    def interval(self, curve: Curve, values: Values, rng: np.random.Generator) -> tuple[int, int]:
+        """All counts that do about as well as the best."""
+        best = max(score for _, score in curve)
+        good = [count for count, score in curve if score >= best - _FLAT]
+        return good[0], good[-1]
 
 
 def _margins(rows: Rows, level: Level) -> Tensor:
@@ -170,18 +295,3 @@ def _margins(rows: Rows, level: Level) -> Tensor:
         nearest = rows.distances(centers, slice(start, start + step)).topk(2, largest=False).values.sqrt()
         margins.append(1 - nearest[:, 0] / nearest[:, 1].clamp(min=torch.finfo(rows.dtype).tiny))
     return torch.cat(margins)
-
-
-def _interval(counts: list[int], values: Values, weights: Values, rng: np.random.Generator) -> tuple[int, int]:
-    """5th and 95th percentile of the best counts when units are drawn with replacement, and a clustering of each count.
-
-    `values` is counts × clusterings × units.
-    """
-    n_counts, n_runs, n_units = values.shape
-    winners = []
-    for _ in range(_RESAMPLES):
-        times = np.bincount(rng.integers(n_units, size=n_units), minlength=n_units)
-        drawn = values[np.arange(n_counts), rng.integers(n_runs, size=n_counts)]
-        winners.append(counts[int(np.argmax(drawn @ times / (weights @ times)))])
-    low, high = np.percentile(winners, [5, 95], method="nearest")
-    return int(low), int(high)

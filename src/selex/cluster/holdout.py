@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from selex.cluster.adapt import adapt as fit_adapted
 from selex.cluster.assign import likeliest_temperature
 from selex.cluster.kmeans import bssk, prepare
+from selex.cluster.known_share import places
 from selex.cluster.refine import of_one_length, refine_level
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.whiten import Whitener, fit_whitener
@@ -113,11 +114,7 @@ class _Way:
 
 def halves(labels: NDArray[Any], rows: Rows) -> NDArray[np.bool_]:
     """Every second labelled row of each category, never the first; they are in order by what they hold."""
-    order = rows.by_content().cpu().numpy()
-    order = order[np.argsort(labels[order], kind="stable")]
-    sizes = np.unique(labels, return_counts=True)[1]
-    place = np.empty(len(labels), dtype=np.int64)
-    place[order] = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    place = places(labels, rows)
     hidden: NDArray[np.bool_] = (labels != UNLABELLED) & (place % 2 == 1)
     return hidden
 

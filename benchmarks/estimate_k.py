@@ -1,0 +1,142 @@
+"""How many categories: `estimate_k` beside Brent's search on labelled accuracy, the silhouette and the gap statistic.
+
+The file is an `.npz` with the arrays `features` (n × d), `classes` and `known` (whether the class of a row is known);
+any other array groups the rows in another way. Without a file the rows are scikit-learn's digits. In a long tail of
+ratio r the largest class has r times as many rows as the smallest, which has two. Which classes are known is the file's
+choice where all classes take part and half of them are known, else the seed's; so is which rows are labelled.
+
+The other three methods see seed 0 alone, one clustering a count, and the 128 leading principal components.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+
+from common import save
+from selex import bssk, estimate_k
+from selex.errors import Note
+
+DIMS = 128
+REFERENCES = 2  # uniform samples of the gap statistic
+GRID = 10  # counts that the gap statistic tries
+
+
+class Case(NamedTuple):
+    """Which rows, which share of the classes is known, and which share of their rows is labelled."""
+
+    name: str
+    by: str = "classes"
+    some: int | None = None
+    tail: int = 1
+    known: float = 0.5
+    labelled: float = 0.5
+
+
+def cases(columns: dict[str, np.ndarray]) -> list[Case]:
+    k = len(np.unique(columns["classes"]))
+    found = [Case("all classes"), *(Case(f"{some} classes", some=some) for some in (100, 50, 20) if some < k)]
+    found += [Case(f"{ratio:.0%} of known rows labelled", labelled=ratio) for ratio in (0.2, 0.1, 0.05)]
+    found += [Case(f"long tail, ratio {r}", some=min(k, 100), tail=r) for r in (10, 100)]
+    found += [Case(f"{share:.0%} of classes known", known=share) for share in (0.2, 0.1) if share * k >= 2]
+    others = [name for name in columns if name not in ("features", "classes", "known")]
+    return found + [Case(f"by {name}", by=name) for name in others]
+
+
+def draw(columns: dict[str, np.ndarray], case: Case, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, categories and labels of a case; known categories come first."""
+    rng = np.random.default_rng([seed, 1])
+    names = columns[case.by]
+    part = np.isin(names, classes := rng.permutation(np.unique(names))[: case.some])
+    for place, name in enumerate(classes if case.tail > 1 else ()):
+        index = rng.permutation(np.flatnonzero(names == name))
+        part[index[max(2, round(len(index) * case.tail ** (-place / (len(classes) - 1)))) :]] = False
+    names = names[part]
+    known = rng.permutation(np.unique(names))[: max(2, round(case.known * len(classes)))]
+    if case.by == "classes" and case.some is None and case.known == 0.5:
+        known = np.unique(names[columns["known"][part]])
+    order = {name: number for number, name in enumerate([*np.sort(known), *np.setdiff1d(names, known)])}
+    truth = np.array([order[name] for name in names])
+    labels = np.where((truth < len(known)) & (rng.random(len(truth)) < case.labelled), truth, -1)
+    for number in np.setdiff1d(np.arange(len(known)), labels):
+        labels[rng.choice(np.flatnonzero(truth == number))] = number
+    return columns["features"][part], truth, labels
+
+
+def gap(rows: np.ndarray, low: int, high: int, seed: int) -> int:
+    """The gap statistic of Tibshirani et al., by its rule of one standard error."""
+    rng = np.random.default_rng(seed)
+    ends = rows.min(0), rows.max(0)
+    uniform = [rng.uniform(*ends, rows.shape).astype(np.float32) for _ in range(REFERENCES)]
+    counts = np.unique(np.geomspace(low, high, GRID).round().astype(int)).tolist()
+    gaps, errors = [], []
+    for k in counts:
+        logs = [np.log(bssk(x, None, k, balanced=False, n_iter=5, rng=seed).inertia) for x in (rows, *uniform)]
+        gaps.append(np.mean(logs[1:]) - logs[0])
+        errors.append(np.std(logs[1:]) * np.sqrt(1 + 1 / REFERENCES))
+    for k, here, following, error in zip(counts, gaps, gaps[1:], errors[1:], strict=False):
+        if here >= following - error:
+            return int(k)
+    return int(counts[-1])
+
+
+def others(features: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, object]:
+    rows = PCA(DIMS, random_state=0).fit_transform(features) if features.shape[1] > DIMS else features
+    rows, n_known = rows.astype(np.float32), int(labels.max()) + 1
+    found: dict[str, object] = {}
+    for method in ("accuracy", "silhouette"):
+        one = estimate_k(rows, labels, method=method, n_init=1, rng=seed)
+        found[f"{method} (interval)"] = f"{one.n_clusters} ({one.low} to {one.high})"
+    found["gap"] = gap(rows, n_known, max(5 * n_known, int(2 * len(rows) ** 0.5)), seed)
+    alone = estimate_k(rows, None, n_init=1, rng=seed)
+    found["no labels (interval)"] = f"{alone.n_clusters} ({alone.low} to {alone.high})"
+    return found
+
+
+def measure(columns: dict[str, np.ndarray], case: Case, seeds: range) -> dict[str, object]:
+    estimates, within, spans, times = [], 0, [], []
+    for seed in seeds:
+        features, truth, labels = draw(columns, case, seed)
+        k, start = int(truth.max()) + 1, time.perf_counter()
+        found = estimate_k(features, labels, rng=seed)
+        times.append(time.perf_counter() - start)
+        estimates.append(found.n_clusters)
+        spans.append(f"{found.low} to {found.high}")
+        within += found.low <= k <= found.high
+    row: dict[str, object] = {"case": case.name, "rows": len(truth), "known": int(labels.max()) + 1, "categories": k}
+    row |= {"estimates": estimates, "90 % intervals": spans, "that hold the truth": f"{within} of {len(seeds)}"}
+    row["mean error, %"] = round(100 * float(np.mean(np.abs(np.array(estimates) / k - 1))), 1)
+    row["seconds"] = round(float(np.median(times)), 1)
+    return row | others(*(draw(columns, case, 0)[i] for i in (0, 2)), 0)
+
+
+def main(file: Path | None, seeds: int, only: list[str], out: Path | None) -> None:
+    if file:
+        with np.load(file) as stored:
+            columns = {name: stored[name] for name in stored}
+    else:
+        pixels, digit = load_digits(return_X_y=True)
+        columns = {"features": pixels.astype(np.float32), "classes": digit, "known": digit < 5}
+    warnings.simplefilter("ignore", Note)
+    results = []
+    for case in cases(columns):
+        if not only or case.name in only:
+            results.append(measure(columns, case, range(seeds)))
+            print(results[-1], flush=True)
+    save(f"estimate_k_{file.stem if file else 'digits'}", results, out)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", action="append", default=[], metavar="CASE")
+    parser.add_argument("--out", type=Path)
+    main(**vars(parser.parse_args()))

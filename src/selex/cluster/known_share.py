@@ -1,0 +1,247 @@
+"""How large known categories are, unlabelled rows included, and so how many categories there would be of that size.
+
+Which unlabelled rows belong to known categories nobody knows, but how many do can be estimated: labelled rows that
+were hidden show how rows of known categories look to a clustering, and whole categories that were hidden show how
+novel rows look. Unlabelled rows are a mixture of the two. n rows, d dims, k clusters, c known categories, b bins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from selex.cluster.kmeans import Problem, Settings
+from selex.cluster.rows import Rows
+from selex.cluster.whiten import fit_whitener
+from selex.types import UNLABELLED
+
+_FOLDS = 4  # of every so many categories one is hidden, and of every so many labels of the others
+_DIMS = 128  # leading principal components are enough to tell, and quick
+_ROWS = 20_000  # unlabelled ones, and labelled ones, at most; shares need no more
+_WHITEN = 0.5
+QUICK = 5
+"""Iterations of clusterings that only need to tell counts apart."""
+_QUARTILES = (0.25, 0.5, 0.75)
+_RESAMPLES = 200
+_ROUNDS = 200  # of expectation-maximisation
+_FINER = 1.5  # clusters for each category at first: too many do less harm than too few
+_SELDOM = 0.5**0.5  # rows, the standard error of a number of mistakes of which none was seen (Jeffreys' prior)
+_WEIGHTS = (0.25, 4.0)  # least and most that a hidden category counts
+_BELIEF = 0.05  # added to shares of hidden and of novel rows before they are compared
+
+Values = NDArray[np.float64]
+
+
+class Count(NamedTuple):
+    """How many categories there are by the share of known ones.
+
+    Attributes:
+        n_clusters: the estimate.
+        error: standard error of its logarithm.
+        rows: a sample of the rows along their leading principal components, whitened by all labels.
+        known: the labels of these.
+    """
+
+    n_clusters: float
+    error: float
+    rows: Rows
+    known: Tensor
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What one fold saw: rows by category and by bin of their score, `(c, b)`; a row of 0 where a category is absent.
+
+    `free` has unlabelled rows by the known category that is nearest; `left` says which categories were not hidden.
+    """
+
+    held: Values
+    hidden: Values
+    free: Values
+    left: NDArray[np.bool_]
+
+
+def places(labels: NDArray[np.int64], rows: Rows) -> NDArray[np.int64]:
+    """Place of each row among those of its label, in an order by what rows hold and not by where they stand."""
+    order = rows.by_content().cpu().numpy()
+    order = order[np.argsort(labels[order], kind="stable")]
+    sizes = np.unique(labels, return_counts=True)[1]
+    place = np.empty(len(labels), dtype=np.int64)
+    place[order] = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return place
+
+
+def count_by_share(rows: Rows, known: Tensor, n_known: int, balanced: bool, rng: np.random.Generator) -> Count | None:
+    """How many categories there are if novel ones are as large as known ones, on average.
+
+    None where labels do not tell: fewer than two categories, or none with two labels.
+    """
+    labels = known.cpu().numpy()
+    sample, weight = _sample(labels, rng)
+    labels = labels[sample]
+    if n_known < 2 or not (labels == UNLABELLED).any() or np.bincount(labels + 1)[1:].max() < 2:
+        return None
+    some = Rows(_leading(rows.at(torch.from_numpy(sample).to(rows.device))), rows.memory)
+    look = _Look(some, labels, n_known, weight, balanced)
+    counts = look.counts(None, rng)
+    for finer in (_FINER, 1.0):
+        k = int(np.clip(finer * counts[0], n_known + 1, max(n_known + 1, some.n // 3)))
+        counts = look.counts(k, rng)
+    error = look.error(counts)
+    return Count(float(counts[0]), error, _whitened(some, labels), torch.from_numpy(labels).to(some.device))
+
+
+def _whitened(rows: Rows, labels: NDArray[np.int64]) -> Rows:
+    """Rows whitened by these labels."""
+    data = rows.take(slice(None))
+    whitener = fit_whitener(data, labels, _WHITEN, rows.memory)
+    return Rows(whitener(data) if whitener else data, rows.memory)
+
+
+def _sample(labels: NDArray[np.int64], rng: np.random.Generator) -> tuple[NDArray[np.int64], tuple[float, float]]:
+    """Rows to look at, and for how many rows each labelled and each unlabelled one of them stands."""
+    parts, weights = [], []
+    for part in (np.flatnonzero(labels != UNLABELLED), np.flatnonzero(labels == UNLABELLED)):
+        kept = part if len(part) <= _ROWS else np.sort(rng.choice(part, _ROWS, replace=False))
+        parts.append(kept)
+        weights.append(len(part) / max(len(kept), 1))
+    return np.concatenate(parts), (weights[0], weights[1])
+
+
+def _leading(rows: Rows) -> Tensor:
+    """The rows along their leading principal components."""
+    if rows.d <= _DIMS:
+        return rows.take(slice(None)).float()
+    total = torch.zeros(rows.d, rows.d, dtype=torch.float64, device=rows.device)
+    mean = sum(x.sum(0, dtype=torch.float64) for _, x in rows.blocks(rows.d)) / rows.n
+    for _, x in rows.blocks(rows.d):
+        away = x - torch.as_tensor(mean).to(x)
+        total += (away.T @ away).double()
+    axes = torch.linalg.eigh(total)[1][:, -_DIMS:].to(rows.dtype)
+    return torch.cat([x @ axes for _, x in rows.blocks(rows.d)]).float()
+
+
+@dataclass(frozen=True)
+class _Look:
+    """Rows, their labels, and for how many rows each labelled and each unlabelled one stands."""
+
+    rows: Rows
+    labels: NDArray[np.int64]
+    n_known: int
+    weight: tuple[float, float]
+    balanced: bool
+
+    def counts(self, k: int | None, rng: np.random.Generator) -> Values:
+        """The estimate and resampled ones, from k clusters; without any, from distances to known categories alone."""
+        folds = [self._tables(hidden, held, k, rng) for hidden, held in self._folds(rng)]
+        folds = [fold for fold in folds if fold.held.sum() and fold.hidden.sum()]
+        draws = rng.multinomial(self.n_known, np.full(self.n_known, 1 / self.n_known), size=_RESAMPLES)
+        times = np.concatenate([np.ones((1, self.n_known)), draws])
+        sizes = self._sizes(folds, times)
+        counts: Values = np.maximum(self.total / sizes, self.n_known)
+        return counts
+
+    def error(self, counts: Values) -> float:
+        """Standard error of the logarithm of the first of `counts`, the others being of resampled categories.
+
+        Where no hidden row is mistaken resampling sees no error: how seldom that may be has its own.
+        """
+        n_labelled = int((self.labels != UNLABELLED).sum())
+        mistaken = _SELDOM / n_labelled * self.weight[1] * (len(self.labels) - n_labelled)
+        known_rows = self.n_known * self.total / counts[0]
+        resampled = np.log(counts[1:]).std() * np.sqrt(self.n_known / (self.n_known - 1))
+        return float(np.hypot(resampled, mistaken / known_rows))
+
+    @property
+    def total(self) -> float:
+        """All rows that these stand for."""
+        return float(np.where(self.labels == UNLABELLED, self.weight[1], self.weight[0]).sum())
+
+    def _folds(self, rng: np.random.Generator) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
+        """Rows of categories that are hidden, and rows of others whose labels are: each once."""
+        folds = min(_FOLDS, self.n_known)
+        fold_of = rng.permutation(self.n_known) % folds
+        labelled = self.labels != UNLABELLED
+        place = places(self.labels, self.rows)
+        for fold in range(folds):
+            hidden = labelled & (fold_of[self.labels] == fold)
+            yield hidden, labelled & ~hidden & (place > 0) & ((place + self.labels) % folds == fold)
+
+    def _tables(
+        self, hidden: NDArray[np.bool_], held: NDArray[np.bool_], k: int | None, rng: np.random.Generator
+    ) -> _Tables:
+        kept = np.where(hidden | held, UNLABELLED, self.labels)
+        ids, numbers = np.unique(np.append(kept, UNLABELLED), return_inverse=True)
+        left, free = numbers[:-1] - 1, self.labels == UNLABELLED
+        score, nearest, near = self._scores(left, len(ids) - 1, k, rng)
+        edges = np.unique([np.quantile(score[part], _QUARTILES) for part in (held, hidden) if part.any()])
+        bins = np.searchsorted(edges, score)
+        own = np.where(free, ids[1:][nearest], self.labels)
+        weights = _as_novel(near, score, hidden, free)
+
+        def table(part: NDArray[np.bool_]) -> Values:
+            where = own[part] * (len(edges) + 1) + bins[part]
+            size = self.n_known * (len(edges) + 1)
+            return np.bincount(where, weights[part], minlength=size).reshape(self.n_known, -1)
+
+        weights[held] = 1.0
+        tables = table(held), table(hidden)
+        weights[free] = self.weight[1]
+        return _Tables(*tables, table(free), np.isin(np.arange(self.n_known), ids[1:]))
+
+    def _scores(
+        self, left: NDArray[np.int64], n_left: int, k: int | None, rng: np.random.Generator
+    ) -> tuple[Values, NDArray[np.int64], Values]:
+        """Of every row: how novel it looks, the known category nearest to it, how near known ones a novel one is."""
+        rows, known = _whitened(self.rows, left), torch.from_numpy(left).to(self.rows.device)
+        n_novel = max(k - n_left, 1) if k else 0
+        problem = Problem(rows, known, n_left, n_novel, Settings(self.balanced, n_iter=QUICK))
+        if not k:
+            nearest, distance = rows.nearest(problem.mass / problem.counts[:, None])
+            return distance.double().cpu().numpy(), nearest.cpu().numpy(), np.zeros(rows.n)
+        centers = torch.as_tensor(problem.solve(rng)[0].centers)
+        nearest, to_known = rows.nearest(centers[:n_left])
+        other, to_novel = rows.nearest(centers[n_left:])
+        near = torch.cdist(centers[n_left:], centers[:n_left]).min(1).values[other]
+        return (to_known - to_novel).double().cpu().numpy(), nearest.cpu().numpy(), near.double().cpu().numpy()
+
+    def _sizes(self, folds: list[_Tables], times: Values) -> Values:
+        """Mean size of known categories, each counted so many `times`, `(draws, c)`."""
+        labelled = self.weight[0] * np.bincount(self.labels[self.labels >= 0], minlength=self.n_known)
+        total, number = np.zeros(len(times)), np.zeros(len(times))
+        for fold in folds:
+            belongs = _mixture(times @ fold.held, times @ fold.hidden, fold.free.sum(0))
+            sizes = (labelled + belongs @ fold.free.T) * fold.left
+            total += (times * sizes).sum(1)
+            number += times @ fold.left
+        return total / np.maximum(number, 1)
+
+
+def _as_novel(near: Values, score: Values, hidden: NDArray[np.bool_], free: NDArray[np.bool_]) -> Values:
+    """What hidden rows count, so that categories among them are as near to known ones as novel categories are."""
+    weights = np.ones(len(near))
+    sure = score > 0
+    if not (hidden & sure).any() or not (free & sure).any():
+        return weights
+    bins = np.searchsorted(np.unique(np.quantile(near[hidden & sure], _QUARTILES)), near)
+    shares = [np.bincount(bins[part & sure], minlength=4) / np.sum(part & sure) + _BELIEF for part in (hidden, free)]
+    drawn = np.clip(shares[1] / shares[0], *_WEIGHTS)[bins[hidden]]
+    weights[hidden] = drawn / drawn.mean()
+    return weights
+
+
+def _mixture(known: Values, novel: Values, mixed: Values) -> Values:
+    """How likely a row of each bin is one of known categories, `(draws, b)`: expectation-maximisation of the share."""
+    known, novel = (part + 0.5 / len(mixed) for part in (known, novel))  # half a row more: nothing is impossible
+    known, novel = known / known.sum(1, keepdims=True), novel / novel.sum(1, keepdims=True)
+    mixed, share = mixed / mixed.sum(), np.full((len(known), 1), 0.5)
+    for _ in range(_ROUNDS):
+        belongs: Values = share * known / (share * known + (1 - share) * novel)
+        share = (belongs @ mixed)[:, None]
+    return belongs
