@@ -266,7 +266,7 @@ def test_bad_counts_and_places(folder):
     (folder / "link.csv").symlink_to("truth.csv")
     expect_refusal(folder, "is a link or a device", *base, "--categories", 8, "--out", "link.csv")
     expect_refusal(folder, "with this ending", "estimate", "features.npy", "--out", "curve.xyz")
-    expect_refusal(folder, "'auto', 'combined', 'accuracy' or 'silhouette'", "estimate", "features.npy", "--method", "luck")
+    expect_refusal(folder, "'combined', 'accuracy' or 'silhouette'", "estimate", "features.npy", "--method", "luck")
     expect_refusal(folder, "labels.csv: has no column 'cluster'", "evaluate", "labels.csv", "--truth", "truth.csv")
 
 
