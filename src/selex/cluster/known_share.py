@@ -188,7 +188,8 @@ class _Look:
         def table(part: NDArray[np.bool_]) -> Values:
             where = own[part] * (len(edges) + 1) + bins[part]
             size = self.n_known * (len(edges) + 1)
-            return np.bincount(where, weights[part], minlength=size).reshape(self.n_known, -1)
+            counts: Values = np.bincount(where, weights[part], minlength=size).astype(np.float64)
+            return counts.reshape(self.n_known, -1)
 
         weights[held] = 1.0
         tables = table(held), table(hidden)
@@ -205,7 +206,7 @@ class _Look:
         if not k:
             nearest, distance = rows.nearest(problem.mass / problem.counts[:, None])
             return distance.double().cpu().numpy(), nearest.cpu().numpy(), np.zeros(rows.n)
-        centers = torch.as_tensor(problem.solve(rng)[0].centers)
+        centers = torch.as_tensor(problem.solve(rng).centers)
         nearest, to_known = rows.nearest(centers[:n_left])
         other, to_novel = rows.nearest(centers[n_left:])
         near = torch.cdist(centers[n_left:], centers[:n_left]).min(1).values[other]
