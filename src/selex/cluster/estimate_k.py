@@ -31,8 +31,9 @@ _AT_BEST = 0.06  # standard error of the logarithm of a count by shares that no 
 _WIDE = 0.98  # of what shares make likely is where silhouettes are compared
 _TRIED = 12  # counts whose silhouettes are compared there
 _CURVED = 3  # degree of the curve through them: single clusterings are noisy
+_CLEAR = 0.5  # silhouette from which on clusters are so clear that there is no noise to speak of
 _BESIDE = 20.0  # what the logarithm of a silhouette counts beside that of a likelihood
-_LOWEST = -1.5  # but no more than so much: silhouettes do not know what the labels mean by a category
+_LOWEST = -1.5  # but no more than so much, unless clusters are clear: silhouettes do not know what labels mean
 _POINTS = 200  # counts whose likelihood is worked out, at most
 
 Values = NDArray[np.float64]
@@ -123,8 +124,7 @@ def _combined(
     ends = np.clip(np.exp(shares.interval(_WIDE)), *limits)
     silhouette = _silhouettes(_Silhouette(count.rows, count.known, n_known), ends, balanced, rng, progress)
     ks = np.unique(np.geomspace(ends[0], ends[1], _POINTS).round().astype(int))
-    beside = _BESIDE * silhouette(np.log(ks))
-    likely = shares.logpdf(np.log(ks)) + np.maximum(beside - beside.max(), _LOWEST)
+    likely = shares.logpdf(np.log(ks)) + silhouette(np.log(ks))
     likely = np.exp(likely - likely.max())
     best = int(ks[likely.argmax()])
     low, high = _middle(ks, likely)
@@ -140,16 +140,24 @@ def _silhouettes(
     rng: np.random.Generator,
     progress: Callable[[int, float], None] | None,
 ) -> Callable[[Values], Values]:
-    """A smooth curve through the logarithms of silhouettes, over the logarithm of the count."""
+    """What silhouettes say of a count beside the best one, over the logarithm of the count: a smooth curve."""
     ks = np.unique(np.geomspace(ends[0], ends[1], _TRIED).round().astype(int))
     settings, seed, scores = Settings(balanced, n_iter=QUICK), int(rng.integers(1 << 31)), []
     for k in ks.tolist():
         scores.append(judge.mean(judge(k, settings, np.random.default_rng(seed))))
         if progress:
             progress(k, scores[-1])
-    logs = np.log(np.maximum(scores, np.finfo(float).tiny))
-    curve = np.polynomial.Polynomial.fit(np.log(ks), logs, min(_CURVED, len(ks) - 1))
-    return lambda at: np.asarray(curve(at), dtype=np.float64)
+    at, best = np.log(ks), max(scores)
+    logs = np.log(np.maximum(scores, np.finfo(float).tiny)) - np.log(max(best, np.finfo(float).tiny))
+    smooth = np.polynomial.Polynomial.fit(at, logs, min(_CURVED, len(ks) - 1))
+    lowest = _LOWEST / max(1 - best, np.finfo(float).eps)
+
+    def beside(where: Values) -> Values:
+        curve = np.interp(where, at, logs) if best > _CLEAR else smooth(where)
+        said: Values = np.maximum(_BESIDE * (curve - curve.max()), lowest)
+        return said
+
+    return beside
 
 
 def _middle(ks: NDArray[np.int64], likely: Values) -> tuple[int, int]:
@@ -285,13 +293,20 @@ class _Silhouette(_Judge):
 
 
 def _margins(rows: Rows, level: Level) -> Tensor:
-    """How much nearer every row is to its nearest centre than to the next: 0 is not at all, 1 is on it."""
+    """How much nearer every row is to its nearest centre than to the next: 0 is not at all, 1 is on it.
+
+    Without one of its n rows a centre is n / (n - 1) times as far from that row; a row alone is not near anything.
+    """
     centers = torch.as_tensor(level.centers)
     if len(centers) < 2:
         return torch.zeros_like(rows.norms)
+    sizes = torch.bincount(torch.as_tensor(level.labels), minlength=len(centers)).to(rows.dtype)
+    apart = sizes / (sizes - 1)
     margins = []
     step = rows.step(2 * len(centers))
     for start in range(0, rows.n, step):
-        nearest = rows.distances(centers, slice(start, start + step)).topk(2, largest=False).values.sqrt()
-        margins.append(1 - nearest[:, 0] / nearest[:, 1].clamp(min=torch.finfo(rows.dtype).tiny))
+        nearest, which = rows.distances(centers, slice(start, start + step)).topk(2, largest=False)
+        first, second = nearest.sqrt().unbind(1)
+        ratio = first * apart[which[:, 0]] / second.clamp(min=torch.finfo(rows.dtype).tiny)
+        margins.append((1 - ratio.nan_to_num(nan=1.0)).clamp(min=0))
     return torch.cat(margins)
