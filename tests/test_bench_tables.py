@@ -127,7 +127,7 @@ def test_the_time_table_tells_rows_of_one_method_apart_and_takes_what_is_missing
 
 def test_a_seed_twice_is_refused():
     runs = [replace(run, file=f"folder/{name}.json") for run, name in ((result(), "a"), (result(), "b"))]
-    with pytest.raises(InputError, match=r"seed 0 of the same run is there twice: a.json and b.json"):
+    with pytest.raises(InputError, match=r"seed 0 of the same run appears twice: a.json and b.json"):
         make_tables(runs)
 
 

@@ -236,7 +236,7 @@ def expect_refusal(folder, message, *arguments):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("row,label\n0,a\n1,b\n0,a\n", "line 4: row '0' is there twice, first in line 2"),
+        ("row,label\n0,a\n1,b\n0,a\n", "line 4: row '0' appears twice, first in line 2"),
         ("row,label\n96,a\n", "line 2: row '96' is not among the features' rows"),
         ("row,name\n0,a\n", "has no column 'label' or 'category' or 'class'; its columns are row, name"),
         ("id,label\n0,a\n", "has no column 'row' or 'file' or 'file_name'"),
@@ -275,7 +275,7 @@ def test_evaluate_needs_something_to_score(folder):
     write(folder / "all.csv", header, [(0, 0, "a", 1, 1, 0.1, 0)])
     expect_refusal(folder, "nothing to score", "evaluate", "all.csv", "--truth", "truth.csv")
     write(folder / "twice.csv", header, [(0, 0, "a", 1, 0, 0.1, 0)] * 2)
-    expect_refusal(folder, "line 3: row '0' is there twice", "evaluate", "twice.csv", "--truth", "truth.csv")
+    expect_refusal(folder, "line 3: row '0' appears twice", "evaluate", "twice.csv", "--truth", "truth.csv")
     write(folder / "some.csv", header, [(row, 0, "novel-1", 0, 0, 0.1, 0) for row in (0, 1, 500)])
     done = selex("evaluate", "some.csv", "--truth", "truth.csv", cwd=folder)
     assert done.stderr.startswith("note: 1 unlabelled rows have no true category in truth.csv")

@@ -180,7 +180,7 @@ def flips(path, count, seed=0):
 def test_a_line_of_the_log_that_is_damaged_is_left_out_and_said(run):
     expected = Run.open(run).metrics
     for _ in flips(run / "metrics.jsonl", 200):
-        with pytest.warns(Note, match=r"metrics.jsonl: \d of its lines are damaged or cut short, and left out"):
+        with pytest.warns(Note, match=r"metrics.jsonl: \d of its lines are damaged or cut short, and skipped"):
             found = Run.open(run).metrics
         assert all(entry in expected for entry in found)
         assert len(expected) - len(found) in (1, 2)  # a flip may join two lines
@@ -206,7 +206,7 @@ def test_decisions_that_are_gone_are_missed(run):
         warnings.simplefilter("error")
         assert reviewed(Run.open(run))
     (run / FILE).unlink()
-    gone = f"{FILE}: is not there any more; whatever was decided before is gone with it"
+    gone = f"{FILE}: is missing; all decisions made before are lost with it"
     for read in (reviewed, labels_of, count_decisions):
         with pytest.warns(Note, match=gone):
             read(Run.open(run))
@@ -265,7 +265,7 @@ def test_features_that_are_damaged_are_made_anew(home, run, name):
         if position is not None:
             data[position // 8] ^= 1 << position % 8
         path.write_bytes(data)
-        with pytest.warns(Note, match=f"{name}: is damaged; features are made anew"):
+        with pytest.warns(Note, match=f"{name}: is damaged; features are computed again"):
             discover(config, run, store=home / "store")
         assert values(run) == expected
 
@@ -280,7 +280,7 @@ def test_half_done_features_that_are_damaged_are_made_anew(home, tmp_path):
     half.rows()[:8] = expected[:8]
     half.save(8)
     half.part.write_bytes(half.part.read_bytes().replace(expected[3].tobytes(), expected[4].tobytes()))
-    with pytest.warns(Note, match=r"features.npy.part: is damaged; features are made anew"):
+    with pytest.warns(Note, match=r"features.npy.part: is damaged; features are computed again"):
         assert np.array_equal(embed(backbone, store, out, device="cpu", batch_size=8), expected)
 
 
@@ -326,7 +326,7 @@ def test_weights_in_our_cache_that_are_damaged_are_fetched_anew(tmp_path, monkey
     place = Place(hashlib.sha256(b"weights" * 1000).hexdigest() if pinned else None)
     found = locate("net", [place])
     found.path.write_bytes(b"weighty" + found.path.read_bytes()[7:])
-    with pytest.warns(Note, match=r"net.pth: is damaged; it is fetched anew"):
+    with pytest.warns(Note, match=r"net.pth: is damaged; it is fetched again"):
         assert locate("net", [place]) == found
     assert found.path.read_bytes() == b"weights" * 1000
     (tmp_path / "mine").mkdir()

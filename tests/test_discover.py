@@ -114,7 +114,7 @@ def test_a_run_folder_file_by_file(place):
     assert "refine: proportional (auto)" in lines
     assert "60 images, 12 of them labelled" in lines
     assert f"{in_known:>8} in 3 known categories" in lines
-    assert f"{60 - in_known:>8} in 2 new categories" in lines
+    assert f"{60 - in_known:>8} in 2 novel categories" in lines
     sizes = {name: sum(row["category"] == name for row in table) for name in ("novel-1", "novel-2")}
     shown = [line.split()[:2] for line in lines if line.startswith("novel-")]
     assert shown == [[name, str(size)] for name, size in sorted(sizes.items(), key=lambda item: -item[1])]
@@ -300,9 +300,9 @@ def test_where_a_run_may_go(place):
     refused("photos: is not empty and not a run", *other, "photos", cwd=place)
     refused("is a file; give a folder", *other, "labels.txt", cwd=make(place / "labels.txt"))
     refused("the folder nowhere does not exist; make it first", *other, "nowhere/run", cwd=place)
-    refused("lies among the photos", *other, "others", cwd=place)
-    refused("lies among the photos", *other, "others/run", cwd=place)
-    refused("lies among the photos", "discover", ".", "--backbone", "pixels", cwd=place / "others")
+    refused("is inside the folder of photos", *other, "others", cwd=place)
+    refused("is inside the folder of photos", *other, "others/run", cwd=place)
+    refused("is inside the folder of photos", "discover", ".", "--backbone", "pixels", cwd=place / "others")
     (place / "empty").mkdir()
     assert selex(*other, "empty", cwd=place).returncode == 0
 
@@ -486,6 +486,6 @@ def test_in_python_from_a_list(place, tmp_path):
     found = package.load(tmp_path / "run").predict(images[:3], store=tmp_path / "store")
     assert found["file"] == ["image-000000", "image-000001", "image-000002"]
     assert found["distance"] == pytest.approx(run.clusters["distance"].to_pylist()[:3], abs=1e-5)
-    with pytest.raises(package.InputError, match="size 16 is less than the 32 pixels that pixels looks at"):
+    with pytest.raises(package.InputError, match="size 16 is less than the 32 pixels that pixels needs"):
         package.discover(package.Config.of("", backbone="pixels", size=16), tmp_path / "small", photos=images)
     assert not (tmp_path / "small").exists()

@@ -102,6 +102,6 @@ def test_a_batch_that_cannot_be_shared(home):
     before = set(home.rglob("*"))
     for done in several(*DISCOVER, "--method", "gcd", "--set", "train.batch=15", "--out", "uneven", cwd=home):
         assert done.returncode == 2
-        line = "error: a batch of 15 cannot be shared by 2 processes: set train.batch=14"
+        line = "error: a batch of 15 cannot be divided among 2 processes: set train.batch=14"
         assert done.stderr.splitlines() == [line]
     assert set(home.rglob("*")) == before

@@ -256,7 +256,7 @@ def test_a_damaged_file_is_made_anew(broken, content, backbone, tmp_path):
     (tmp_path / broken).unlink()
     if content is not None:
         (tmp_path / broken).write_bytes(content)
-    said = pytest.warns(Note, match="is damaged; features are made anew") if content is not None else nullcontext()
+    said = pytest.warns(Note, match="is damaged; features are computed again") if content is not None else nullcontext()
     with said:
         made = embed(backbone, Noise(), out, device="cpu", batch_size=BATCH)
     np.testing.assert_array_equal(made, whole(backbone))

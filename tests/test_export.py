@@ -414,10 +414,10 @@ def test_places_that_are_refused(run, tmp_path, to):
     refuse(run, to, tmp_path / "full", "is not empty" if FORMATS[to].folder else "is a folder; give a file")
     refuse(run, to, tmp_path / "file", "is a file" if FORMATS[to].folder else "is not what this command writes")
     refuse(run, to, tmp_path / "missing" / "out", "missing does not exist; make it first")
-    refuse(run, to, run.root / "sorted", "lies among the photos")
-    refuse(run, to, run.root, "lies among the photos")
+    refuse(run, to, run.root / "sorted", "is inside the folder of photos")
+    refuse(run, to, run.root, "is inside the folder of photos")
     os.symlink(run.root, tmp_path / "link to photos")
-    refuse(run, to, tmp_path / "link to photos" / "sorted", "lies among the photos")
+    refuse(run, to, tmp_path / "link to photos" / "sorted", "is inside the folder of photos")
     if FORMATS[to].folder:
         refuse(run, to, tmp_path / "dangling", "is a file; give a new folder")
     else:
@@ -442,9 +442,9 @@ def test_images_that_have_gone(tmp_path):
     run = discover(config, tmp_path / "run", store=tmp_path / "store")
     (tmp_path / "photos" / "4.png").unlink()
     for to in ("folders", "label-studio", "fiftyone"):
-        refuse(run, to, tmp_path / "out", r"4.png is not there any more; put the photos back")
+        refuse(run, to, tmp_path / "out", r"4.png no longer exists; put the photos back")
     (tmp_path / "photos" / "2.png").unlink()
-    refuse(run, "folders", tmp_path / "out", r"photos/2.png is not there any more \(nor 1 more\)")
+    refuse(run, "folders", tmp_path / "out", r"photos/2.png no longer exists \(nor 1 more\)")
     assert export(run, "csv", tmp_path / "t.csv").images == 6  # a table needs no image
 
 

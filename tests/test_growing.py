@@ -169,7 +169,7 @@ def test_what_is_damaged_is_made_anew(damage, cache):
     cache.add(keys(3), rows(3))
     damage(path)
     features = np.zeros((3, 8), dtype=np.float32)
-    with pytest.warns(Note, match="is damaged; its features are made anew"):
+    with pytest.warns(Note, match="is damaged; its features are computed again"):
         here = cache.read(keys(1, 2, 3), features)
     assert here.tolist() == [False, False, True]
     assert np.array_equal(features[2:], rows(3))

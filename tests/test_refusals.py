@@ -100,7 +100,7 @@ def test_a_working_folder_that_is_gone(tmp_path):
     gone.mkdir()
     done = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: the folder this was started in is not there any more; change to another\n"
+    assert done.stderr == "error: the folder this was started in no longer exists; change to another\n"
 
 
 def test_control_c_while_the_command_line_is_built(tmp_path):

@@ -99,10 +99,10 @@ def test_the_paragraph_says_what_was_found(run, page):
     in_known, labelled = sum(table["known"]), sum(table["labelled"])
     assert text.startswith("60 images were sorted into 5 categories.")
     assert f"3 were known from {labelled} labelled images, and {in_known} of the images are there now" in text
-    assert f"the other {60 - in_known} are in 2 new categories." in text
+    assert f"the other {60 - in_known} are in 2 novel categories." in text
     first, last = [card.one("h3").text for card in page.one(id="new").all("article")]
     sizes = {name: table["category"].count(name) for name in (first, last)}
-    assert f"surest of {first} ({sizes[first]} images) and least sure of {last} ({sizes[last]} images)" in text
+    assert f"category is {first} ({sizes[first]} images), the least confident is {last} ({sizes[last]} images)" in text
 
 
 def test_a_card_shows_size_confidence_typical_and_borderline_images(run, page):
@@ -309,7 +309,7 @@ def test_one_level_has_no_tree_and_no_labels_have_no_known_part(tmp_path):
     made = discover(config, tmp_path / "run", store=tmp_path / "store")
     plain = page_of(made)
     assert {section.attributes["id"] for section in plain.all("section")} == {"found", "new", "map", "sizes", "about"}
-    assert "No image was labelled, so all of them are new." in plain.one("p", "lead").text
+    assert "No image was labelled, so all of them are novel." in plain.one("p", "lead").text
     ids = {element.attributes["id"] for element in plain.walk() if "id" in element.attributes}
     assert {link.attributes["href"][1:] for link in plain.all("a")} <= ids
 
@@ -612,4 +612,4 @@ def test_a_truth_with_other_names_than_the_labels_is_pointed_out(digits, tmp_pat
     run = Run.open(digits / "run")
     names = dict.fromkeys(run.clusters["file"].to_pylist(), "one")
     page = page_of(run, truth=write_truth(tmp_path / "truth.csv", names))
-    assert "No image scored has the name of a known category" in page.one(id="truth").text
+    assert "None of the true categories has the name of a known category" in page.one(id="truth").text

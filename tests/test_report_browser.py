@@ -114,7 +114,7 @@ def test_the_tree_is_folded_and_unfolded_by_keyboard(open_page):
     first = page.locator("#tree details").first
     below = first.locator("li").first
     assert below.is_visible()
-    page.get_by_role("button", name="Unfold all").focus()
+    page.get_by_role("button", name="Expand all").focus()
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
@@ -122,9 +122,9 @@ def test_the_tree_is_folded_and_unfolded_by_keyboard(open_page):
     assert not below.is_visible()
     page.keyboard.press("Space")
     assert below.is_visible()
-    page.get_by_role("button", name="Fold all", exact=True).press("Enter")
+    page.get_by_role("button", name="Collapse all", exact=True).press("Enter")
     assert page.locator("#tree details[open]").count() == 0
-    page.get_by_role("button", name="Unfold all").press("Enter")
+    page.get_by_role("button", name="Expand all").press("Enter")
     assert page.locator("#tree details:not([open])").count() == 0
 
 
@@ -156,9 +156,9 @@ def test_the_filter_leaves_the_cards_that_match_and_a_link_brings_a_hidden_one_b
     page = open_page()
     cards = page.locator("article:visible")
     count = cards.count()
-    page.get_by_label("Show only categories called").fill("NOVEL-")
+    page.get_by_label("Show only categories named").fill("NOVEL-")
     assert 0 < cards.count() < count
-    assert all("new" in text for text in page.locator("article:visible .kind").all_inner_texts())
+    assert all("novel" in text for text in page.locator("article:visible .kind").all_inner_texts())
     page.locator("#tree a").filter(has_text=LONG).click()
     expect(cards).to_have_count(count)
     assert page.locator("article").filter(has=page.get_by_role("heading", name=LONG)).is_visible()
@@ -167,7 +167,7 @@ def test_the_filter_leaves_the_cards_that_match_and_a_link_brings_a_hidden_one_b
 @pytest.mark.parametrize("width", [320, 390, 768])
 def test_nothing_is_wider_than_a_phone(open_page, width):
     page = open_page(viewport={"width": width, "height": 844}, device_scale_factor=2, is_mobile=True, has_touch=True)
-    page.get_by_role("button", name="Unfold all").tap()
+    page.get_by_role("button", name="Expand all").tap()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     tall = "cells => Math.max(...cells.map(cell => cell.getBoundingClientRect().height))"
     assert page.locator("tbody th, tbody td").evaluate_all(tall) < 150, "a narrow column breaks names letter by letter"
@@ -189,7 +189,7 @@ def test_all_text_has_enough_contrast(open_page, scheme):
 
 def test_it_is_printed_unfolded_and_on_white(open_page, tmp_path):
     page = open_page(color_scheme="dark")
-    page.get_by_role("button", name="Fold all", exact=True).click()
+    page.get_by_role("button", name="Collapse all", exact=True).click()
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator("details:not([open])").count() == 0

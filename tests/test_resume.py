@@ -144,9 +144,9 @@ def test_a_checkpoint_of_other_settings(stopped, undisturbed):
     done = go_on(stopped, "--set", "train.lr=0.02", "--set", "train.alpha=0.5")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert "checkpoint-00001.pt: is of a training with other settings" in line
+    assert "checkpoint-00001.pt: belongs to a training with other settings" in line
     assert "(lr 0.01 there, 0.02 here, alpha 1.0 there, 0.5 here)" in line
-    assert "--restart to start anew" in line
+    assert "--restart to start from the beginning" in line
     names = sorted(path.relative_to(stopped.parent / "photos") for path in (stopped.parent / "photos").rglob("*.png"))
     lines = [f"{name},{name.parts[0].replace('unlabelled', '')}" for name in names]
     other = [f"{names[-1]},digit 0" if line.startswith(str(names[-1])) else line for line in lines]
@@ -263,7 +263,9 @@ def test_a_checkpoint_of_another_shape(change, data, tmp_path):
     path, state = newest(tmp_path)
     change(state)
     torch.save(state, path)
-    with pytest.raises(InputError, match=r"does not fit this training \(.*\); give --restart to train anew"):
+    with pytest.raises(
+        InputError, match=r"does not fit this training \(.*\); give --restart to train from the beginning"
+    ):
         fit(small("selex", epochs=2), data, checkpoints=Checkpoints(tmp_path, {}))
 
 
@@ -291,7 +293,10 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path, monkeypatch):
 def test_a_checkpoint_of_another_version(tmp_path):
     for other in (99, 1):  # weights have other names in 1
         torch.save({"format": other, "settings": {}, "epoch": 3}, tmp_path / "checkpoint-00003.pt")
-        with pytest.raises(InputError, match=r"00003.pt: is of another version of selex; give --restart to train anew"):
+        with pytest.raises(
+            InputError,
+            match=r"00003.pt: was written by another version of selex; give --restart to train from the beginning",
+        ):
             Checkpoints(tmp_path, {}).latest()
     (tmp_path / "checkpoint-00004.pt").write_bytes(b"damaged")
     with pytest.warns(Note, match="00004.pt: cannot be read .*; training resumes from checkpoint-00003.pt"):

@@ -140,7 +140,7 @@ def test_marks_and_what_confirming_leaves_alone(results):
         (Decision("name", category=2, name="x" * 201), "200 characters"),
         (Decision("name", category=2, name="\ud800"), "must be text"),
         (Decision("name", category=2, name="a\x1b[2Jb"), "must be text"),
-        (Decision("name", category=77, name="x"), "not there"),
+        (Decision("name", category=77, name="x"), "does not exist"),
         (Decision("merge", categories=(2, 2)), "two or more"),
         (Decision("move", rows=(99,), category=0), "there are images 0 to 39"),
         (Decision("move", rows=(1, 1), category=0), "named twice"),

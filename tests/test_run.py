@@ -261,7 +261,7 @@ def test_the_log_survives_a_line_cut_short(old):
     with (old / "metrics.jsonl").open("a") as file:
         file.write('{"time": 1, "st')
     for steps in (["one"], ["one", "two"], ["one", "two", "three"]):
-        with pytest.warns(Note, match=r"metrics.jsonl: 1 of its lines are damaged or cut short, and left out"):
+        with pytest.warns(Note, match=r"metrics.jsonl: 1 of its lines are damaged or cut short, and skipped"):
             assert [entry["step"] for entry in run.metrics] == steps
         run.log(step=["two", "three", "four"][len(steps) - 1])
 

@@ -304,7 +304,7 @@ def test_a_damaged_store_is_built_anew(digits, tmp_path, damage, decoded):
     else:
         index.write_text("hello")
     decoded.clear()
-    with pytest.warns(Note, match="is damaged, or of another version; images are decoded anew"):
+    with pytest.warns(Note, match="is damaged, or of another version; images are decoded again"):
         assert same(build(digits, tmp_path / "store"))
     assert len(decoded) == 40
     if damage != "cut data":

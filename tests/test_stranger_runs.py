@@ -75,11 +75,11 @@ def test_a_link_in_place_of_a_folder_is_not_followed(made, run, victim, name):
     os.symlink(victim, run / name)
     Run.open(run)
     if name in (".next", ".work", "model"):
-        with pytest.raises(InputError, match=f"{name}: selex keeps a folder there"):
+        with pytest.raises(InputError, match=f"{name}: selex needs a folder there"):
             again(made, run)
     if name == "exports":
         review = Review(run)
-        with pytest.raises(InputError, match="exports: selex keeps a folder there"):
+        with pytest.raises(InputError, match="exports: selex needs a folder there"):
             write_export(review, "csv")
         review.ledger.close()
     assert contents(victim) == before

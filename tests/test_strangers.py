@@ -104,9 +104,9 @@ DISCOVER = ("discover", "photos", "--backbone", "pixels", "--categories", 5)
         ("is not empty and not a selex demonstration", ("demo", "--out", "other")),
         ("is not empty and not a run", (*DISCOVER, "--out", "other")),
         ("is not empty and not a selex image store", (*DISCOVER, "--out", "run", "--store", "other")),
-        ("lies among the photos", (*DISCOVER, "--out", "run", "--store", "photos")),
-        ("lies among the photos", (*DISCOVER, "--out", "run", "--store", "photos/decoded")),
-        ("lies among the photos", (*DISCOVER, "--out", "photos/run")),
+        ("is inside the folder of photos", (*DISCOVER, "--out", "run", "--store", "photos")),
+        ("is inside the folder of photos", (*DISCOVER, "--out", "run", "--store", "photos/decoded")),
+        ("is inside the folder of photos", (*DISCOVER, "--out", "photos/run")),
     ],
 )
 def test_a_folder_full_of_strangers_is_refused_and_stays(other, message, arguments):
@@ -217,7 +217,7 @@ def test_what_a_killed_command_left_goes_and_what_a_working_one_has_stays(tmp_pa
 def test_a_link_in_place_of_a_folder_of_ours_is_refused(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     os.symlink("elsewhere", tmp_path / "link")
-    with pytest.raises(InputError, match="link: selex keeps a folder there"):
+    with pytest.raises(InputError, match="link: selex needs a folder there"):
         own_folder(tmp_path / "link")
     own_folder(tmp_path / "elsewhere")
 
@@ -380,6 +380,6 @@ def test_the_images_of_a_demonstration_are_written_again_and_not_through_links(t
     shutil.rmtree(tmp_path / "demo" / "new")
     (tmp_path / "elsewhere").mkdir()
     os.symlink(tmp_path / "elsewhere", tmp_path / "demo" / "new")
-    with pytest.raises(InputError, match="new: selex keeps a folder there"):
+    with pytest.raises(InputError, match="new: selex needs a folder there"):
         _write_images(tmp_path / "demo", 0)
     assert not any((tmp_path / "elsewhere").iterdir())

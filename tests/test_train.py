@@ -169,7 +169,7 @@ def test_what_cannot_be_trained_on(data):
         check(small("gcd", batch=1), data)
     with pytest.raises(InputError, match="every image is labelled, so there is nothing to discover"):
         check(small("gcd"), replace(data, labels=np.zeros(60, dtype=int)))
-    with pytest.raises(InputError, match=r"a batch of 15 cannot be shared by 2 processes: set train.batch=14"):
+    with pytest.raises(InputError, match=r"a batch of 15 cannot be divided among 2 processes: set train.batch=14"):
         check(small("gcd", batch=15), data, processes=2)
     check(small("gcd", batch=60), data)
 

@@ -21,15 +21,19 @@ class DataConfig(Group):
 
     group: ClassVar[str] = "data"
 
-    photos: str = setting("", "The folder, table or file of images.")
+    photos: str = setting("", "The images: a folder, a table or a single file.")
     labels: str | None = setting(
         None,
-        "A table of labels, in place of sub-folders.",
+        "Table of labels, instead of sub-folders.",
         "CSV or parquet with the columns `file_name` and `label`.",
         shown="FILE",
     )
     size: int | None = setting(
-        None, "Shorter side of stored images, in pixels.", "`auto` takes what suits the backbone.", least=1, none="auto"
+        None,
+        "Shorter side of stored images, in pixels.",
+        "`auto` chooses what suits the backbone.",
+        least=1,
+        none="auto",
     )
 
 
@@ -42,7 +46,7 @@ class FeatureConfig(Group):
     backbone: str | None = setting(
         None,
         "Network that turns images into features.",
-        "See `selex weights list`; also `timm:NAME`, `file:PATH`, `pixels`. `auto` takes `efficientnet-lite1`, or "
+        "See `selex weights list`; also `timm:NAME`, `file:PATH`, `pixels`. `auto` means `efficientnet-lite1`, or "
         "`dinov2-vits14` on a GPU.",
         none="auto",
         shown="NAME",
@@ -50,21 +54,21 @@ class FeatureConfig(Group):
     weights: str | None = setting(None, "A file with the backbone's weights.", shown="FILE")
     crop: int | None = setting(
         None,
-        "Side of the square that the backbone sees, in pixels.",
-        "`auto` takes the size that it was made for.",
+        "Input size of the backbone, in pixels.",
+        "`auto` is the size it was trained with.",
         least=1,
         none="auto",
     )
     views: Literal[1, 2, 10] = setting(
         1,
-        "A feature is the mean over this many views of an image.",
-        "1 is its middle, 2 its mirror image too, 10 the four corners as well.",
+        "Average features over this many views of an image.",
+        "1: centre crop; 2: and its mirror image; 10: the four corners as well.",
     )
     attention_crop: bool = setting(
         False,
-        "Look again, closer, where the backbone looks.",
-        "A feature is then the mean over the whole image and that crop: for things that are small in their photos. "
-        "Takes three times as long.",
+        "Add a crop of what the backbone attends to.",
+        "Features are averaged over the whole image and the crop, for objects that are small in their photos. "
+        "Takes about three times as long.",
     )
 
 
@@ -83,36 +87,35 @@ class ClusterConfig(Group):
     )
     whiten: float = setting(
         0.5,
-        "How far features are whitened, from 0 (not) to 1.",
-        "By what varies among labelled images of one category; see `Whitener`. 0 is the paper's way.",
+        "Strength of whitening, from 0 (off) to 1.",
+        "By the scatter within labelled categories; see `Whitener`. The paper does not whiten.",
         least=0,
         most=1,
     )
     adapt: Literal["auto", "on", "off"] = setting(
         "auto",
-        "Learn a linear map of the features from what clusterings agree on.",
-        "See `cluster.adapt`. `auto` hides some labels and sees whether it sorts them better, if there are three "
-        "thousand images or more; after training it is `off`, which is the paper's way.",
+        "Learn a linear map of the features from pairs that clusterings agree on.",
+        "See `cluster.adapt`. With three thousand images or more, `auto` uses it if held-out labels are recovered "
+        "better; after training, `auto` is `off`. The paper does not adapt.",
     )
     search: Literal["auto", "bssk", "swaps", "ward", "consensus"] = setting(
         "swaps",
-        "Search: `bssk` (the paper's way), `swaps`, `ward`, `consensus` or `auto`.",
+        "Search: `bssk` (as in the paper), `swaps`, `ward`, `consensus` or `auto`.",
         "`swaps` moves novel centres from where they hardly matter to clusters that hold two categories. `ward` starts "
-        "from Ward's linkage, `consensus` from what many quick runs agree on: slow, good where categories of one size "
-        "overlap. `auto` hides some labels and takes what sorts them best; after training it is `bssk`.",
+        "from Ward's linkage, `consensus` from what many quick runs agree on: slow, good where categories of equal "
+        "size overlap. `auto` chooses what recovers held-out labels best; after training it is `bssk`.",
     )
     refine: Literal["auto", "none", "uniform", "proportional", "balanced"] = setting(
         "auto",
-        "Soft refinement: `auto`, `none` (the paper's way), `uniform`, `proportional` or `balanced`.",
-        "Images take part in several clusters, of which all are equally likely (`uniform`), each by its size "
-        "(`proportional`), or all are drawn to one size (`balanced`). `auto` hides some labels and takes what sorts "
-        "them best; after training it is `none`.",
+        "Soft refinement: `auto`, `none` (as in the paper), `uniform`, `proportional` or `balanced`.",
+        "Images belong to several clusters, all equally likely (`uniform`), likely by size (`proportional`), or pulled "
+        "to equal size (`balanced`). `auto` chooses what recovers held-out labels best; after training it is `none`.",
     )
     balanced: bool = setting(
-        True, "Limit cluster sizes while centres settle.", "Turn it off where categories are of very different size."
+        True, "Limit cluster sizes while centres settle.", "Turn it off if category sizes differ a lot."
     )
-    levels: int | None = setting(None, "At most so many levels of abstraction.", least=1, none="all")
-    restarts: int = setting(3, "Clustering runs, of which the one of lowest inertia is kept.", least=1)
+    levels: int | None = setting(None, "Maximum number of levels of abstraction.", least=1, none="all")
+    restarts: int = setting(3, "Clustering runs; the one with the lowest inertia is kept.", least=1)
     iterations: int = setting(10, "Iterations of each stage of k-means.", least=1)
 
 
@@ -125,43 +128,43 @@ class TrainConfig(Group):
     method: Literal["frozen", "selex", "gcd", "simgcd"] = setting(
         "frozen",
         "`frozen` (no training), `selex`, `gcd` or `simgcd`.",
-        "How the backbone is trained. `selex`: with self-expertise. `gcd`, `simgcd`: as in those papers, to compare.",
+        "How the backbone is trained. `selex`: with self-expertise. `gcd`, `simgcd`: as in the papers of that name.",
     )
     epochs: int = setting(20, "Passes over the images.", least=1)
-    batch: int = setting(128, "Batch size, in images; each is in it in two views.", least=1)
-    lr: float = setting(0.01, "Learning rate of the first epoch.", "It falls to a thousandth as a cosine.", over=0)
+    batch: int = setting(128, "Batch size in images, each with two views.", least=1)
+    lr: float = setting(
+        0.01, "Learning rate of the first epoch.", "It decays to a thousandth of this along a cosine.", over=0
+    )
     momentum: float = setting(0.9, "Momentum of stochastic gradient descent.", least=0, most=1)
     weight_decay: float = setting(1e-4, "Weight decay.", least=0, most=1)
     trained_blocks: int | None = setting(
-        2, "So many of the backbone's last blocks (or stages) are trained.", "0: the head alone.", least=0, none="all"
+        2, "Number of the backbone's last blocks (or stages) to train.", "0: the head alone.", least=0, none="all"
     )
     flip: bool = setting(True, "Mirror views at random.")
     affine: float = setting(
         0.0,
-        "Random affine maps: views are turned, stretched and sheared by up to this much.",
+        "Random affine transforms: rotate, stretch and shear views by up to this much.",
         "0.15 is visible.",
         least=0,
         most=1,
     )
     random_crop: float = setting(
-        0.6, "Random resized crops: up to this share of the width of a view is cut away.", least=0, most=1
+        0.6, "Random resized crops: views lose up to this share of their width.", least=0, most=1
     )
     color_jitter: float = setting(
-        0.4, "Color jitter: brightness, contrast and saturation of views change by up to this share.", least=0, most=1
+        0.4, "Colour jitter: vary brightness, contrast and saturation of views by up to this share.", least=0, most=1
     )
-    hssk: bool = setting(True, "Pseudo-labels of all levels of abstraction.", "Off: of the base level alone.")
+    hssk: bool = setting(True, "Use pseudo-labels of all levels of abstraction.", "Off: only of the base level.")
     use: bool = setting(True, "Unsupervised self-expertise.", "Off: plain InfoNCE.")
-    sse: bool = setting(
-        True, "Supervised self-expertise.", "Off: the supervised contrastive loss of labelled images alone."
-    )
-    loss_levels: int | None = setting(None, "At most so many levels take part in the losses.", least=1, none="all")
+    sse: bool = setting(True, "Supervised self-expertise.", "Off: the supervised contrastive loss on labelled images.")
+    loss_levels: int | None = setting(None, "Maximum number of levels used in the losses.", least=1, none="all")
     alpha: float = setting(
         1.0, "Target smoothing of unsupervised self-expertise.", "From 0, plain InfoNCE, to 1.", least=0, most=1
     )
     sup_weight: float = setting(0.35, "Weight of the supervised loss, the paper's lambda.", least=0, most=1)
-    interval: int = setting(1, "New pseudo-labels every so many epochs.", least=1)
+    interval: int = setting(1, "Make pseudo-labels every N epochs.", least=1)
     targets: Literal["labels", "radii"] = setting(
-        "labels", "Whether pairs are far by pseudo-labels, or by radii of clusters."
+        "labels", "Measure how far apart pairs are by pseudo-labels or by cluster radii."
     )
     form: Literal["softmax", "binary"] = setting("softmax", "Form of the cross-entropy against the targets.")
     kind: Literal["distance", "cosine"] | None = setting(
@@ -171,41 +174,43 @@ class TrainConfig(Group):
         none="auto",
     )
     temperature: float = setting(
-        1.0, "Temperature of the unsupervised loss.", "0.1 suits a network from scratch.", over=0
+        1.0, "Temperature of the unsupervised loss.", "0.1 suits a network trained from scratch.", over=0
     )
     supervised_temperature: float = setting(0.07, "Temperature of the supervised losses.", over=0)
     head_dim: int | None = setting(
         None,
         "Dimensions of the projection.",
-        "`auto` takes the paper's 65,536, or 1,024 for a tiny backbone.",
+        "`auto` is the paper's 65,536, or 1,024 for a tiny backbone.",
         least=1,
         none="auto",
     )
     view_bank: int = setting(
         0,
-        "Keep this many views of each image behind the frozen blocks.",
+        "Cache this many views of each image behind the frozen blocks.",
         "A step then runs the trained blocks alone: several times faster, on a CPU above all. 0 makes new views each "
         "time; otherwise at least 2.",
         least=0,
     )
-    refresh: float = setting(0.05, "Share of the view bank that is refreshed each epoch.", least=0, most=1)
+    refresh: float = setting(0.05, "Share of the view bank to refresh each epoch.", least=0, most=1)
     micro_batch: int | None = setting(
-        None, "Images at a time on the device, for small memory.", "The gradient is the same.", least=1, none="all"
+        None, "Images per micro-batch, to save memory.", "The gradient is the same.", least=1, none="all"
     )
     prototypes: float = setting(
-        0.35, "Weight of a loss that draws features to their cluster's centre.", "0 is the paper's method.", least=0
+        0.35,
+        "Weight of a loss that pulls features towards their cluster's centre.",
+        "0 is the paper's method.",
+        least=0,
     )
     agreement: float = setting(
         0.0,
-        "Weight of a loss that draws views to images that clusterings agree on.",
-        "Features are adapted for it each time that pseudo-labels are made, see `cluster.adapt`. 0 is the paper's "
-        "method.",
+        "Weight of a loss that pulls together images that clusterings agree on.",
+        "Features are adapted for it whenever pseudo-labels are made, see `cluster.adapt`. 0 is the paper's method.",
         least=0,
     )
     expertise: float = setting(1.0, "Weight of the two self-expertise losses.", least=0)
-    published: bool = setting(False, "Follow the published code where it leaves the paper, to compare.")
+    published: bool = setting(False, "Follow the published code where it differs from the paper.")
     published_quirks: str = setting(
-        "", "The same for some of its differences alone.", f"Some of `{'`, `'.join(QUIRKS)}`, such as `order+crops`."
+        "", "The same for some of the differences only.", f"Some of `{'`, `'.join(QUIRKS)}`, such as `order+crops`."
     )
 
     @property

@@ -219,15 +219,15 @@ def _check_images(run: Run, job: _Job) -> None:
     if "" in job.paths:
         file = job.table["file"][job.paths.index("")]
         raise InputError(
-            f"{run.folder}: names {file}, which is not below {job.root}, and was not made here: do `selex discover` "
+            f"{run.folder}: names {file}, which is not below {job.root}, and was not made here: run `selex discover` "
             "here, then export"
         )
     gone = [path for path in job.paths if not os.path.isfile(path)]
     if gone:
         more = f" (nor {len(gone) - 1} more)" if gone[1:] else ""
-        raise InputError(f"{gone[0]} is not there any more{more}; put the photos back, or run `selex discover` again")
+        raise InputError(f"{gone[0]} no longer exists{more}; put the photos back, or run `selex discover` again")
     if other := next((path for path in job.paths if not is_image(path)), None):
-        raise InputError(f"{other}: is not an image (any more): nothing is exported")
+        raise InputError(f"{other}: is not an image (any more): nothing was exported")
 
 
 def _is_exported_table(path: Path) -> bool:

@@ -40,14 +40,16 @@ def check_folder(path: Path, kind: str) -> None:
     if os.path.lexists(path) and not path.is_dir():
         raise InputError(f"{path}: is a file; give a folder")
     if not (is_vacant(path) or is_marked(path, kind)):
-        raise InputError(f"{path}: is not empty and not a selex {kind}; give a new folder (what is there stays)")
+        raise InputError(f"{path}: is not empty and not a selex {kind}; give a new folder (nothing in it was changed)")
 
 
 def check_outside(path: Path, photos: Any, option: str) -> None:
     """Refuse a place that is the folder of photos, or in it: photos are only read."""
     folder = isinstance(photos, (str, os.PathLike)) and os.fspath(photos) and os.path.isdir(photos)
     if folder and path.resolve().is_relative_to(Path(photos).resolve()):
-        raise InputError(f"{path}: lies among the photos, which are only read; choose {option} outside {photos}")
+        raise InputError(
+            f"{path}: is inside the folder of photos, which is only read; choose {option} outside {photos}"
+        )
 
 
 def is_vacant(path: Path) -> bool:
@@ -76,7 +78,7 @@ def own_folder(path: Path) -> None:
 def check_own_folder(path: Path) -> None:
     """Refuse what is in the place of a folder of ours and is none."""
     if os.path.lexists(path) and not is_plain_folder(path):
-        raise InputError(f"{path}: selex keeps a folder there; what is there is none, remove it")
+        raise InputError(f"{path}: selex needs a folder there; remove what is in its place")
 
 
 def remove(folder: Path, names: Iterable[str]) -> None:

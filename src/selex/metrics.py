@@ -29,7 +29,7 @@ def split_accuracy(truth: Any, clusters: Any, known: Any, version: Literal["v1",
     truth, clusters, known = _column(truth, "truth"), _column(clusters, "clusters"), _column(known, "known")
     if not len(truth) == len(clusters) == len(known):
         raise InputError(
-            f"truth, clusters and known need one entry a row; they have {len(truth)}, {len(clusters)}, {len(known)}"
+            f"truth, clusters and known need one entry per row; they have {len(truth)}, {len(clusters)}, {len(known)}"
         )
     if not np.isin(known, (0, 1)).all():
         raise InputError("known must be true or false for every row: whether the row's true category is a known one")

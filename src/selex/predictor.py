@@ -197,7 +197,7 @@ def load_backbone_for(config: Config, device: str | torch.device) -> tuple[Backb
         saliency(backbone)  # one that does not show where it looks is refused before any work is done
     size = config.data.size or _stored_size(backbone)
     if size < backbone.crop:
-        raise InputError(f"size {size} is less than the {backbone.crop} pixels that {backbone.name} looks at")
+        raise InputError(f"size {size} is less than the {backbone.crop} pixels that {backbone.name} needs")
     return backbone, config.change(backbone=name, crop=backbone.crop, size=size)
 
 
@@ -209,7 +209,7 @@ def _stored_size(backbone: Backbone) -> int:
 
 
 def place_for(store: str | Path | None, photos: Any, root: str, size: int) -> Path:
-    """Where decoded images go: the folder asked for, unless it lies among the photos, else one in the cache."""
+    """Where decoded images go: the folder asked for, not inside the folder of photos, else one in the cache."""
     if store is None:
         return store_folder(root, size)
     check_outside(Path(store), photos, "a --store")

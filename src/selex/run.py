@@ -154,7 +154,7 @@ class Run:
         path = self.folder / METRICS
         entries, damaged = read_lines(path) if is_plain_file(path) else ([], 0)
         if damaged:
-            warnings.warn(f"{path}: {damaged} of its lines are damaged or cut short, and left out", Note, stacklevel=2)
+            warnings.warn(f"{path}: {damaged} of its lines are damaged or cut short, and skipped", Note, stacklevel=2)
         return entries
 
     @property

@@ -130,7 +130,7 @@ def _seeds(results: list[Result]) -> Seeds:
     for one, other in pairwise(results):
         names = f"{Path(one.file).name} and {Path(other.file).name}"
         if one.seed == other.seed:
-            raise InputError(f"seed {one.seed} of the same run is there twice: {names}; keep one of them")
+            raise InputError(f"seed {one.seed} of the same run appears twice: {names}; keep one of them")
         differing = _differing(one, other)
         if differing:
             raise InputError(f"{names} differ in {differing}: give one of them another --variant, or keep them apart")

@@ -17,7 +17,7 @@ from selex.errors import InputError, Note
 
 app = typer.Typer(name="selex", pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `selex discover` wrote.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder written by `selex discover`.")]
 _INTERRUPTED = 130
 _shown: set[str] = set()  # notes said so far: each once
 
@@ -25,9 +25,9 @@ _shown: set[str] = set()  # notes said so far: each once
 @app.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """Sort data, some of it labelled, into the categories that are known and the ones nobody has named yet."""
+    """Generalized category discovery: sort photos, a few of them labelled, into known categories and novel ones."""
     if version:
         from selex import __version__
 
@@ -71,7 +71,7 @@ def _explain(error: OSError) -> str:
     try:
         os.getcwd()
     except OSError:
-        return "the folder this was started in is not there any more; change to another"
+        return "the folder this was started in no longer exists; change to another"
     if error.filename is None:
         return error.strerror or str(error)
     return f"{os.fsdecode(error.filename)}: {error.strerror}"

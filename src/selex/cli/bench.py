@@ -56,9 +56,7 @@ class Picture(str, Enum):
 
 
 Results = Annotated[Path, typer.Argument(metavar="RESULTS", help="The folder of result files.")]
-Mixed = Annotated[
-    bool, typer.Option("--mixed-versions", help="Take results of several versions of selex; otherwise refused.")
-]
+Mixed = Annotated[bool, typer.Option("--mixed-versions", help="Accept results of several versions of selex.")]
 
 
 @app.callback()
@@ -72,16 +70,16 @@ def run(
         str,
         typer.Option(
             metavar="NAME|CSV",
-            help="`cub aircraft cars pets cifar10 cifar100 imagenet100 herbarium19`, or a CSV file of your own with "
+            help="`cub aircraft cars pets cifar10 cifar100 imagenet100 herbarium19`, or your own CSV file with "
             "the columns `file`, `class` and `known` (1 or 0).",
         ),
     ],
-    root: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where the dataset lies.")] = None,
+    root: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder of the dataset.")] = None,
     method: Annotated[
         str,
         typer.Option(
             metavar="selex|gcd|simgcd|frozen|kmeans",
-            help="As in `selex discover`; `kmeans` is plain k-means on the backbone as it is, without any label.",
+            help="As in `selex discover`; `kmeans` is plain k-means on the pretrained features, without labels.",
         ),
     ] = "selex",
     backbone: settings.Backbone = None,
@@ -90,16 +88,16 @@ def run(
     changes: settings.Set = None,
     suite: Annotated[
         str,
-        typer.Option(metavar="NAME", help="A suite, all its rows unless `--row` is given: see `selex bench table`."),
+        typer.Option(metavar="NAME", help="Suite to run, all rows unless `--row` is given: see `selex bench table`."),
     ] = "main",
     row: Annotated[
         list[str] | None,
-        typer.Option("--row", metavar="NAME", help="Only this row of the suite; may be given several times."),
+        typer.Option("--row", metavar="NAME", help="Only this row of the suite; can be repeated."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Runs with the seeds 0 to N - 1.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Run with seeds 0 to N - 1.")] = 3,
     seed: Annotated[
         list[int] | None,
-        typer.Option("--seed", min=0, metavar="S", help="Only this seed; may be given several times."),
+        typer.Option("--seed", min=0, metavar="S", help="Only this seed; can be repeated."),
     ] = None,
     categories: Annotated[
         Count, typer.Option(metavar="true|auto", help="The true number of categories, or an estimate.")
@@ -108,16 +106,16 @@ def run(
     attention_crop: settings.AttentionCrop = False,
     epochs: settings.Epochs = None,
     variant: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What these settings are called in tables; `paper` if not given.")
+        str | None, typer.Option(metavar="NAME", help="Name of these settings in tables; default `paper`.")
     ] = None,
     out: Annotated[Path, typer.Option(metavar="RESULTS", help="The folder of result files.")] = Path("results"),
     runs: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Leave run folders here, models for `selex predict`.")
+        Path | None, typer.Option(metavar="FOLDER", help="Keep run folders here, with models for `selex predict`.")
     ] = None,
-    store: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where decoded images are kept.")] = None,
-    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where it runs.")] = "auto",
+    store: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to store decoded images.")] = None,
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Device to run on.")] = "auto",
 ) -> None:
-    """Run the benchmark on a dataset, one result file a run; runs whose file is there already are left out.
+    """Run the benchmark on a dataset, with one result file per run; runs that have a file already are skipped.
 
     Example: `selex bench run --dataset cub --root data/CUB_200_2011 --method selex --seeds 3 --out results`
     """
@@ -195,19 +193,19 @@ def table(
         ),
     ] = "main",
     to: Annotated[To, typer.Option(metavar="markdown|latex", help="What to write.")] = To.markdown,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to; printed if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file; printed if not given.")] = None,
     inductive: Annotated[
         bool, typer.Option("--inductive", help="Accuracy on test images instead of the unlabelled training images.")
     ] = False,
     match: Annotated[
-        Match, typer.Option(metavar="v2|v1", help="`v1` matches known and novel rows apart, as older tables do.")
+        Match, typer.Option(metavar="v2|v1", help="`v1` matches known and novel rows separately, as older tables do.")
     ] = Match.v2,
     all_methods: Annotated[
-        bool, typer.Option("--all-methods", help="List the other methods that the paper compares, too.")
+        bool, typer.Option("--all-methods", help="Also list the other methods compared in the paper.")
     ] = False,
     mixed_versions: Mixed = False,
 ) -> None:
-    """Make a table of results, the paper's numbers beside ours, mean ± standard deviation over seeds.
+    """Make a table of results next to the paper's numbers: mean ± standard deviation over seeds.
 
     Example: `selex bench table results --suite components --to latex --out components.tex`
     """
@@ -232,11 +230,11 @@ def table(
 @app.command()
 def plot(
     results: Results,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the figures go; made if it is not there.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the figures; created if missing.")],
     to: Annotated[Picture, typer.Option(metavar="png|svg|pdf", help="What to write.")] = Picture.png,
     mixed_versions: Mixed = False,
 ) -> None:
-    """Draw the paper's figures from results: radar, accuracy over epochs, and one for each ablation that there is.
+    """Draw the paper's figures from results: radar, accuracy over epochs, and one for each ablation with results.
 
     Example: `selex bench plot results --out figures`
     """
@@ -249,7 +247,7 @@ def plot(
 
     drawn = figures(read_results(results, mixed_versions))
     if not drawn:
-        raise InputError(f"{results}: holds nothing that a figure is made of; tables: selex bench table {results}")
+        raise InputError(f"{results}: has no results that can be plotted; for tables: selex bench table {results}")
     paths = {out / f"{name}.{to.value}": figure for name, figure in drawn.items()}
     if not out.absolute().parent.is_dir():
         raise InputError(f"{out}: the folder {out.parent} does not exist; make it first")

@@ -27,9 +27,9 @@ def check(
         str,
         typer.Argument(metavar="NAME", help="`cub aircraft cars pets cifar10 cifar100 imagenet100` or `herbarium19`."),
     ],
-    root: Annotated[Path, typer.Option(metavar="FOLDER", help="Where its official archives are unpacked.")],
+    root: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder in which its official archives were unpacked.")],
 ) -> None:
-    """Verify a benchmark dataset: sizes, classes, files; what was expected against what was found, and how to mend it.
+    """Check a benchmark dataset: sizes, classes and files, compared with what is expected, and how to fix problems.
 
     Example: `selex data check cub --root datasets/CUB_200_2011`
     """
@@ -73,7 +73,7 @@ def list_() -> None:
 def fetch(
     backbone: Annotated[str, typer.Argument(metavar="BACKBONE", help="Its name; see `selex weights list`.")],
 ) -> None:
-    """Fetch the weights of a backbone into the cache, checked.
+    """Download the weights of a backbone into the cache and verify them.
 
     Example: `selex weights fetch efficientnet-lite1`
     """

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from selex.types import KEstimate
 
 FeaturesFile = Annotated[
-    Path, typer.Argument(metavar="FEATURES", help="`.npy` table, or `.npz` with `features` and perhaps `files`.")
+    Path, typer.Argument(metavar="FEATURES", help="`.npy` table, or `.npz` with `features` and optionally `files`.")
 ]
 LabelsFile = Annotated[
     Path | None,
     typer.Option(
         "--labels",
         metavar="CSV",
-        help="Columns `row` (from 0) or `file`, and `label`; empty is unlabelled.",
+        help="Columns `row` (from 0) or `file`, and `label`; empty means unlabelled.",
         rich_help_panel=BASICS,
     ),
 ]
 Device = Annotated[
     str,
     typer.Option(
-        metavar="cpu|cuda", help="Where to work; `cuda` needs a GPU that holds the features.", rich_help_panel=BASICS
+        metavar="cpu|cuda", help="Device; with `cuda` the features must fit on the GPU.", rich_help_panel=BASICS
     ),
 ]
 Normalize = Annotated[
@@ -41,7 +41,7 @@ Normalize = Annotated[
     typer.Option(
         "--normalize",
         metavar=FLAG,
-        help="L2-normalise every row first, as the paper does with a backbone's features.",
+        help="L2-normalise every row first, as in the paper.",
         rich_help_panel=BASICS,
     ),
 ]
@@ -66,7 +66,7 @@ def cluster(
     published: Annotated[
         bool,
         typer.Option(
-            "--published", metavar=FLAG, help="Follow the published code, to compare.", rich_help_panel=CLUSTERING
+            "--published", metavar=FLAG, help="Follow the published code, for comparison.", rich_help_panel=CLUSTERING
         ),
     ] = False,
 ) -> None:
@@ -117,7 +117,7 @@ def estimate(
         str,
         typer.Option(
             metavar="auto|combined|accuracy|silhouette",
-            help="`combined` and `accuracy` judge by the labels, `silhouette` needs none; `auto` chooses.",
+            help="`combined` and `accuracy` use the labels, `silhouette` needs none; `auto` chooses.",
         ),
     ] = "auto",
     max_categories: Annotated[int | None, typer.Option(min=2, metavar="N", help="The highest count to try.")] = None,
@@ -126,7 +126,7 @@ def estimate(
     normalize: Normalize = False,
     unbalanced: settings.Unbalanced = False,
 ) -> None:
-    """Estimate how many categories there are: the estimate, an interval, and the curve behind it.
+    """Estimate the number of categories, with an interval and the curve behind it.
 
     Example: `selex estimate features.npz --labels labels.csv`
     """
@@ -150,12 +150,13 @@ def estimate(
 
 @app.command()
 def evaluate(
-    clusters: Annotated[Path, typer.Argument(metavar="CLUSTERS", help="A table that `selex cluster` wrote.")],
+    clusters: Annotated[Path, typer.Argument(metavar="CLUSTERS", help="Table written by `selex cluster`.")],
     truth: Annotated[
         Path, typer.Option(metavar="CSV", help="Columns `row` or `file`, and `label`: the true categories.")
     ],
     version: Annotated[
-        str, typer.Option(metavar="v1|v2", help="`v2` matches once over all rows; `v1` known and novel apart.")
+        str,
+        typer.Option(metavar="v1|v2", help="`v2` matches once over all rows, `v1` known and novel rows separately."),
     ] = "v2",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -173,7 +174,7 @@ def evaluate(
     true = read_truth(truth, table)
     scored = [row for row, held in enumerate(table.labelled) if not held and true[row]]
     if not scored:
-        raise InputError(f"{clusters}: has no unlabelled row whose true category {truth} gives; nothing to score")
+        raise InputError(f"{clusters}: has no unlabelled row with a true category in {truth}; nothing to score")
     without = int((~table.labelled).sum()) - len(scored)
     if without:
         warnings.warn(
@@ -194,7 +195,7 @@ def evaluate(
 
 
 @app.command()
-def demo(out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results go.")] = Path("demo")) -> None:
+def demo(out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the results.")] = Path("demo")) -> None:
     """Try it on handwritten digits, 0-4 known and 5-9 to discover: a few minutes on a CPU, no download.
 
     Example: `selex demo --out demo`

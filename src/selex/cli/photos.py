@@ -25,26 +25,26 @@ Device = Annotated[
     typer.Option(
         metavar="NAME",
         show_default=False,
-        help="`cpu`, `cuda` or `auto`, which takes a GPU if any.",
+        help="`cpu`, `cuda` or `auto` (a GPU if there is one).",
         rich_help_panel=BASICS,
     ),
 ]
 Strict = Annotated[
-    bool, typer.Option("--strict", metavar=FLAG, help="Stop at an image that cannot be read.", rich_help_panel=BASICS)
+    bool, typer.Option("--strict", metavar=FLAG, help="Stop at the first unreadable image.", rich_help_panel=BASICS)
 ]
 Store = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", help="Where decoded images are kept.", rich_help_panel=BASICS),
+    typer.Option(metavar="FOLDER", help="Where to store decoded images.", rich_help_panel=BASICS),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", metavar=FLAG, help="Resume an interrupted training.", rich_help_panel=TRAINING)
+    bool, typer.Option("--resume", metavar=FLAG, help="Resume interrupted training.", rich_help_panel=TRAINING)
 ]
 Restart = Annotated[
     bool, typer.Option("--restart", metavar=FLAG, help="Train from the beginning.", rich_help_panel=TRAINING)
 ]
 Board = Annotated[
     bool,
-    typer.Option("--tensorboard", metavar=FLAG, help="Write curves for TensorBoard too.", rich_help_panel=TRAINING),
+    typer.Option("--tensorboard", metavar=FLAG, help="Also write curves for TensorBoard.", rich_help_panel=TRAINING),
 ]
 
 
@@ -55,7 +55,7 @@ def discover(
         typer.Argument(
             metavar="PHOTOS",
             show_default=False,
-            help="A folder, in which sub-folders are labelled categories and loose files and `unlabelled/` are not; or "
+            help="A folder: its sub-folders are labelled categories, loose files and `unlabelled/` are unlabelled. Or "
             "a CSV or parquet file with `file_name` and `label`.",
         ),
     ],
@@ -84,7 +84,7 @@ def discover(
     restart: Restart = False,
     tensorboard: Board = False,
 ) -> None:
-    """Sort photos, some of them labelled, into known categories and new ones.
+    """Sort photos, some of them labelled, into known and novel categories.
 
     Example: `selex discover photos --categories auto --out birds`
     """
@@ -125,7 +125,7 @@ def train(
     restart: Restart = False,
     tensorboard: Board = False,
 ) -> None:
-    """Train the network of a run on its photos (`selex` if no method is given), and sort them again with it.
+    """Train the network of a run on its photos (with SelEx by default) and sort them again.
 
     Example: `selex train birds --epochs 50`
     """
@@ -149,7 +149,7 @@ def recluster(
     store: Store = None,
     strict: Strict = False,
 ) -> None:
-    """Cluster a run again, with what was decided in `selex review` as labels.
+    """Cluster a run again, with the decisions made in `selex review` as labels.
 
     Example: `selex recluster birds`
     """
@@ -257,18 +257,18 @@ def _next(steps: dict[str, str]) -> None:
 @app.command()
 def predict(
     run: RunFolder,
-    photos: Annotated[Path, typer.Argument(metavar="PHOTOS", help="A folder, a table file, or one image.")],
+    photos: Annotated[Path, typer.Argument(metavar="PHOTOS", help="A folder, a table or a single image.")],
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="CSV", help="The table to write. If not given, `predictions.csv`, or `predictions-2.csv` and so on."
+            metavar="CSV", help="The table to write; default `predictions.csv`, then `predictions-2.csv` and so on."
         ),
     ] = None,
     device: Device = "auto",
     store: Store = None,
     strict: Strict = False,
 ) -> None:
-    """Sort new photos into the categories of a run: category, confidence, runner-up; what fits nothing is marked.
+    """Sort new photos into the categories of a run, with confidence and runner-up; flag those that fit none.
 
     Example: `selex predict birds new-photos --out predictions.csv`
     """
@@ -300,7 +300,7 @@ def summary(run: Run) -> str:
     tree, count, labelled, in_known = run.hierarchy, len(table["known"]), sum(table["labelled"]), sum(table["known"])
     lines = [f"\n{count} images, {labelled} of them labelled{_skipped(run)}"]
     lines += [f"{in_known:>8} in {tree['levels'][0]['n_known']} known categories"]
-    lines += [f"{count - in_known:>8} in {len(sure)} new categories"]
+    lines += [f"{count - in_known:>8} in {len(sure)} novel categories"]
     if found := tree["estimate"]:
         interval = f"(90 % interval {found['low']} to {found['high']})"
         lines += [f"{found['n_clusters']} categories in all is an estimate by {found['method']} {interval}"]
@@ -315,7 +315,7 @@ def _skipped(run: Run) -> str:
 def _new_categories(sure: dict[str, list[float]]) -> list[str]:
     """The new categories, largest first."""
     width = max(12, *map(len, sure))
-    lines = [f"\n{'new category':<{width}}  images  mean confidence"]
+    lines = [f"\n{'novel category':<{width}}  images  mean confidence"]
     ranked = sorted(sure.items(), key=lambda item: -len(item[1]))
     for category, values in ranked[:_SHOWN]:
         lines += [f"{category:<{width}}  {len(values):>6}  {sum(values) / len(values):>15.2f}"]

@@ -31,13 +31,11 @@ def export(
     ],
     out: Annotated[Path, typer.Option(metavar="PATH", help="The folder (new or empty) or the table to write.")],
     copy: Annotated[
-        bool, typer.Option("--copy", help="Copy images, rather than hard-linking them where the disk allows that.")
+        bool, typer.Option("--copy", help="Copy images instead of hard-linking them where possible.")
     ] = False,
-    as_found: Annotated[
-        bool, typer.Option("--as-found", help="As the run found them, without what was decided in `selex review`.")
-    ] = False,
+    as_found: Annotated[bool, typer.Option("--as-found", help="Ignore decisions made in `selex review`.")] = False,
 ) -> None:
-    """Write the categories of a run for other programs; photos are never moved or changed.
+    """Export the categories of a run for other programs; photos are never moved or changed.
 
     Example: `selex export birds --to folders --out sorted`
     """
@@ -56,9 +54,9 @@ def export(
 @app.command()
 def info(
     run: RunFolder,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
-    """Say what a run is and what it found.
+    """Summarise a run and what it found.
 
     Example: `selex info birds`
     """
@@ -82,14 +80,14 @@ def info(
 def report(
     run: RunFolder,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The HTML file to write; `report.html` in RUN if not given.")
+        Path | None, typer.Option(metavar="FILE", help="The HTML file to write; default `report.html` in RUN.")
     ] = None,
     truth: Annotated[
         Path | None,
-        typer.Option(metavar="CSV", help="Columns `file` and `label`: the true categories, to show accuracy too."),
+        typer.Option(metavar="CSV", help="Columns `file` and `label`: the true categories, to report accuracy."),
     ] = None,
 ) -> None:
-    """Write what a run found as one HTML file with example images, to open in a browser or to send by mail.
+    """Write a report of a run as one HTML file with example images, to open in a browser or send by e-mail.
 
     Example: `selex report birds`
     """
@@ -110,18 +108,18 @@ def report(
 def review(
     run: RunFolder,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="P", help="Where to listen; 0 takes any free port.")
+        int, typer.Option(min=0, max=65535, metavar="P", help="Port to listen on; 0 for any free port.")
     ] = 8760,
     host: Annotated[
         str,
         typer.Option(
             metavar="HOST",
-            help="Listen elsewhere than on this machine alone, as on `0.0.0.0`; the address printed then has a token.",
+            help="Address to listen on, such as `0.0.0.0` for all; the printed address then includes a token.",
         ),
     ] = "127.0.0.1",
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open the browser.")] = False,
 ) -> None:
-    """Look through the categories of a run in the browser: name, merge, split, move, confirm; nothing is lost.
+    """Review the categories of a run in the browser: name, merge, split, move, confirm, with undo.
 
     Example: `selex review birds`
     """

@@ -50,11 +50,11 @@ Preset = Annotated[
 ]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings in a TOML file.", rich_help_panel=BASICS),
+    typer.Option("--config", metavar="FILE", help="TOML file with settings.", rich_help_panel=BASICS),
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any setting that `selex config` lists.", rich_help_panel=BASICS),
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting listed by `selex config`.", rich_help_panel=BASICS),
 ]
 Seed = Annotated[str | None, option("seed")]
 Backbone = Annotated[str | None, option("features.backbone")]
@@ -64,7 +64,7 @@ Refine = Annotated[str | None, option("cluster.refine")]
 Unbalanced = Annotated[
     bool,
     typer.Option(
-        "--unbalanced", metavar=FLAG, help="For categories that differ much in size.", rich_help_panel=CLUSTERING
+        "--unbalanced", metavar=FLAG, help="For categories of very different size.", rich_help_panel=CLUSTERING
     ),
 ]
 Method = Annotated[str | None, option("train.method")]
@@ -90,7 +90,7 @@ def configured(base: Config, file: Path | None, changes: list[str] | None, **giv
 def show_config(
     preset: Annotated[str, typer.Argument(metavar="PRESET", help="One of " + ", ".join(PRESETS) + ".")] = "photos",
 ) -> None:
-    """Print the settings of a preset, as a file for `--config`; a file may hold fewer.
+    """Print the settings of a preset as a file for `--config`, which may leave settings out.
 
     Example: `selex config best`
     """

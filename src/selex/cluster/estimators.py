@@ -49,7 +49,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
             they must be of one length); `"auto"` takes what sorts labels best that were hidden for it.
         whiten: how far rows are whitened by what varies among labelled rows of one category, from 0, the paper's way,
             to 1; see `Whitening`.
-        adapt: learn a linear map of the rows from what clusterings agree on: `"on"`, `"off"` (the paper's way), or
+        adapt: learn a linear map of the rows from what clusterings agree on: `"on"`, `"off"` (as in the paper), or
             `"auto"`, if it sorts labels better that were hidden for it, and there are three thousand rows or more.
         n_iter: iterations of the balanced stage, and again of the final one.
         n_init: restarts, of which the one of lowest inertia is kept; 10 for final results.
@@ -207,7 +207,7 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
             they must be of one length); `"auto"` takes what sorts labels best that were hidden for it.
         whiten: how far rows are whitened by what varies among labelled rows of one category, from 0, the paper's way,
             to 1; see `Whitening`.
-        adapt: learn a linear map of the rows from what clusterings agree on: `"on"`, `"off"` (the paper's way), or
+        adapt: learn a linear map of the rows from what clusterings agree on: `"on"`, `"off"` (as in the paper), or
             `"auto"`, if it sorts labels better that were hidden for it, and there are three thousand rows or more.
         n_iter: iterations of the balanced stage, and again of the final one.
         n_init: restarts, of which the one of lowest inertia is kept; 10 for final results.

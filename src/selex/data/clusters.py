@@ -72,9 +72,7 @@ def read_clusters(path: Path) -> Clusters:
     seen: dict[str, int] = {}
     for number, line in lines[1:]:
         if (first := seen.setdefault(line[ids], number)) != number:
-            raise InputError(
-                f"{path}, line {number}: {header[ids]} {line[ids]!r} is there twice, first in line {first}"
-            )
+            raise InputError(f"{path}, line {number}: {header[ids]} {line[ids]!r} appears twice, first in line {first}")
     cluster, category, known, labelled = (
         column(path, header, (name,)) for name in ("cluster", "category", "known", "labelled")
     )

@@ -83,7 +83,7 @@ def _labels_of(path: Path, ids: list[str], kind: str, may_name_others: bool = Fa
         name = next((name for name in (text_of_cell(cell), cell) if name in position), cell.strip())
         row = f"{path}, line {number}: {header[id_column]} {name!r}"
         if name in seen:
-            raise InputError(f"{row} is there twice, first in line {seen[name]}")
+            raise InputError(f"{row} appears twice, first in line {seen[name]}")
         seen[name] = number
         if name in position:
             labels[position[name]] = label_of_cell(line[label_column])

@@ -35,7 +35,7 @@ def locked(folder: Path) -> Iterator[None]:
         if free:
             yield
             return
-    warnings.warn(f"{folder}: waiting for another selex command that decodes into it", Note, stacklevel=2)
+    warnings.warn(f"{folder}: waiting for another selex command that is decoding into it", Note, stacklevel=2)
     with io.locked(folder / MARK, wait=True):
         yield
 

@@ -29,7 +29,7 @@ UNREADABLE = np.dtype([("key", "S16"), ("reason", "<U200")])
 
 @dataclass(frozen=True)
 class Index:
-    """The stored and the unreadable images, each with the key of its file; no key is there twice."""
+    """The stored and the unreadable images, each with the key of its file; no key appears twice."""
 
     stored: Array
     unreadable: Array
@@ -57,7 +57,7 @@ def load_index(folder: Path) -> Index:
     """The last good index of a store; an empty one where there is none that fits its data file."""
     found = _read(folder)
     if found is None and (folder / INDEX).exists():
-        warnings.warn(f"{folder}: is damaged, or of another version; images are decoded anew", Note, stacklevel=2)
+        warnings.warn(f"{folder}: is damaged, or of another version; images are decoded again", Note, stacklevel=2)
     return found or Index(np.zeros(0, STORED), np.zeros(0, UNREADABLE))
 
 

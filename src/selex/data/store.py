@@ -129,7 +129,7 @@ class ImageStore:
         return len(self.rows)
 
     def __getitem__(self, i: int) -> Pixels:
-        """Image `i` as (height, width, 3), a read-only view of the file; one that is damaged there is decoded anew."""
+        """Image `i` as (height, width, 3), a read-only view of the file; one that is damaged there is decoded again."""
         height, width = self.shapes[i].tolist()
         offset = int(self.offsets[i])
         pixels = self.pixels[offset : offset + 3 * height * width]
@@ -142,7 +142,7 @@ class ImageStore:
     def _mend(self, i: int) -> None:
         """Decode an image anew into its place in the file, of which this is a view."""
         file = self.table.files[i]
-        warnings.warn(f"{self.folder}: is damaged; {file} is decoded anew", Note, stacklevel=3)
+        warnings.warn(f"{self.folder}: is damaged; {file} is decoded again", Note, stacklevel=3)
         try:
             box = None if self.boxes is None else tuple(self.boxes[i].tolist())
             pixels = decode(self.table.source(i), self.size, box)
@@ -152,7 +152,7 @@ class ImageStore:
                 data.seek(int(self.offsets[i]))
                 data.write(pixels.tobytes())
         except (Unreadable, OSError) as error:
-            raise InputError(f"{self.folder}: is damaged, and {file} cannot be decoded anew ({error})") from None
+            raise InputError(f"{self.folder}: is damaged, and {file} cannot be decoded again ({error})") from None
 
     def centre_crops(self, rows: Sequence[int] | Array, crop: int = 224) -> torch.Tensor:
         """The middle of some images of this store: uint8 (n, 3, crop, crop), channels last in memory."""

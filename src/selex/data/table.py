@@ -211,7 +211,9 @@ def _with_metadata(table: ImageTable) -> ImageTable:
             try:
                 return _label(table, read_label_file(path))
             except NoLabelColumn:
-                warnings.warn(f"{path} has no column 'label': the sub-folders say the categories", Note, stacklevel=2)
+                warnings.warn(
+                    f"{path} has no column 'label': the sub-folders are used as categories", Note, stacklevel=2
+                )
     return table
 
 

@@ -148,7 +148,7 @@ def _mapped(path: Path, mode: Literal["r", "r+"]) -> Features:
 
 
 def _made_anew(path: Path) -> None:
-    warnings.warn(f"{path}: is damaged; features are made anew", Note, stacklevel=2)
+    warnings.warn(f"{path}: is damaged; features are computed again", Note, stacklevel=2)
 
 
 def _claim_disk(path: Path) -> None:

@@ -122,7 +122,7 @@ class FeatureCache:
             return None
 
     def _drop(self, path: Path) -> None:
-        warnings.warn(f"{path}: is damaged; its features are made anew", Note, stacklevel=3)
+        warnings.warn(f"{path}: is damaged; its features are computed again", Note, stacklevel=3)
         with suppress(OSError):
             path.unlink(missing_ok=True)
 

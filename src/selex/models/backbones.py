@@ -52,7 +52,7 @@ def load_backbone(
     else:
         raise InputError(_unknown(name))
     if crop not in (None, backbone.crop):
-        raise InputError(f"backbone {name} always looks at {backbone.crop} pixels; leave features.crop out")
+        raise InputError(f"backbone {name} always uses images of {backbone.crop} pixels; leave features.crop out")
     return backbone.to(device).eval()
 
 
@@ -90,7 +90,7 @@ def _read(file: WeightFile) -> State:
     try:
         return lite1_state(tensors) or vit_state(tensors) or tensors
     except (RuntimeError, KeyError, IndexError, TypeError, ValueError) as error:
-        raise InputError(f"{file.path}: its weights are of no known form ({first_line(error)})") from None
+        raise InputError(f"{file.path}: its weights have an unknown layout ({first_line(error)})") from None
 
 
 def _tensors(file: WeightFile) -> State:
@@ -147,16 +147,16 @@ def _from_file(name: str, path: str, _: str | Path | None) -> Backbone:
             f"{path}: cannot tell the architecture from the weights; use timm:NAME and give them as weights"
         )
     if state["cls_token"].ndim != 3 or state["patch_embed.proj.weight"].ndim != 4:
-        raise InputError(f"{path}: its class token or its patches are of no known form")
+        raise InputError(f"{path}: its class token or patch embedding has an unknown shape")
     dim, patch = state["cls_token"].shape[-1], state["patch_embed.proj.weight"].shape[-1]
     if "pos_embed" not in state:
         return _fill(name, _dinov3_of(dim, path), state, file)
     if "blocks.0.mlp.fc1.weight" not in state or "blocks.0.mlp.fc2.weight" not in state:
-        raise InputError(f"{path}: its transformer blocks are of no known form")
+        raise InputError(f"{path}: its transformer blocks have an unknown layout")
     try:
         network = _vit_like(state, dim, patch)
     except (RuntimeError, KeyError, IndexError, TypeError, ValueError, ZeroDivisionError, AssertionError) as error:
-        raise InputError(f"{path}: its transformer blocks are of no known form ({first_line(error)})") from None
+        raise InputError(f"{path}: its transformer blocks have an unknown layout ({first_line(error)})") from None
     _load(network, state, CROP, name, file)
     return Backbone(name, network, dim=dim, crop=CROP, mean=IMAGENET_MEAN, std=IMAGENET_STD, weights=file)
 

@@ -69,7 +69,7 @@ def locate(name: str, sources: Sequence[Source]) -> WeightFile:
         except Damaged as error:
             if not is_ours:
                 raise
-            warnings.warn(f"{path}: is damaged; it is fetched anew", Note, stacklevel=2)
+            warnings.warn(f"{path}: is damaged; it is fetched again", Note, stacklevel=2)
             reasons.append(str(error))
     for source in sources:
         try:

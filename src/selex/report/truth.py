@@ -83,7 +83,7 @@ def compare(run: Run, facts: Facts, path: Path) -> Truth:
     free = ~facts.labelled
     scored = free & (true != "")
     if not scored.any():
-        raise InputError(f"{path}: gives no true category of an unlabelled image of {run.folder}; nothing to score")
+        raise InputError(f"{path}: has no true category for any unlabelled image of {run.folder}; nothing to score")
     names, found = true[scored].astype(str), facts.clusters[scored]
     known = np.isin(names, facts.names[: facts.n_known])
     return Truth(

@@ -113,7 +113,7 @@ def _photos(run: Run, labels: Labels) -> ImageTable:
     there = set(table.files)
     gone = [file for file in labels.of if file not in there]
     if gone:
-        text = f"{len(gone)} decided images are not there any more and count no longer; the first is {gone[0]}"
+        text = f"{len(gone)} images with decisions no longer exist and are ignored; the first is {gone[0]}"
         warnings.warn(text, Note, stacklevel=3)
     return table.take(kept)
 

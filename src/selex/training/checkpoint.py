@@ -82,13 +82,15 @@ class Checkpoints:
 
     def _check(self, path: Path, state: dict[str, Any]) -> None:
         if state.get("format") != FORMAT:
-            raise InputError(f"{path}: is of another version of selex; give --restart to train anew")
+            raise InputError(
+                f"{path}: was written by another version of selex; give --restart to train from the beginning"
+            )
         theirs = state["settings"]
         if other := [key for key in self.settings if self.settings[key] != theirs.get(key)]:
             differences = ", ".join(f"{key} {theirs.get(key)} there, {self.settings[key]} here" for key in other)
             raise InputError(
-                f"{path}: is of a training with other settings ({differences}); repeat those to resume it, or give "
-                "--restart to start anew"
+                f"{path}: belongs to a training with other settings ({differences}); repeat those to resume, or give "
+                "--restart to start from the beginning"
             )
 
 
@@ -113,7 +115,7 @@ def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
             warnings.warn(f"{damaged}; training resumes from {path.name}", Note, stacklevel=2)
         return path, state
     if damaged:
-        raise InputError(f"{damaged}; give --restart to train anew")
+        raise InputError(f"{damaged}; give --restart to train from the beginning")
     return None
 
 

@@ -106,7 +106,7 @@ def interrupted(run: Run) -> Config:
         raise InputError(f"{run.folder}: has no checkpoint to resume from; leave --resume out")
     path, state = found
     if not isinstance(state.get("more"), dict):
-        raise InputError(f"{path}: is of another version of selex; give --restart to train anew")
+        raise InputError(f"{path}: was written by another version of selex; give --restart to train from the beginning")
     return Config.from_json(state["more"])
 
 

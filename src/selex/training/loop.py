@@ -84,7 +84,7 @@ def check(method: Method, data: Data, processes: int = 1) -> None:
     if settings.batch % processes:
         near = max(1, settings.batch // processes) * processes
         raise InputError(
-            f"a batch of {settings.batch} cannot be shared by {processes} processes: set train.batch={near}"
+            f"a batch of {settings.batch} cannot be divided among {processes} processes: set train.batch={near}"
         )
     if (np.asarray(data.labels) >= 0).all():
         raise InputError("every image is labelled, so there is nothing to discover: leave some unlabelled")
@@ -210,8 +210,8 @@ class Loop:
         try:
             return self._take_up(state)
         except (RuntimeError, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            line = f"the checkpoint does not fit this training ({first_line(error)}); give --restart to train anew"
-            raise InputError(line) from None
+            why = f"the checkpoint does not fit this training ({first_line(error)})"
+            raise InputError(f"{why}; give --restart to train from the beginning") from None
 
     def _take_up(self, state: dict[str, Any]) -> int:
         _check_shapes(state, self.method, self.steps.optimizer)

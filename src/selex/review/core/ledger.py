@@ -177,7 +177,9 @@ class Ledger:
             if ours != _OURS:
                 raise InputError(f"{self.path}: is not a file of `selex review`; move it elsewhere")
             if version != FORMAT:
-                raise InputError(f"{self.path}: is of another version of selex (format {version}, not {FORMAT})")
+                raise InputError(
+                    f"{self.path}: was written by another version of selex (format {version}, not {FORMAT})"
+                )
             self._check_whole()
             if self._db.execute("SELECT id FROM run").fetchall() != [(self._run,)]:
                 raise InputError(
@@ -228,7 +230,7 @@ class Ledger:
 def _note_if_gone(folder: Path) -> None:
     """Say so where there was a ledger once: to remove it is how one begins anew, but it may be an accident too."""
     if any(entry.get("step") == _BEGUN for entry in Run(folder).metrics):
-        text = f"{folder / FILE}: is not there any more; whatever was decided before is gone with it"
+        text = f"{folder / FILE}: is missing; all decisions made before are lost with it"
         warnings.warn(text, Note, stacklevel=4)
 
 

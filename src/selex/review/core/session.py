@@ -152,5 +152,5 @@ class Review:
         try:
             found = (self.run.folder / "clusters.parquet").stat()
         except OSError:
-            raise InputError(f"{self.run.folder}: the run is not there any more") from None
+            raise InputError(f"{self.run.folder}: the run no longer exists") from None
         return found.st_mtime_ns, found.st_size, found.st_ino

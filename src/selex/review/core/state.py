@@ -111,10 +111,10 @@ class State:
             del self.names[-patch.added :], self.named[-patch.added :], self.origin[-patch.added :]
 
     def members(self, category: int) -> Array:
-        """Rows of a category; refuses one that is not there (any more)."""
+        """Rows of a category; refuses one that does not exist (any more)."""
         rows = np.flatnonzero(self.category == category)
         if not len(rows):
-            raise Refused(f"category {category} is not there (any more)")
+            raise Refused(f"category {category} does not exist (any more)")
         return rows
 
     def free_name(self, name: str, but: int = -1) -> str:
@@ -123,7 +123,7 @@ class State:
         sizes = self.sizes()
         for number, other in enumerate(self.names):
             if other == name and sizes[number] and number != but:
-                raise Refused(f"there is a category “{name}” already: merge them, or choose another name")
+                raise Refused(f"a category “{name}” exists already: merge them, or choose another name")
         return name
 
     def _new_names(self, count: int) -> list[str]:

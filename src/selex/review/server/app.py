@@ -138,7 +138,7 @@ def _reading(app: FastAPI, views: Views) -> None:
 
     @app.get("/api/suggestions", tags=["read"])
     def suggestions() -> schema.Suggestions:
-        """Where one decision settles most images."""
+        """Where one decision settles the most images."""
         return views.suggestions()
 
     @app.get("/api/history", tags=["read"], responses=GONE)
@@ -198,7 +198,7 @@ def _step(views: Views, job: Job, kind: str, given: schema.StepIn) -> schema.Dec
 def _idle(views: Views, job: Job) -> None:
     """Refuse to decide about results that are about to go, whoever makes the new ones."""
     if job.running or views.review.run.busy:
-        raise Refused("not now: the run is being done again with the decisions so far")
+        raise Refused("not now: the run is being clustered again with the decisions so far")
 
 
 def _say(status: int, request: Request, error: Exception) -> Response:

@@ -45,7 +45,7 @@ class Job:
         """Start it; refused while it runs."""
         with self._lock:
             if self.running:
-                raise Refused("it is being clustered already")
+                raise Refused("the run is being clustered already")
             # spawned, not forked: this process has threads, and torch is not to be in it
             context = multiprocessing.get_context("spawn")
             here, there = context.Pipe(duplex=False)

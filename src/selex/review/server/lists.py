@@ -118,7 +118,7 @@ class Lists:
     def check_category(self, number: int, overview: Overview) -> None:
         """Refuse a category that is not there."""
         if not 0 <= number < len(overview.sizes) or not overview.sizes[number]:
-            raise Gone(f"category {number} is not there (any more)")
+            raise Gone(f"category {number} does not exist (any more)")
 
     def check_row(self, row: int) -> None:
         """Refuse an image that is not there."""

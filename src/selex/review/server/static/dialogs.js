@@ -130,7 +130,7 @@ export async function offerSplit(category, count) {
   const go = button(`Split into these ${found.parts.length}`, () =>
     decide({ kind: "split", category, parts: found.parts.slice(1).map((part) => part.rows) }), true);
   go.id = "split-go";
-  const close = button("Leave as it is", () => (place.hidden = true));
+  const close = button("Keep as it is", () => (place.hidden = true));
   const acts = element("div", [less, more, close, go], { className: "acts" });
   const parts = found.parts.map((part, i) => {
     const title = `Part ${i + 1}: ${part.size.toLocaleString("en")} images${i ? "" : ` (keeps the name ${found.category.name})`}`;

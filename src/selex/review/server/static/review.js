@@ -180,7 +180,7 @@ async function look() {
   }
   if (standing.version && standing.version !== page().version && !waiting) {
     await refresh();
-    toast("Shown anew: something was decided in another tab.");
+    toast("Reloaded: something was decided in another tab.");
   }
 }
 tabs.addEventListener("message", (event) => event.data !== page().version && look());
