@@ -58,6 +58,19 @@ def test_a_trained_run(place, method):
     assert distances[0] == pytest.approx(distances[1], abs=1e-4)
 
 
+def test_a_key_of_the_log_has_one_type_in_all_its_lines(place):
+    """Of a run that was made without training, trained in two ways, and made again."""
+    for more in ((), ("--method", "selex", "--epochs", 2, "--store", "store"), ("--method", "simgcd", "--restart")):
+        done = selex("discover", "photos", *TINY, *SHORT, *more, "--out", "run", cwd=place)
+        assert done.returncode == 0, done.stderr
+    entries = package.Run.open(place / "run").metrics
+    assert {"decode", "embed", "cluster", "train", "epoch"} == {entry["step"] for entry in entries}
+    types = {key: {type(entry[key]) for entry in entries if key in entry} for entry in entries for key in entry}
+    assert {key: found for key, found in types.items() if len(found) > 1} == {}
+    lists = [entry[key] for key, found in types.items() if found == {list} for entry in entries if key in entry]
+    assert {type(value) for values in lists for value in values} == {int}
+
+
 def test_a_run_that_was_refined_can_be_trained_with_a_method_that_has_none(place):
     assert selex(*DISCOVER, "gcd", "--refine", "balanced", cwd=place).returncode == 0
     more = ["--epochs", "1", "--set", "train.batch=16"]
