@@ -10,8 +10,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 
 from selex import split_accuracy
 from selex.cluster.kmeans import Problem, Settings, prepare
-from selex.cluster.search import searched
-from selex.cluster.swaps import swapped
+from selex.cluster.search import at_home, searched
 from selex.cluster.ward import from_ward, ward
 from test_swaps import problem_of, scattered, unequal
 
@@ -80,13 +79,29 @@ def test_the_search_never_ends_at_a_higher_inertia_than_bssk(seed, balanced):
     assert one.random() == other.random()
 
 
-def test_wards_start_is_taken_where_it_ends_clearly_lower_and_only_there(monkeypatch):
+@pytest.mark.parametrize(
+    ("inertia", "home", "taken"),
+    [(0.99, 0.5, True), (0.999, 0.5, False), (1.0, 0.6, True), (1.0, 0.52, False), (1.5, 0.9, False)],
+)
+def test_wards_start_is_taken_where_it_is_clearly_better_and_only_there(monkeypatch, inertia, home, taken):
+    """By inertia, or by labelled rows that are nearest to their own category; never above what BSSK has."""
     x, _, labels = unequal()
     problem = problem_of(x, labels, 40)
-    swaps, start = swapped(problem, problem.best(np.random.default_rng(0))), problem.solve(np.random.default_rng(1))
-    for share, taken in ((0.99, True), (0.999, False)):
-        lower = replace(start, inertia=share * swaps.inertia)
-        monkeypatch.setattr("selex.cluster.search.from_ward", lambda *_, lower=lower: lower)
-        monkeypatch.setattr("selex.cluster.search.swapped", lambda _, one, lower=lower: one if one is lower else swaps)
-        found = searched(problem, "swaps", np.random.default_rng(0))
-        assert (found is lower) == taken
+    start = problem.solve(np.random.default_rng(0))
+    swaps, ward = replace(start, inertia=start.inertia), replace(start, inertia=inertia * start.inertia)
+    monkeypatch.setattr("selex.cluster.search.from_ward", lambda *_: ward)
+    monkeypatch.setattr("selex.cluster.search.swapped", lambda _, level: ward if level is ward else swaps)
+    monkeypatch.setattr("selex.cluster.search.at_home", lambda _, level: home if level is ward else 0.5)
+    assert (searched(problem, "swaps", np.random.default_rng(0)) is ward) == taken
+
+
+def test_labelled_rows_at_home_are_those_nearest_to_their_own_category():
+    x, labels = scattered(3)
+    problem = problem_of(x, labels, 8)
+    level = problem.solve(np.random.default_rng(0))
+    centers = level.centers.numpy() + problem.rows.shift.numpy()
+    nearest = [np.square(centers - row).sum(1).argmin() for row in x]
+    expected = np.mean([near == own for near, own in zip(nearest, labels, strict=True) if own >= 0])
+    assert 0 < expected < 1
+    assert at_home(problem, level) == pytest.approx(expected)
+    assert at_home(problem_of(x, None, 8), level) == 1

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from copy import deepcopy
 
 import numpy as np
+import torch
 
 from selex.cluster.consensus import consensus
 from selex.cluster.kmeans import Problem
@@ -15,18 +16,35 @@ from selex.errors import InputError
 from selex.types import SEARCHES, Level, Search
 
 LOWER = 0.005
-"""By this share of the inertia Ward's start must end lower to be taken: what lies nearer to each other is as good, and
-seeds drawn apart then do better where categories are of one size."""
+"""By this share of the inertia Ward's start must end lower to be taken: minima that are nearer to each other are as
+good, and seeds drawn apart then do better where categories are of one size."""
+MORE = 0.05
+"""Or by this share it must keep more labelled rows nearest to the centres of their own categories."""
 
 
 def best_swapped(problem: Problem, rng: np.random.Generator) -> Level:
-    """Swaps from what BSSK finds, or from Ward's clusters where these end clearly lower: never above BSSK.
+    """Swaps from what BSSK finds, or from Ward's clusters where these are clearly better: never above BSSK's inertia.
 
     Ward's draws are made from a copy of the generator, which moves on as with BSSK alone.
     """
-    found = swapped(problem, problem.best(rng))
+    start = problem.best(rng)
+    found = swapped(problem, start)
     other = swapped(problem, from_ward(problem, deepcopy(rng)))
-    return other if other.inertia < (1 - LOWER) * found.inertia else found
+    if other.inertia < (1 - LOWER) * found.inertia:
+        return other
+    better = other.inertia <= start.inertia and at_home(problem, other) > at_home(problem, found) + MORE
+    return other if better else found
+
+
+def at_home(problem: Problem, level: Level) -> float:
+    """Share of the labelled rows that are nearest to the centre of their own category: others lost it to a novel one.
+
+    Inertia does not see this, since labelled rows stay where they are.
+    """
+    if not problem.held.n:
+        return 1.0
+    nearest, _ = problem.held.nearest(torch.as_tensor(level.centers))
+    return float((nearest == problem.held_labels).double().mean())
 
 
 _WAYS: dict[Search, Callable[[Problem, np.random.Generator], Level]] = {

@@ -1,0 +1,101 @@
+"""How steady the result is: which refinement hidden labels ask for, before and after a person has named categories.
+
+Arguments as of `minima.py`; without them the rows are scikit-learn's handwritten digits. A case is drawn once; the
+seeds are those of what is tried (one fixed seed in `fit_clusters`) and of the clustering. Classes are half known and
+half of their images labelled; `--classes` takes so many of them, and `--rows` so many images of a case by another
+column. Named means that half of the images of up to five novel categories, at most half of these, have got a label. K
+is given, features are not adapted. Shown are how often each refinement was taken, the accuracy on unlabelled images,
+mean and spread over seeds, and the smallest and the largest category: that there is, and that any seed found. What a
+results file of that name has already is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from common import RESULTS, save
+from minima import Case, Data, digits, drawn, read, some_classes, some_rows
+from selex import ClusterConfig, fit_clusters, split_accuracy
+from selex.cluster.select import select
+
+NAMED = 5
+
+
+def named(data: Data) -> Data:
+    """The same after half of the images of some novel categories got a label."""
+    n_known = data.n_known + min(NAMED, (data.k - data.n_known) // 2)
+    half = np.random.default_rng(4).random(len(data.truth)) < 0.5
+    half[[np.flatnonzero(data.truth == category)[0] for category in range(n_known)]] = True  # none without
+    new = (data.truth >= data.n_known) & (data.truth < n_known) & half
+    return data._replace(labels=np.where(new, data.truth, data.labels), n_known=n_known)
+
+
+def measure(name: str, data: Data, seeds: int) -> dict[str, object]:
+    free, scores, taken, sizes = data.labels < 0, [], [], []
+    for seed in range(seeds):
+        chosen = select(data.features, data.labels, data.k, search=("swaps",), whiten=0.5, rng=seed)
+        config = ClusterConfig(categories=data.k, levels=1, adapt="off", refine=chosen.refine)
+        found = fit_clusters(data.features, data.labels, config, rng=seed, calibrate=False)
+        labels = np.asarray(found.labels)
+        scores.append(100 * split_accuracy(data.truth[free], labels[free], data.truth[free] < data.n_known).all)
+        taken.append(found.refine)
+        sizes.append(np.bincount(labels, minlength=data.k))
+    counts, true = Counter(taken).most_common(), np.bincount(data.truth)
+    row: dict[str, object] = {
+        "case": name,
+        "rows": len(free),
+        "categories": data.k,
+        "known": data.n_known,
+        "seeds": seeds,
+        "refinement": ", ".join(f"{refine} {times}" for refine, times in counts),
+        "All": f"{np.mean(scores):.1f} ± {np.std(scores, ddof=1):.1f}",
+        "sizes": f"{true.min()} to {true.max()}",
+        "sizes found": f"{np.min(sizes)} to {np.max(sizes)}",
+    }
+    print(row, flush=True)
+    return row
+
+
+def main(options: argparse.Namespace) -> None:
+    warnings.simplefilter("ignore")
+    if options.features is None:
+        features, columns = digits()
+        every = {"digits": drawn(features, columns, Case(), 0)}
+    else:
+        features, columns = read(options.features, options.labels, options.by)
+        part = some_classes(columns, options.classes)
+        few = {name: values[part] for name, values in columns.items()}
+        every = {
+            f"{options.classes} classes": drawn(features[part], few, Case(), 0),
+            "tail of 100": drawn(features[part], few, Case(tail=100), 0),
+        }
+        for by in options.by:
+            part = some_rows(len(features), options.rows)
+            rows = {name: values[part] for name, values in columns.items()}
+            every[f"by {by}"] = drawn(features[part], rows, Case(by=by), 0)
+    path = (options.out or RESULTS) / f"choice_{options.name}.json"
+    results = json.loads(path.read_text())["results"] if path.exists() else []
+    for name, data in every.items():
+        for title, one in ((name, data), (f"{name}, named", named(data))):
+            if title not in [row["case"] for row in results]:
+                results.append(measure(title, one, options.seeds))
+                save(f"choice_{options.name}", results, options.out)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("features", type=Path, nargs="?")
+    parser.add_argument("labels", type=Path, nargs="?")
+    parser.add_argument("--by", action="append", default=[], help="group by this column as well")
+    parser.add_argument("--classes", type=int, default=50)
+    parser.add_argument("--rows", type=int, default=1500)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--name", default="digits", help="of the results")
+    parser.add_argument("--out", type=Path)
+    main(parser.parse_args())
