@@ -33,7 +33,7 @@ COMMANDS = {
     "export folders": Command(worlds.reviewed, ("export", "run", "--to", "folders", "--out", "sorted")),
     "export copies": Command(worlds.reviewed, ("export", "run", "--to", "fiftyone", "--out", "sorted", "--copy")),
     "export csv": Command(worlds.reviewed, ("export", "run", "--to", "csv", "--out", "sorted.csv")),
-    "predict": Command(worlds.run, ("predict", "run", "new", "--device", "cpu")),
+    "predict": Command(worlds.run, ("predict", "run", "new", "--out", "predictions.csv", "--device", "cpu")),
     "report": Command(worlds.run, ("report", "run")),
     "cluster": Command(worlds.photos, ("cluster", "features.npz", "--labels", "labels.csv", "--categories", "4")),
     "recluster": Command(worlds.reviewed, ("recluster", "run", "--device", "cpu")),
