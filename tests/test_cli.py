@@ -356,6 +356,22 @@ def test_help_shows_an_example(command, tmp_path):
     assert f"Example: selex {command}" in done.stdout
 
 
+def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise():
+    code = """
+import os, sys
+sys.argv[1:] = ["--version"]
+from selex.__main__ import PATIENT, main
+try:
+    main()
+except SystemExit:
+    print("torch" in sys.modules, *(os.environ[name] for name in PATIENT))
+"""
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
+    for own, expected in (({}, "False PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "False ACTIVE")):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=bare | own)
+        assert done.stdout.splitlines()[-1] == expected, done.stderr
+
+
 def test_demo(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "TRAINING", {**demo.TRAINING, "epochs": 2})
     results = demo.run(tmp_path / "out")

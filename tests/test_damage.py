@@ -29,6 +29,7 @@ from selex.review.core.outcome import count_decisions, labels_of, reviewed
 from selex.review.core.session import Review
 from selex.review.recluster import again
 from selex.run import LABELS
+from selex.seal import is_sealed, seal
 from selex.training.checkpoint import newest
 
 FLIPS = 40
@@ -302,6 +303,24 @@ def test_a_store_that_is_damaged_is_decoded_anew(home, tmp_path):
             assert name == "index.npz" or any("is damaged" in str(note.message) for note in notes)
     again = ImageStore.build(table, tmp_path / "store", size=32)
     assert all(np.array_equal(again[row], expected[row]) for row in range(len(table)))  # and no note any more
+
+
+def test_a_key_of_seals_that_is_damaged_gives_way_to_a_new_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path))
+    path, about = tmp_path / "seal.key", ("/photos", ["a.jpg"])
+    before = seal(*about)
+    assert is_sealed(before, *about)
+    good = path.read_bytes()
+    damaged = [b"", good[:-1], good[:32], *(good[:place] + b"\x00\xff" + good[place + 2 :] for place in (0, 30, 38))]
+    for data in damaged:
+        path.write_bytes(data)
+        assert not is_sealed(before, *about)
+        with pytest.warns(Note, match=r"seal.key: is damaged; a new key is made, and runs of before count as"):
+            after = seal(*about)
+        assert is_sealed(after, *about)
+        assert not is_sealed(before, *about)
+    path.write_bytes(good)
+    assert seal(*about) == before
 
 
 class Place:

@@ -10,11 +10,12 @@ import hashlib
 import hmac
 import os
 import secrets
+import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from selex.errors import InputError
+from selex.errors import InputError, Note
 from selex.folders import cache_folder
 from selex.io import is_plain_file, locked, whole
 
@@ -47,10 +48,10 @@ def _make_key(folder: Path) -> bytes:
         if key := _read_key(folder / _KEY):
             return key
         if os.path.lexists(folder / _KEY):
-            raise InputError(f"{folder / _KEY}: is not a key")
+            _note_damage(folder / _KEY)
         key = secrets.token_bytes(_SIZE)
         with whole(folder / _KEY, mode=0o600) as partial:
-            partial.write_bytes(key)
+            partial.write_bytes(key + _check(key))
         return key
 
 
@@ -58,5 +59,17 @@ def _read_key(path: Path) -> bytes | None:
     """The key, if there is a whole one that nobody else may write."""
     if not is_plain_file(path) or os.lstat(path).st_mode & 0o022:
         return None
-    key = path.read_bytes()
-    return key if len(key) == _SIZE else None
+    held = path.read_bytes()
+    return held[:_SIZE] if held[_SIZE:] == _check(held[:_SIZE]) else None
+
+
+def _check(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()[:8]
+
+
+def _note_damage(path: Path) -> None:
+    """Say that a file which is no key gives way to a new one; what is no file of ours stays, and there is no seal."""
+    if not is_plain_file(path) or os.lstat(path).st_mode & 0o022:
+        raise InputError(f"{path}: is not a key")
+    text = f"{path}: is damaged; a new key is made, and runs of before count as somebody else's"
+    warnings.warn(text, Note, stacklevel=3)
