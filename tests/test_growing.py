@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from commands import digit_photos, selex
+from commands import digit_photos, refused, selex
 from selex.config import Config
 from selex.data.crops import HostImages, TwoScaleImages
 from selex.data.store import ImageStore
@@ -39,7 +39,7 @@ def go(place, *arguments):
 
 
 def photo(path, seed):
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.random.default_rng(seed).integers(0, 256, (20, 20, 3), dtype=np.uint8)).save(path)
 
 
@@ -73,6 +73,43 @@ def test_only_what_is_new_is_embedded(place):
     shutil.copytree(place / "photos", place / "copy")
     go(place, "discover", "copy", *FIVE[2:], "copied")
     assert made(place / "copied") == 0
+
+
+def test_folders_added_to_a_run(place):
+    run = place / "run"
+    go(place, *FIVE, "run", "--seed", 3)
+    names = Run.open(run).hierarchy["names"]
+    for number in range(3):
+        photo(place / "june" / f"{number}.png", number)
+    photo(place / "june" / "robin" / "3.png", 3)
+    june = ("discover", "run", "--add", "june")
+    refused("--add writes to the run that it adds to, run: leave --out out", *june, "--out", "x", cwd=place)
+    refused("nowhere: no such file or folder", "discover", "run", "--add", "nowhere", cwd=place)
+    refused("is inside the folder of photos, which is only read", "discover", "run", "--add", ".", cwd=place)
+    refused("photos: is not a run folder", "discover", "photos", "--add", "june", cwd=place)
+    assert Run.open(run).config.data.added == ""
+
+    said = go(place, *june, "--categories", 7)
+    assert "embed: 64 images, 4 of them new, in" in said
+    assert "changed: 4 images new; " in said
+    opened = Run.open(run)
+    table = {row["file"]: row for row in opened.clusters.to_pylist()}
+    assert table[str(place / "june" / "robin" / "3.png")]["category"] == "robin"
+    assert (opened.config.seed, opened.config.cluster.categories) == (3, 7)
+    assert set(names[:3]) < set(opened.hierarchy["names"])
+    assert all(os.path.exists(path) for path in opened.image_paths(list(table)))
+
+    review = Review(run)
+    review.decide(Decision("name", category=len(names), name="wren"), review.version)
+    review.ledger.close()
+    for number in (10, 11):
+        photo(place / "july" / "lark" / f"{number}.png", number)
+    go(place, *june, "--add", "july", "--categories", 8)
+    assert made(run) == 2
+    found = Run.open(run).hierarchy
+    assert {"robin", "wren", "lark"} < set(found["names"][: found["levels"][0]["n_known"]])
+    go(place, *FIVE, "run", "--categories", 8)  # the command of the beginning leaves out nothing
+    assert (made(run), len(Run.open(run).clusters)) == (0, 66)
 
 
 def test_junk_costs_no_embedding(tmp_path, monkeypatch):

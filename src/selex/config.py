@@ -22,6 +22,7 @@ class DataConfig(Group):
     group: ClassVar[str] = "data"
 
     photos: str = setting("", "The images: a folder, a table or a single file.")
+    added: str = setting("", "More images, one source per line.", "Added by `selex discover RUN --add FOLDER`.")
     labels: str | None = setting(
         None,
         "Table of labels, instead of sub-folders.",
@@ -35,6 +36,11 @@ class DataConfig(Group):
         least=1,
         none="auto",
     )
+
+    @property
+    def sources(self) -> list[str]:
+        """Where images are: `photos`, then what was added."""
+        return [self.photos, *filter(None, self.added.split("\n"))]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from selex.config import ClusterConfig, Config
 from selex.data.clusters import Columns, cluster_columns
 from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
-from selex.data.table import ImageTable, read_table
+from selex.data.table import ImageTable, read_sources, read_table
 from selex.errors import InputError
 from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed, feature_cache
@@ -70,9 +70,8 @@ def discover(
     config = _resolved(config, device)
     if labels is None and Run(Path(out)).labelled_by_review(config):
         Run.open(out).result(LABELS)
-    table = read_table(
-        photos if photos is not None else config.data.photos, labels if labels is not None else config.data.labels
-    )
+    given = labels if labels is not None else config.data.labels
+    table = read_sources(config.data.sources, given) if photos is None else read_table(photos, given)
     check_categories(config, table)
     fabric = start(device) if config.train.method != "frozen" else None
     if fabric and fabric.global_rank:

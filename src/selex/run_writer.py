@@ -114,7 +114,8 @@ class RunWriter(Run):
     def _check_place(self, config: Config) -> None:
         """Refuse a folder that results of `config` may not go to."""
         folder = self.folder
-        check_outside(folder, config.data.photos, "an --out")
+        for photos in config.data.sources:
+            check_outside(folder, photos, "an --out")
         if (folder / CONFIG).exists():
             old = Run.open(folder).config
             if old.data.photos != config.data.photos:

@@ -56,16 +56,20 @@ def discover(
             metavar="PHOTOS",
             show_default=False,
             help="A folder: its sub-folders are labelled categories, loose files and `unlabelled/` are unlabelled. Or "
-            "a CSV or parquet file with `file_name` and `label`.",
+            "a CSV or parquet file with `file_name` and `label`. With `--add`, a run.",
         ),
     ],
     labels: Annotated[Path | None, settings.option("data.labels")] = None,
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             metavar="RUN", show_default=False, help="The run folder to write (`selex-run`).", rich_help_panel=BASICS
         ),
-    ] = Path("selex-run"),
+    ] = None,
+    add: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="Add photos to a run, and sort it again.", rich_help_panel=BASICS),
+    ] = None,
     preset: settings.Preset = "photos",
     config_file: settings.ConfigFile = None,
     changes: settings.Set = None,
@@ -91,11 +95,16 @@ def discover(
     from selex.run import Run
     from selex.training.fit import interrupted
 
+    if add and out:
+        raise InputError(f"--add writes to the run that it adds to, {photos}: leave --out out")
+    out = photos if add else out or Path("selex-run")
+    begin = _with_more(Run.open(photos), add) if add else Config.of(str(photos.absolute()), preset=preset or "photos")
     config = configured(
-        Config.of(preset=preset or "photos"),
+        begin,
         config_file,
         changes,
-        photos=str(photos.absolute()),
+        photos=begin.data.photos,
+        added=begin.data.added or None,
         labels=str(labels.absolute()) if labels else None,
         seed=seed,
         backbone=backbone,
@@ -217,6 +226,8 @@ def _done(config: Config, out: Path, reviewed: bool, how: dict[str, Any]) -> tup
     from selex.review.recluster import again
 
     before = _earlier(out, config)
+    if before and not config.data.added:
+        config = config.change(added=before.config.data.added)
     found = earlier_results(before) if before else None
     decisions = labels_of(before).decisions if before and found and reviewed else 0
     if before and decisions:
@@ -245,6 +256,14 @@ def _check_labels(config: Config, run: Run, decisions: int) -> None:
             f"{run.folder}: has {decisions} decided in `selex review`, which --labels would replace; leave --labels "
             "out (labels that the run had stay), or choose another --out"
         )
+
+
+def _with_more(run: Run, folders: list[Path]) -> Config:
+    """The settings of a run, with more photos."""
+    if not run.config.data.photos:
+        raise InputError(f"{run.folder}: its images came from a list in Python; call discover with a longer list")
+    places = [*run.config.data.sources[1:], *(str(folder.absolute()) for folder in folders)]
+    return run.config.change(added="\n".join(dict.fromkeys(places)))
 
 
 def _next(steps: dict[str, str]) -> None:

@@ -94,6 +94,26 @@ def read_table(
     return label_from_list(table, labels)
 
 
+def read_sources(sources: Sequence[str], labels: str | os.PathLike[str] | Sequence[Any] | None = None) -> ImageTable:
+    """The images of several sources as one table: those of the first, then those of others that are not among them.
+
+    Images that do not lie in the first one's folder are named by their whole path.
+    """
+    if len(sources) == 1:
+        return read_table(sources[0], labels)
+    first, *others = (read_table(source) for source in sources)
+    files = {
+        real_path(first.root, file): (file, name) for file, name in zip(first.files, first.label_names, strict=True)
+    }
+    for other in others:
+        for file, name in zip(other.files, other.label_names, strict=True):
+            path = real_path(other.root, file)
+            inside = os.path.relpath(path, first.root)
+            files.setdefault(path, (spell(path if inside.startswith(os.pardir) else inside), name))
+    table = ImageTable([file for file, _ in files.values()], *encode(name for _, name in files.values()), first.root)
+    return read_table(table, labels)
+
+
 def from_folder(folder: str | os.PathLike[str], use_metadata: bool = True) -> ImageTable:
     """Images below a folder: first-level sub-folders are categories, loose files and `unlabelled/` have no label.
 

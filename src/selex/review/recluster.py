@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -11,7 +12,7 @@ from typing import Any
 
 from selex.config import Config
 from selex.data.names import cell_of_label
-from selex.data.table import ImageTable, read_table
+from selex.data.table import ImageTable, read_sources
 from selex.discovery import discover
 from selex.errors import InputError, Note
 from selex.io import write_csv
@@ -61,7 +62,7 @@ def again(
     if not run.config.data.photos:
         raise InputError(f"{folder}: its images came from a list in Python; call discover with the list and new labels")
     number, before = _standing(run)
-    photos = _photos(run, labels)
+    photos = _photos(run, labels, (config or run.config).data.sources)
     given = _given(photos, labels, before.state.results.files, config)
     write_csv(folder / LABELS, ["file_name", "label"], [(file, cell_of_label(name)) for file, name in given.items()])
     known = len(set(given.values()))
@@ -94,19 +95,20 @@ def _since(folder: Path, number: int, version: int) -> int:
 def _given(photos: ImageTable, labels: Labels, seen: Sequence[str], config: Config | None) -> dict[str, str]:
     """The label of some photos, by file: what was decided, and what sub-folders say of photos that came since.
 
-    The latter counts only where settings are given that have it so; those of a run do not tell after the first round.
+    The latter counts of what was added, and where settings are given that have it so; those of a run do not tell after
+    the first round.
     """
     kept, decided = set(photos.files), {*seen, *labels.of}
     given = {file: name for file, name in labels.of.items() if file in kept}
-    if config and config.data.labels is None:
-        own = zip(photos.files, photos.label_names, strict=True)
-        given |= {file: name for file, name in own if name and file not in decided}
-    return given
+    own = zip(photos.files, photos.label_names, strict=True) if config else ()
+    counts = config is not None and config.data.labels is None
+    new = ((file, name) for file, name in own if name and file not in decided)
+    return given | {file: name for file, name in new if counts or os.path.isabs(file)}
 
 
-def _photos(run: Run, labels: Labels) -> ImageTable:
+def _photos(run: Run, labels: Labels, sources: Sequence[str]) -> ImageTable:
     """The photos of the run that are not junk."""
-    table = read_table(run.config.data.photos)
+    table = read_sources(sources)
     kept = [row for row, file in enumerate(table.files) if file not in labels.junk]
     if not kept:
         raise InputError(f"{run.folder}: every image is marked as junk: nothing is left to cluster")
