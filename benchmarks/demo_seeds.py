@@ -23,8 +23,8 @@ def main(out: Path | None) -> None:
             for name, found in demo.run(Path(folder), seed, progress=True).items():
                 scores.setdefault(name, []).append(tuple(found))
     results: list[dict[str, object]] = []
-    for name, found in scores.items():
-        rows = 100 * np.array(found)
+    for name, values in scores.items():
+        rows = 100 * np.array(values)
         row: dict[str, object] = {"what": name, "seeds": len(SEEDS)}
         for part, mean, spread in zip(("all", "known", "novel"), rows.mean(0), rows.std(0, ddof=1), strict=True):
             row[part] = f"{mean:.1f} ± {spread:.1f}"

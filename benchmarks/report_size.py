@@ -20,6 +20,7 @@ from common import embeddings, half_labelled, save
 from selex import Config, Hierarchy, Level, Run
 from selex.cluster.maps import FeatureMaps
 from selex.cluster.pipeline import FittedClusters, calibrated
+from selex.cluster.select import Selection
 from selex.discovery import publish
 from selex.report.html import choose_format, write_report
 from selex.report.summary import summarise
@@ -75,7 +76,7 @@ def make_run(folder: Path, n: int, k: int, photos: int = N_PHOTOS, dims: int = 3
     )
     images = SimpleNamespace(table=table, size=256, skipped=[])
     backbone = SimpleNamespace(fingerprint=lambda: "made up", crop=224, name="pixels")
-    found = FittedClusters(make_levels(features, truth, k), FeatureMaps(), "none")
+    found = FittedClusters(make_levels(features, truth, k), FeatureMaps(), Selection(False, "none"))
     with write_run(folder / "run", config, table.root) as run:
         np.save(run.features, features.numpy())
         run.features.with_name("embeddings.npy.json").write_text("{}")
