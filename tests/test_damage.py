@@ -12,7 +12,7 @@ import torch
 
 from commands import digit_photos, refused
 from selex import Config, InputError, Run, discover
-from selex.checksums import Damaged
+from selex.checksums import Damaged, is_sealed, seal
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.errors import Note
@@ -29,7 +29,6 @@ from selex.review.core.outcome import count_decisions, labels_of, reviewed
 from selex.review.core.session import Review
 from selex.review.recluster import again
 from selex.run import LABELS
-from selex.seal import is_sealed, seal
 from selex.training.checkpoint import newest
 
 FLIPS = 40

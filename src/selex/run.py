@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from selex.checksums import Damaged, check_stamp, known_digest, read_lines, read_object
+from selex.checksums import Damaged, check_stamp, is_sealed, known_digest, read_lines, read_object
 from selex.config import Config
 from selex.data.index import is_store
 from selex.data.names import text_of_cell
@@ -25,7 +25,6 @@ from selex.data.table import real_path
 from selex.errors import InputError, Note
 from selex.io import first_line, is_plain_file, locked, read_csv
 from selex.run_stage import CONFIG, EMBEDDINGS, Stage
-from selex.seal import is_sealed
 
 FORMAT = 3
 """Changes when a run folder's files do, so that an older program does not misread a newer one."""

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from selex import __version__
-from selex.checksums import file_digest, stamped, stamped_line
+from selex.checksums import file_digest, seal, stamped, stamped_line
 from selex.config import Config
 from selex.data.clusters import Columns, write_columns
 from selex.data.parquet import write_parquet
@@ -27,7 +27,6 @@ from selex.folders import check_outside, check_own_folder, is_vacant, own_folder
 from selex.io import first_line, is_plain_file, is_plain_folder, last_bytes, locked, remove_leftovers, whole
 from selex.run import FORMAT, LABELS, METRICS, Run
 from selex.run_stage import CONFIG, EMBEDDINGS, FEATURE_FILES, MODEL, PUBLISHED, Stage
-from selex.seal import seal
 
 BOARD = "tensorboard"
 _LIBRARIES = ("torch", "timm", "numpy", "scikit-learn")

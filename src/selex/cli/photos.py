@@ -162,6 +162,7 @@ def recluster(
 
     Example: `selex recluster birds`
     """
+    from selex.cli.results import summary
     from selex.review.recluster import again
 
     def change(config: Config) -> Config:
@@ -193,6 +194,7 @@ def _discover(
     reviewed: bool,
 ) -> None:
     """Do the job and say what was found."""
+    from selex.cli.results import summary
     from selex.training.fit import TrainOptions
 
     options = TrainOptions(restart=restart, tensorboard=tensorboard, progress=True)
@@ -307,41 +309,6 @@ def predict(
         f"{count} images: {known} in known categories, {count - known - strange} in novel ones, {strange} fit none"
     )
     typer.echo(f"wrote {out}")
-
-
-def summary(run: Run) -> str:
-    """What was found, as a person wants to read it. In one piece: `selex info RUN | head -1` is nobody's mistake."""
-    table = run.clusters.select(["category", "known", "labelled", "confidence"]).to_pydict()
-    sure: dict[str, list[float]] = {}  # of each new category: how sure each of its images is
-    for category, known, confidence in zip(table["category"], table["known"], table["confidence"], strict=True):
-        if not known:
-            sure.setdefault(category, []).append(confidence)
-    tree, count, labelled, in_known = run.hierarchy, len(table["known"]), sum(table["labelled"]), sum(table["known"])
-    lines = [f"\n{count} images, {labelled} of them labelled{_skipped(run)}"]
-    lines += [f"{in_known:>8} in {tree['levels'][0]['n_known']} known categories"]
-    lines += [f"{count - in_known:>8} in {len(sure)} novel categories"]
-    if found := tree["estimate"]:
-        interval = f"(90 % interval {found['low']} to {found['high']})"
-        lines += [f"{found['n_clusters']} categories in all is an estimate by {found['method']} {interval}"]
-    return "\n".join([*lines, *(_new_categories(sure) if sure else [])])
-
-
-def _skipped(run: Run) -> str:
-    count = len(run.skipped)
-    return f"; {count} more could not be read: see {run.folder / 'skipped.csv'}" if count else ""
-
-
-def _new_categories(sure: dict[str, list[float]]) -> list[str]:
-    """The new categories, largest first."""
-    width = max(12, *map(len, sure))
-    lines = [f"\n{'novel category':<{width}}  images  mean confidence"]
-    ranked = sorted(sure.items(), key=lambda item: -len(item[1]))
-    for category, values in ranked[:_SHOWN]:
-        lines += [f"{category:<{width}}  {len(values):>6}  {sum(values) / len(values):>15.2f}"]
-    return [*lines, *([f"... and {len(ranked) - _SHOWN} more"] if len(ranked) > _SHOWN else [])]
-
-
-_SHOWN = 15
 
 
 def _speaks() -> bool:

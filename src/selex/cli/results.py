@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from selex.cli.app import RunFolder, app
-from selex.cli.photos import summary
 from selex.errors import needs_extra
 from selex.progress import progress_bar
 
@@ -159,3 +158,38 @@ def _decided(run: Run) -> Columns | None:
         f"with {count} {'decision' if count == 1 else 'decisions'} of `selex review`; --as-found leaves them out"
     )
     return table
+
+
+def summary(run: Run) -> str:
+    """What was found, as a person wants to read it. In one piece: `selex info RUN | head -1` is nobody's mistake."""
+    table = run.clusters.select(["category", "known", "labelled", "confidence"]).to_pydict()
+    sure: dict[str, list[float]] = {}  # of each new category: how sure each of its images is
+    for category, known, confidence in zip(table["category"], table["known"], table["confidence"], strict=True):
+        if not known:
+            sure.setdefault(category, []).append(confidence)
+    tree, count, labelled, in_known = run.hierarchy, len(table["known"]), sum(table["labelled"]), sum(table["known"])
+    lines = [f"\n{count} images, {labelled} of them labelled{_skipped(run)}"]
+    lines += [f"{in_known:>8} in {tree['levels'][0]['n_known']} known categories"]
+    lines += [f"{count - in_known:>8} in {len(sure)} novel categories"]
+    if found := tree["estimate"]:
+        interval = f"(90 % interval {found['low']} to {found['high']})"
+        lines += [f"{found['n_clusters']} categories in all is an estimate by {found['method']} {interval}"]
+    return "\n".join([*lines, *(_new_categories(sure) if sure else [])])
+
+
+def _skipped(run: Run) -> str:
+    count = len(run.skipped)
+    return f"; {count} more could not be read: see {run.folder / 'skipped.csv'}" if count else ""
+
+
+def _new_categories(sure: dict[str, list[float]]) -> list[str]:
+    """The new categories, largest first."""
+    width = max(12, *map(len, sure))
+    lines = [f"\n{'novel category':<{width}}  images  mean confidence"]
+    ranked = sorted(sure.items(), key=lambda item: -len(item[1]))
+    for category, values in ranked[:_SHOWN]:
+        lines += [f"{category:<{width}}  {len(values):>6}  {sum(values) / len(values):>15.2f}"]
+    return [*lines, *([f"... and {len(ranked) - _SHOWN} more"] if len(ranked) > _SHOWN else [])]
+
+
+_SHOWN = 15
