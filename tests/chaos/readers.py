@@ -176,16 +176,15 @@ READERS: dict[str, tuple[str, Callable[[Path], st.SearchStrategy[bytes]], tuple[
 _LEAST = 2
 
 
-def examples(plan: Plan, strategy: st.SearchStrategy[Any], count: int, use: Callable[[Any], None]) -> None:
-    """Have Hypothesis think of so many, or as many as there is time for, which is two at least."""
-    used: list[Any] = []
+def examples(plan: Plan, strategy: st.SearchStrategy[Any], count: int, use: Callable[[Any], None],
+             found: list[str]) -> None:  # fmt: skip
+    """Have Hypothesis think of so many, or as many as there is time for; a case has found something of two at least."""
     quiet = settings(database=None, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
     @settings(quiet, max_examples=count, phases=[Phase.generate])
     @given(strategy)
     def each(example: Any) -> None:
-        if len(used) < _LEAST or not plan.late:
-            used.append(example)
+        if len(found) < _LEAST or not plan.late:
             use(example)
 
     each()
@@ -205,7 +204,7 @@ def tables(lab: Lab, plan: Plan, name: str) -> Tries:
         trouble = lab.selex(*words).trouble
         found.append(trouble and f"{name}: {trouble}; given {data[:300]!r}")
 
-    examples(plan, strategy, plan.count(40, few=1), read)
+    examples(plan, strategy, plan.count(40, few=1), read, found)
     yield from found
 
 
@@ -220,7 +219,7 @@ def every_setting(lab: Lab, plan: Plan) -> Tries:
             done = lab.selex("discover", "photos", *_DISCOVER, "--set", f"{key}={text}".encode("utf-8", "replace"))
             found.append(done.trouble and f"--set {key}={text[:100]!r}: {done.trouble}")
 
-        examples(plan, texts.filter(lambda text: "\x00" not in text), plan.count(6, few=1), set_it)
+        examples(plan, texts.filter(lambda text: "\x00" not in text), plan.count(6, few=1), set_it, found)
     yield from found
 
 
@@ -251,5 +250,5 @@ def options(lab: Lab, plan: Plan) -> Tries:
             trouble = "" if done.code == 124 and command in stay else done.trouble
             found.append(trouble and f"selex {' '.join(map(repr, words))[:300]}: {trouble}")
 
-        examples(plan, texts, 1 if plan.short or param.is_flag else plan.count(4, few=1), type_it)
+        examples(plan, texts, 1 if plan.short or param.is_flag else plan.count(4, few=1), type_it, found)
     yield from found
