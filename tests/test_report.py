@@ -213,7 +213,7 @@ def test_the_page_says_what_was_chosen_and_not_that_it_was_left_open(run, page):
 
 @pytest.mark.parametrize("odd", [1e308, -1e308, 10**400, 5e-324, "x", None, [1], True])
 def test_a_log_that_says_odd_things(home, odd):
-    run = Run.open(home / "run")
+    run = RunWriter(home / "run")
     for epoch, loss in ((0, 0.5), (1, odd), (odd, 0.25)):
         run.log(step="epoch", epoch=epoch, loss=loss)
     run.log(step="cluster", time=odd, refine=odd)
