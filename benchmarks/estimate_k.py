@@ -117,13 +117,19 @@ def measure(columns: dict[str, np.ndarray], case: Case, seeds: range) -> dict[st
     return row | others(*(draw(columns, case, 0)[i] for i in (0, 2)), 0)
 
 
-def main(file: Path | None, seeds: int, only: list[str], out: Path | None) -> None:
+def read_columns(file: Path | None) -> dict[str, np.ndarray]:
+    """Features, classes, which of them are known, and other groups; of the digits where there is no file."""
     if file:
         with np.load(file) as stored:
-            columns = {name: stored[name] for name in stored}
-    else:
-        pixels, digit = load_digits(return_X_y=True)
-        columns = {"features": pixels.astype(np.float32), "classes": digit, "known": digit < 5}
+            return {name: stored[name] for name in stored}
+    pixels, digit = load_digits(return_X_y=True)
+    rows = pixels.astype(np.float32) - pixels.mean(0, dtype=np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return {"features": rows, "classes": digit, "known": digit < 5}
+
+
+def main(file: Path | None, seeds: int, only: list[str], out: Path | None) -> None:
+    columns = read_columns(file)
     warnings.simplefilter("ignore", Note)
     results = []
     for case in cases(columns):

@@ -9,7 +9,7 @@ import torch
 
 from conftest import blobs, half_labelled
 from selex import Level, bssk
-from selex.cluster.assign import Assigner, fit_assigner
+from selex.cluster.assign import FALSE_ALARMS, Assigner, fit_assigner
 from selex.cluster.refine import refine_level
 from selex.cluster.rows import Rows
 
@@ -148,10 +148,19 @@ def test_reach_by_hand():
     x = np.array([[(-1.0) ** i] for i in range(10)])
     x, level = level_of(x, [0] * 10)
     assert fit_assigner(x, level, [-1] * 10).reach == pytest.approx([10 / 9])
-    # five at ±1 and five at ±3, mean 0: distances 10/9 and 30/9, mean 20/9, standard deviation 10/9 · sqrt(10/9)
+    # five at ±1 and five at ±3, mean 0: distances 10/9 and 30/9, of which four are the longer
     x, level = level_of([[1.0], [-1], [1], [-1], [3], [-3], [3], [-3], [1], [-1]], [0] * 10)
-    away = np.array([1, 1, 1, 1, 3, 3, 3, 3, 1, 1]) * 10 / 9
-    assert fit_assigner(x, level, [-1] * 10).reach == pytest.approx([away.mean() + 3 * away.std(ddof=1)])
+    assert fit_assigner(x, level, [-1] * 10).reach == pytest.approx([30 / 9])
+
+
+def test_false_alarms_are_as_rare_as_promised():
+    """Rows of the same categories, not seen before, wherever they are: about two in a hundred are marked."""
+    rng = np.random.default_rng(0)
+    centers, truth = rng.normal(size=(20, 32)), np.repeat(np.arange(20), 50)
+    x = (centers[truth] + 0.3 * rng.normal(size=(1000, 32))).astype(np.float32)
+    new = (centers[truth] + 0.3 * rng.normal(size=(1000, 32))).astype(np.float32)
+    marked = 1 - fit_assigner(x, level_of(x, truth)[1], np.full(1000, -1))(new).fits.mean()
+    assert FALSE_ALARMS / 2 < marked < 2 * FALSE_ALARMS
 
 
 def test_small_clusters_borrow_and_a_row_alone_says_nothing():

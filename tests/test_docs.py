@@ -226,7 +226,11 @@ def test_commands_of_the_readme_run_on_files(example, tmp_path, monkeypatch, cap
     assert [line.split()[1] for line in found] == named
     for line in found:
         app(shlex.split(line, comments=True)[1:], standalone_mode=False)
-    assert Path("predictions.csv").read_text().startswith("file,category,known,confidence,runner_up,distance,fits\n")
+    assert (
+        Path("predictions.csv")
+        .read_text()
+        .startswith("file,category,known,confidence,runner_up,distance,fits,nearest,mark\n")
+    )
     assert Path("clusters.csv").read_text().startswith("file,cluster,category,known,labelled,distance,level_1,level_2")
     assert Path("birds/report.html").read_text().startswith("<!doctype html>")
     assert "unlabelled rows, accuracy (v2)" in capsys.readouterr().out

@@ -14,7 +14,7 @@ from scipy.optimize import linear_sum_assignment
 from commands import contents, digit_photos, refused, reseal, selex
 from selex import InputError, Note, Run, demo, load
 
-COLUMNS = ["file", "category", "known", "confidence", "runner_up", "distance", "fits"]
+COLUMNS = ["file", "category", "known", "confidence", "runner_up", "distance", "fits", "nearest", "mark"]
 
 
 @pytest.fixture(scope="module")

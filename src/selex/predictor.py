@@ -38,6 +38,8 @@ _TRAINED = "trained.safetensors"
 
 NOTHING = "none of these"
 """The category of an image that fits none."""
+DOUBTFUL = 0.5
+"""Confidence below which a prediction is marked."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,9 @@ class Model:
 
         Returns:
             Columns with an entry an image: `file`, `category`, `known` (1 or 0), `confidence`, `runner_up`,
-            `distance`, `fits`. Where `fits` is 0 the image belongs to no category, and `category` says so.
+            `distance`, `fits`, `nearest`, `mark`. Where `fits` is 0 the image belongs to no category, and `category`
+            says so; `nearest` is the nearest one all the same. `mark` is "unlike any" there, "doubtful" where two or
+            more categories are about as likely, else empty.
         """
         table = read_table(images)
         backbone = self.load_backbone(device)
@@ -146,6 +150,8 @@ class Model:
             "runner_up": [self.names[label] if label >= 0 else "" for label in found.runner_up.tolist()],
             "distance": found.distances.tolist(),
             "fits": [int(fit) for fit in fits],
+            "nearest": [self.names[label] for label in labels],
+            "mark": [_mark(fit, sure) for fit, sure in zip(fits, found.confidence.tolist(), strict=True)],
         }
 
     def save(self, folder: Path) -> None:
@@ -182,6 +188,13 @@ def load(run: str | Path) -> Model:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise InputError(f"{opened.folder / 'model'}: cannot be read ({first_line(error)})") from None
+
+
+def _mark(fits: bool, confidence: float) -> str:
+    """What is odd about a prediction: it resembles nothing, or several things about as much."""
+    if not fits:
+        return "unlike any"
+    return "doubtful" if confidence < DOUBTFUL else ""
 
 
 def _tensors(run: Run, name: str) -> dict[str, torch.Tensor]:

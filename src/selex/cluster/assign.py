@@ -18,8 +18,8 @@ from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
 from selex.types import UNLABELLED, Level
 
 Floats = NDArray[np.float32]
-_SPREADS = 3.0  # standard deviations above the mean distance of a cluster's rows up to which a row fits
-_FEW = 10  # rows; a smaller cluster borrows the spread of all
+FALSE_ALARMS = 0.02
+"""Share of rows that belong to a cluster and are said to fit nothing all the same."""
 _ROUNDING = np.float32(1e-4)  # of the length of a row: copies of an image are never so far apart
 _SAMPLE = 20_000  # rows; plenty for one number
 
@@ -171,14 +171,8 @@ def _likeliest(to_all: Tensor, own: Tensor, usual: float) -> float:
 
 
 def _reach(distances: Tensor, clusters: Tensor, k: int) -> Floats:
-    """Mean plus three standard deviations of the distances of each cluster's rows; small clusters borrow."""
-    own, ids = distances.double().cpu().numpy(), clusters.cpu().numpy()
-    sizes = np.bincount(ids, minlength=k)
-    together = sizes[ids] > 1  # a row alone knows no distance
-    mean = np.bincount(ids, own, minlength=k) / np.maximum(sizes, 1)
-    variance = np.bincount(ids, (own - mean[ids]) ** 2, minlength=k)
-    pooled = variance.sum() / max(together.sum() - (sizes > 1).sum(), 1)
-    spread = np.sqrt(np.where(sizes >= _FEW, variance / np.maximum(sizes - 1, 1), pooled))
-    usual = own[together].mean() if together.any() else np.inf
-    mean = np.where(sizes >= _FEW, mean, np.maximum(mean, usual))
-    return (mean + _SPREADS * spread).astype(np.float32)
+    """The distance that a promised share of rows exceeds; one for all clusters, as that tells strangers best."""
+    together = count(clusters, k)[clusters] > 1  # a row alone knows no distance
+    own = distances[together].double().cpu().numpy()
+    share = min(1.0, (1 - FALSE_ALARMS) * (len(own) + 1) / max(len(own), 1))  # as a new row would be the next of them
+    return np.full(k, np.quantile(own, share, method="higher") if len(own) else np.inf, dtype=np.float32)
