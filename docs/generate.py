@@ -249,7 +249,7 @@ def _tried(rows: list[dict[str, Any]]) -> str:
     return (
         f"{run} of {len(rows)} cases were run; {lost:,} of {sum(row['tries'] for row in rows):,} tries were lost. "
         f"**These are samples**: {said}. Without `--minutes` the suite does all of it, for hours: every operation of "
-        "every command, 200 random moments, every file with every kind of damage. These figures are not of that."
+        "every command, 200 random moments, 300 epochs, every file with every kind of damage. These are not of that."
     )
 
 
