@@ -89,7 +89,7 @@ def test_a_run_folder_file_by_file(place):
     assert record["root"] == str(place / "photos")
     assert set(record["versions"]) >= {"selex", "torch", "timm", "numpy", "python"}
     assert record["config"] == {
-        "data": {"photos": str(place / "photos"), "labels": None, "size": 32},
+        "data": {"photos": str(place / "photos"), "added": "", "labels": None, "size": 32},
         "features": {"backbone": "pixels", "weights": None, "crop": 32, "views": 1, "attention_crop": False},
         "cluster": {**asdict(package.ClusterConfig()), "categories": 5},
         "train": asdict(package.TrainConfig()),
