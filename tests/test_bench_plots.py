@@ -110,6 +110,6 @@ def test_the_command_writes_pictures(tmp_path):
 
 def test_mistakes_are_one_line(tmp_path):
     result(suite="components", row="none").save(tmp_path / "results")
-    refused("holds nothing that a figure is made of", "bench", "plot", "results", "--out", "figures", cwd=tmp_path)
+    refused("has no results that can be plotted", "bench", "plot", "results", "--out", "figures", cwd=tmp_path)
     result().save(tmp_path / "results")
     refused("does not exist; make it first", "bench", "plot", "results", "--out", "a/b", cwd=tmp_path)

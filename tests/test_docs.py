@@ -220,7 +220,8 @@ def test_commands_of_the_readme_run_on_files(example, tmp_path, monkeypatch, cap
     for folder in ("photos", "new-photos"):
         digit_photos(tmp_path / folder)
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("selex.models.default_backbone", lambda device: "pixels")  # no weights to be had here
+    for module in ("discovery", "predictor"):  # no weights to be had here
+        monkeypatch.setattr(f"selex.{module}.default_backbone", lambda device: "pixels")
     monkeypatch.setattr("selex.review.server.serve.serve", lambda run, **how: None)  # it would stay
     found = commands(ROOT / "README.md")
     named = ["discover", "review", "predict", "report", "export", "cluster", "evaluate"]

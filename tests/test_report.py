@@ -536,7 +536,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(home):
     (home / "mine.html").write_text("<p>mine</p>")
     refused("is not what this command writes", "report", "run", "--out", "mine.html", cwd=home)
     (home / "other.csv").write_text("file,label\nnobody.png,cat\n")
-    refused("has no true category", "report", "run", "--truth", "other.csv", cwd=home)
+    refused("has no true category for any unlabelled image", "report", "run", "--truth", "other.csv", cwd=home)
     refused("cannot be written", "report", "run", cwd=home, file_limit=100_000)
 
 

@@ -135,7 +135,7 @@ def test_marks_and_what_confirming_leaves_alone(results):
 @pytest.mark.parametrize(
     ("decision", "message"),
     [
-        (Decision("name", category=2, name="known-0"), "there is a category “known-0” already"),
+        (Decision("name", category=2, name="known-0"), "a category “known-0” exists already"),
         (Decision("name", category=2, name="  "), "needs a name"),
         (Decision("name", category=2, name="x" * 201), "200 characters"),
         (Decision("name", category=2, name="\ud800"), "must be text"),
