@@ -234,12 +234,13 @@ def test_where_it_looks_is_asked_once(store, eye, tmp_path, monkeypatch):
     assert eye.network.shown == 10
 
 
-def test_a_store_that_cannot_be_written_to(store, eye, tmp_path, monkeypatch):
+def test_a_folder_that_is_not_a_store_is_refused(store, eye, tmp_path, monkeypatch):
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
-    first = crop_to_attention(None, store, tmp_path / "store", device="cpu")
+    crop_to_attention(None, store, tmp_path / "store", device="cpu")
     (tmp_path / "store" / MARK).unlink(missing_ok=True)
     (tmp_path / "store" / MARK).mkdir()
-    assert crop_to_attention(None, store, tmp_path / "store", device="cpu").key == first.key  # it lacks nothing
+    with pytest.raises(InputError, match="is not empty and not a selex image store"):
+        crop_to_attention(None, store, tmp_path / "store", device="cpu")
 
 
 # training on both

@@ -13,6 +13,7 @@ from scipy.optimize import linear_sum_assignment
 
 from commands import contents, digit_photos, refused, reseal, selex
 from selex import InputError, Note, Run, demo, load
+from selex.predictor import NOTHING
 
 COLUMNS = ["file", "category", "known", "confidence", "runner_up", "distance", "fits", "nearest", "mark"]
 
@@ -212,7 +213,9 @@ def test_a_model_in_python(home, tmp_path):
     by_path = model.predict([str(path) for path in paths], store=tmp_path / "store")
     assert by_path["distance"] == pytest.approx(found["distance"], abs=1e-5)
     table = {row["file"]: row for row in read(home / "run" / "clusters.csv")}
-    assert found["category"] == [table[f"unlabelled/{path.name}"]["category"] for path in paths]
+    assert found["nearest"] == [table[f"unlabelled/{path.name}"]["category"] for path in paths]
+    named = zip(found["category"], found["nearest"], found["mark"], strict=True)
+    assert all(category == (NOTHING if mark == "unlike any" else nearest) for category, nearest, mark in named)
     (tmp_path / "broken.png").write_text("hello")
     with pytest.warns(Note, match="1 of 2 images cannot be read and are left out; the first is .*broken.png"):
         model.predict([tmp_path / "broken.png", paths[0]], store=tmp_path / "store")

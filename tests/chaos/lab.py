@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import sqlite3
 import stat
@@ -21,7 +20,6 @@ from commands import digit_photos
 PIXELS = ("--categories", "5", "--backbone", "pixels", "--set", "cluster.restarts=1", "--device", "cpu")
 TINY = ("--epochs", "2", "--set", "train.batch=16", "--set", "train.trained_blocks=1", "--device", "cpu")
 Make = Callable[["Lab"], None]
-_CACHED_FEATURES = re.compile(r"[0-9a-f]{16}\.rows$")
 
 
 @dataclass
@@ -128,13 +126,13 @@ def _what(path: Path, mode: int) -> str:
 def contents(folder: Path) -> dict[str, str]:
     """The same as `snapshot`, of what a user would call the contents: a ledger's rows rather than its pages.
 
-    Logs, and where in a cache an image or its features lie, may differ from one time to the next; that the files are
-    there may not.
+    Logs, and where in a store an image lies, may differ from one time to the next; that the files are there may not.
+    What the cache has of features is left out: where a disk was full it has less, and nothing is lost.
     """
-    found = {_CACHED_FEATURES.sub("any.rows", name): what for name, what in snapshot(folder).items()}
+    found = {name: what for name, what in snapshot(folder).items() if not name.startswith("cache/features")}
     for name in found:
         last = name.rpartition("/")[2]
-        if last in ("metrics.jsonl", "images.u8", "index.npz", "any.rows"):
+        if last in ("metrics.jsonl", "images.u8", "index.npz"):
             found[name] = "there"
         elif last == "review.sqlite":
             found[name] = json.dumps(list(events(folder / name)))
