@@ -347,10 +347,12 @@ def test_what_another_writer_added_meanwhile_is_used(digits, tmp_path, decoded, 
 SLOW_BUILD = """
 import sys, time
 import selex.data.fill as fill
+import selex.progress
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 
 fill.SAVE_EVERY = 0.3
+selex.progress.SECONDS_A_LINE = 0
 decode = fill.decode
 
 def slow(source, size, box):
