@@ -10,7 +10,17 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from conftest import blobs, half_labelled
-from selex import HierarchicalKMeans, InputError, Note, SemiSupervisedKMeans, Whitening, published, split_accuracy
+from selex import (
+    ClusterConfig,
+    HierarchicalKMeans,
+    InputError,
+    Note,
+    SemiSupervisedKMeans,
+    Whitening,
+    fit_clusters,
+    published,
+    split_accuracy,
+)
 from selex.cluster.select import select
 
 BOTH = pytest.mark.parametrize("estimator", [SemiSupervisedKMeans, HierarchicalKMeans])
@@ -158,6 +168,42 @@ def test_rows_that_take_part_in_several_clusters(estimator, refine, kind):
     paper = estimator(12, refine="none", whiten=0, random_state=0).fit(x, known)
     assert paper.refine_ == "none"
     assert paper.labels_.tolist() != model.labels_.tolist()
+
+
+@BOTH
+@pytest.mark.parametrize("refine", ["none", "proportional"])
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
+def test_probabilities_are_those_of_the_calibrated_confidence(estimator, refine, kind):
+    x, truth = blobs(12, 30, spread=1.5, seed=4)
+    x, known = kind(x / np.linalg.norm(x, axis=1, keepdims=True)), half_labelled(truth, 6)
+    model = estimator(12, refine=refine, random_state=0).fit(x, known)
+    found = model.predict_proba(x)
+    assert type(found) is type(x)
+    assert found.shape == (len(x), 12)
+    found = np.asarray(found)
+    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-12)
+    assert found.argmax(1).tolist() == np.asarray(model.predict(x)).tolist()
+    # by the formula of the manual
+    offsets = model.hierarchy_.levels[0].offsets
+    away = np.asarray(model.transform(x)) ** 2 - (0 if offsets is None else np.asarray(offsets))
+    weights = np.exp(-(away - away.min(1, keepdims=True)) / model.temperature_)
+    np.testing.assert_allclose(found, weights / weights.sum(1, keepdims=True), atol=1e-9)
+    # and what the pipeline, that `discover` calls, says of rows of the data
+    levels = 1 if estimator is SemiSupervisedKMeans else None
+    config = ClusterConfig(categories=12, refine=refine, levels=levels)
+    confidence = fit_clusters(x, known, config, rng=0).assignment.confidence
+    own = np.asarray(model.labels_)[:, None]
+    np.testing.assert_allclose(np.take_along_axis(found, own, 1)[:, 0], confidence, atol=1e-6)
+
+
+@pytest.mark.parametrize("spread", [1.2, 2.0, 5.0])
+def test_probabilities_of_new_rows_are_worth_what_they_say(spread):
+    x, truth = blobs(8, 160, spread=spread, seed=1)
+    labels, new = half_labelled(truth, 8), np.arange(len(x)) % 2 == 1
+    model = SemiSupervisedKMeans(8, refine="none", random_state=0).fit(x[~new], labels[~new])
+    found = model.predict_proba(x[new])
+    right = found.argmax(1) == truth[new]
+    assert found.max(1).mean() == pytest.approx(right.mean(), abs=0.1)
 
 
 @BOTH

@@ -221,6 +221,25 @@ def test_a_model_in_python(home, tmp_path):
         model.predict([tmp_path / "broken.png", paths[0]], store=tmp_path / "store")
 
 
+def test_probabilities_of_all_categories(home, tmp_path):
+    model = load(home / "run")
+    photos = [str(path) for path in sorted((home / "photos" / "unlabelled").iterdir())]
+    found = model.predict(photos, store=tmp_path / "store")
+    chances = model.predict_proba(photos, store=tmp_path / "store")
+    assert chances.shape == (len(photos), 5)
+    np.testing.assert_allclose(chances.sum(1), 1, atol=1e-6)
+    assert [model.names[column] for column in chances.argmax(1)] == found["nearest"]
+    np.testing.assert_allclose(chances.max(1), found["confidence"], rtol=1e-5)
+    second = np.argsort(chances, axis=1)[:, -2]
+    told = np.flatnonzero(chances[np.arange(len(second)), second] > 1e-30)  # of others all are 0
+    assert len(told) > 5
+    assert [model.names[second[row]] for row in told] == [found["runner_up"][row] for row in told]
+    (tmp_path / "broken.png").write_text("hello")
+    with pytest.warns(Note, match="1 of 2 images cannot be read and are left out"):
+        one = model.predict_proba([tmp_path / "broken.png", photos[0]], store=tmp_path / "store")
+    np.testing.assert_allclose(one, chances[:1], atol=1e-5)
+
+
 @pytest.fixture
 def copy(home, tmp_path):
     shutil.copytree(home / "run", tmp_path / "run")

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
@@ -98,6 +100,38 @@ class Model:
             says so; `nearest` is the nearest one all the same. `mark` is "unlike any" there, "doubtful" where two or
             more categories are about as likely, else empty.
         """
+        files, features = self._features_of(images, device, store, strict, progress)
+        return self.describe(files, self.assigner(features))
+
+    def predict_proba(
+        self,
+        images: Any,
+        *,
+        device: str | torch.device = "cpu",
+        store: str | Path | None = None,
+        strict: bool = False,
+        progress: bool = False,
+    ) -> NDArray[np.float32]:
+        """How likely each category is for new images, among all of them.
+
+        Args:
+            images: a folder, a table file, one image file, or a list of paths or PIL images.
+            device: where the backbone runs.
+            store: where decoded images are kept; in the cache if not given.
+            strict: stop at the first image that cannot be read, rather than leaving it out with a note.
+            progress: say on standard error how far it is: bars on a terminal, lines elsewhere.
+
+        Returns:
+            `(n, len(names))`, a row for each image in the order of `predict`, a column for each of `names`; rows add
+            up to 1. The largest is the `nearest` category and its `confidence`; whether it `fits` is another question.
+        """
+        _, features = self._features_of(images, device, store, strict, progress)
+        return self.assigner.probabilities(features)
+
+    def _features_of(
+        self, images: Any, device: str | torch.device, store: str | Path | None, strict: bool, progress: bool
+    ) -> tuple[Sequence[str], Any]:
+        """Names and features of the images that can be read."""
         table = read_table(images)
         backbone = self.load_backbone(device)
         folder = place_for(store, images, table.root, self.size)
@@ -105,9 +139,8 @@ class Model:
         if stored.skipped:
             file, reason = stored.skipped[0]
             count = f"{len(stored.skipped)} of {len(table)} images cannot be read and are left out"
-            warnings.warn(f"{count}; the first is {file}: {reason}", Note, stacklevel=2)
-        features = self.features(backbone, stored, folder, device=device, progress=progress)
-        return self.describe(stored.table.files, self.assigner(features))
+            warnings.warn(f"{count}; the first is {file}: {reason}", Note, stacklevel=3)
+        return stored.table.files, self.features(backbone, stored, folder, device=device, progress=progress)
 
     def features(
         self,

@@ -74,6 +74,13 @@ class Assigner:
         found = own.cpu().numpy()
         return Assignment(found, confidence, runner_up, distances, distances <= self.reach[found])
 
+    def probabilities(self, data: Any, memory: int = DEFAULT_MEMORY) -> Floats:
+        """Probability of every cluster for each row, `(n, k)`; that of a row's own cluster is its confidence."""
+        places = torch.as_tensor(self.centers)
+        rows = Rows(data, memory, places.mean(0))
+        centers, offsets = places.to(rows.device, rows.dtype) - rows.shift, _offsets(self.offsets, rows)
+        return probabilities(rows, centers, offsets, self.temperature).float().cpu().numpy()
+
 
 def fit_assigner(data: Any, level: Level, labels: Any, memory: int = DEFAULT_MEMORY) -> Assigner:
     """The assigner of a clustering; `labels` holds the known category of each row, -1 where it has none."""
@@ -97,6 +104,17 @@ def _offsets(offsets: Any, rows: Rows) -> Tensor:
     return torch.as_tensor(0.0 if offsets is None else offsets).to(rows.device, rows.dtype)
 
 
+def probabilities(rows: Rows, centers: Tensor, offsets: Tensor, temperature: float) -> Tensor:
+    """Probability of every cluster for each row, `(n, k)`, by its centre among rows and what is taken off for it."""
+    step = rows.step(3 * len(centers))
+    parts = (slice(start, min(start + step, rows.n)) for start in range(0, rows.n, step))
+    return torch.cat([_softmax(rows.distances(centers, part) - offsets, temperature) for part in parts])
+
+
+def _softmax(to_all: Tensor, temperature: float) -> Tensor:
+    return (-to_all / temperature).softmax(1)
+
+
 def _judge(
     rows: Rows, centers: Tensor, offsets: Tensor, own: Tensor, temperature: float
 ) -> tuple[Floats, NDArray[np.int64]]:
@@ -107,7 +125,7 @@ def _judge(
         part = slice(start, min(start + step, rows.n))
         to_all = rows.distances(centers, part) - offsets
         mine = own[part, None]
-        confidence.append((-to_all / temperature).softmax(1).gather(1, mine)[:, 0])
+        confidence.append(_softmax(to_all, temperature).gather(1, mine)[:, 0])
         others = to_all.scatter(1, mine, torch.inf)
         runner_up.append(others.argmin(1) if len(centers) > 1 else torch.full_like(mine[:, 0], UNLABELLED))
     return torch.cat(confidence).float().cpu().numpy(), torch.cat(runner_up).cpu().numpy()

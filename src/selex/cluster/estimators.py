@@ -18,6 +18,7 @@ from sklearn.base import (
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from selex.cluster.assign import probabilities
 from selex.cluster.maps import FeatureMaps
 from selex.cluster.pipeline import fit_clusters
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
@@ -69,6 +70,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         search_: how the base level was searched for.
         refine_: how the base level was refined: what `"auto"` came to.
         k_estimate_: the `KEstimate` behind `n_clusters="auto"`, else None.
+        temperature_: that of `predict_proba`, calibrated by the labels.
         n_features_in_: number of columns seen by `fit`.
 
     Data may be numpy (memory-mapped too) or torch on any device; what comes out is of the same kind, on that device.
@@ -83,6 +85,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
     k_estimate_: KEstimate | None
     search_: Search
     refine_: Refinement
+    temperature_: float
     inertia_: float
     n_clusters_: int
     n_iter_: int
@@ -126,12 +129,13 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
             self._config(),
             rng=_generator(self.random_state),
             variant=self.variant,
-            calibrate=False,
             memory=self.memory,
         )
         self.hierarchy_, self.maps_ = found.hierarchy, found.maps
         self.search_, self.refine_ = found.selection.search, found.refine
         self.k_estimate_ = found.estimate
+        assert found.assigner is not None
+        self.temperature_ = found.assigner.temperature
         base = found.hierarchy.levels[0]
         self.labels_, self.cluster_centers_, self.inertia_ = base.labels, base.centers, base.inertia
         self.n_clusters_, self.n_iter_ = base.n_clusters, base.n_iter
@@ -144,9 +148,17 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
     def predict(self, X: Any) -> Array:
         """Nearest cluster of every row of `X`. Rows seen by `fit` may have had a label that says otherwise."""
         rows, centers, as_given = self._against(X)
-        offsets = self.hierarchy_.levels[0].offsets
-        less = None if offsets is None else torch.as_tensor(offsets).to(centers)
-        return as_given(rows.nearest(centers, less)[0])
+        return as_given(rows.nearest(centers, self._offsets(centers))[0])
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probability of every cluster for each row of `X`, `(n, n_clusters_)`; rows add up to 1.
+
+        It is largest where `predict` says, and calibrated as the confidence of `selex discover` is.
+        """
+        rows, centers, as_given = self._against(X)
+        offsets = self._offsets(centers)
+        offsets = centers.new_zeros(()) if offsets is None else offsets
+        return as_given(probabilities(rows, centers, offsets, self.temperature_))
 
     def transform(self, X: Any) -> Array:
         """Distance of every row of `X`, after `maps_`, to every centre, `(n, n_clusters_)`."""
@@ -154,6 +166,11 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         step = rows.step(len(centers))
         parts = [rows.distances(centers, slice(i, i + step)).sqrt_() for i in range(0, rows.n, step)]
         return as_given(torch.cat(parts))
+
+    def _offsets(self, centers: Tensor) -> Tensor | None:
+        """What is taken off squared distances to the centres, beside them."""
+        offsets = self.hierarchy_.levels[0].offsets
+        return None if offsets is None else torch.as_tensor(offsets).to(centers)
 
     @property
     def _n_features_out(self) -> int:
