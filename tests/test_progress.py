@@ -27,6 +27,23 @@ def test_in_a_log_training_says_where_it_stands_from_time_to_time(clock, capsys)
     ]
 
 
+def test_a_listener_is_told_in_place_of_lines(capsys):
+    told = []
+    with progress.listening(lambda *at: told.append(at)):
+        with progress.progress_bar("clustering, level") as advance:
+            advance(1, 4)
+        with progress.images_bar("embedding", 20, done=5) as images:
+            images(6)
+        with progress.training_bar(epochs=3, steps=1, batch=2) as epochs:
+            epochs(1, 0.5)
+        with progress.progress_bar("unseen", shown=False) as unseen:
+            unseen(1, 2)
+    with progress.progress_bar("afterwards") as advance:
+        advance(1, 2)
+    assert told == [("clustering, level", 1, 4), ("embedding, image", 6, 20), ("training, epoch", 2, 3)]
+    assert capsys.readouterr().err == ""
+
+
 def test_epochs_of_an_earlier_start_are_no_part_of_the_rate(clock, capsys):
     with progress.training_bar(epochs=100, steps=1, batch=64) as advance:
         clock[0] += 60

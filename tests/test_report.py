@@ -46,9 +46,9 @@ def page_of(run, **more):
     return parse(write_report(run, out, **more).read_text(encoding="utf-8"))
 
 
-def two_digits(value):
-    """A probability as the page shows it: never quite 1."""
-    return f"{min(value, 0.99):.2f}"
+def as_shown(value):
+    """A probability as the page shows it: never quite 100 %."""
+    return f"{100 * min(value, 0.99):.0f} %"
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +117,23 @@ def test_a_card_shows_size_confidence_typical_and_borderline_images(run, page):
         rest = sorted((row for row in near[8:] if not table["labelled"][row]), key=lambda row: table["confidence"][row])
         assert shown[8:] == [table["file"][row] for row in rest[:4]]
         captions = [caption.text for caption in card.all("figcaption")]
-        assert captions == [f"{two_digits(table['confidence'][row])}, or {table['runner_up'][row]}" for row in rest[:4]]
+        assert captions == [f"{as_shown(table['confidence'][row])}, or {table['runner_up'][row]}" for row in rest[:4]]
         mean = np.mean([table["confidence"][row] for row in rows])
         value = card.one("span", "meter-value").text
         known = "is-known" in card.classes
-        assert value == two_digits(mean) if known else f"confidence {two_digits(mean)}" in card.text
+        assert value == as_shown(mean) if known else f"confidence {as_shown(mean)}" in card.text
+
+
+def test_report_and_review_agree_on_what_is_most_alike(run, page, tmp_path):
+    pytest.importorskip("fastapi")
+    from selex.review.core.session import Review
+    from selex.review.server.views import Views
+
+    shutil.copytree(run.folder, tmp_path / "run")
+    views = Views(Review(tmp_path / "run"))
+    for card in page.all("article"):
+        neighbour = views.category(int(card.attributes["id"].removeprefix("category-"))).neighbours[0]
+        assert f"most like {neighbour.name}" in card.one("p", "facts").text
 
 
 def test_images_on_the_page_are_the_photos_encoded_anew(run, page):
@@ -235,7 +247,7 @@ def test_new_categories_are_ranked_by_mean_loo_confidence(run, page):
     cards = page.one(id="new").all("article")
     assert [card.one("h3").text for card in cards] == sorted(means, key=means.get, reverse=True)
     assert [card.one("span", "meter-value").text for card in cards] == [
-        two_digits(means[card.one("h3").text]) for card in cards
+        as_shown(means[card.one("h3").text]) for card in cards
     ]
 
 

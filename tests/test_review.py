@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from review_runs import made_up_run, small_run
 from selex.errors import InputError
 from selex.results import Results
-from selex.review.core.decisions import FIELDS, Decision, Refused
+from selex.review.core.decisions import FIELDS, Decision, Refused, alike_key
 from selex.review.core.ledger import FILE, Ledger
 from selex.review.core.outcome import compare, corrected, labels_of, reviewed
 from selex.review.core.overview import Overview, Space, ideas, parts_of
@@ -92,6 +92,37 @@ def test_live_names_stay_unique_and_every_row_has_a_category(results, steps):
         live = [name for name, size in zip(state.names, state.sizes(), strict=True) if size]
         assert len(set(live)) == len(live)
         assert state.sizes().sum() == len(results)
+
+
+def test_merging_may_name_what_comes_of_it(results):
+    state = State(results)
+    before = list(state.names)
+    patch = state.apply(Decision("merge", categories=(3, 2), name="finch"))
+    assert (state.names[3], state.named[3], patch.summary.partition(" (")[0]) == (
+        "finch",
+        True,
+        f"merged {before[2]} into {before[3]}, now “finch”",
+    )
+    state.revert(patch)
+    assert state.names == before
+    assert state.apply(Decision("merge", categories=(3, 2), name=before[2])).added == 0, "one of theirs"
+    with pytest.raises(Refused, match="exists already"):
+        State(results).apply(Decision("merge", categories=(3, 2), name=before[1]))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("Siamese cat", "siamese-cat", True),
+        ("Mésange", "mesange", True),
+        ("ＡＢＣ", "abc", True),
+        ("Siamese", "Siamese 2", False),
+        ("किताब", "कताब", False),
+        ("+", "-", False),
+    ],
+)
+def test_names_that_differ_in_case_and_signs_alone(one, other, same):
+    assert (alike_key(one) == alike_key(other)) == same
 
 
 def test_naming_holds_the_surer_half(results):

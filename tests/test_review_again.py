@@ -20,7 +20,7 @@ from selex.review.core.ledger import FILE
 from selex.review.core.outcome import labels_of
 from selex.review.core.session import Review
 from selex.review.recluster import again
-from selex.review.server.job import Job, work
+from selex.review.server.job import Job, seconds_last_time, work
 from selex.review.server.views import Views
 from selex.run import LABELS
 from selex.run_writer import RunWriter
@@ -254,3 +254,23 @@ def test_epochs_are_told_while_it_trains(folder):
     assert job.status().lines == ["training 0.69 M parameters"], "not those of earlier trainings"
     run.log(step="epoch", epoch=0, loss=4.25)
     assert job.status().lines[1:] == ["epoch 1 of 20, loss 4.250"]
+
+
+def test_the_time_left_goes_by_the_last_time_and_by_what_it_is_at(folder, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("selex.review.server.job.time.time", lambda: now[0])
+    assert seconds_last_time([{"step": "cluster", "seconds": 5}, {"step": "embed", "seconds": 99}]) == 5
+    assert seconds_last_time([{"step": "cluster", "seconds": "many"}, {"step": "train", "seconds": 7}, {}]) == 7
+    job = Job(folder)
+    job._state, job._began, job._expected = "running", 990.0, 30.0
+    assert (job.status().doing, job.status().seconds_left) == (None, None), "it has not begun"
+    job._first_word = 1000.0
+    job._see("clustering, level", 1, 5)
+    now[0] = 1010.0
+    assert (job.status().doing, job.status().seconds_left) == ("clustering, level 1 of 5", 20.0)
+    job._see("clustering, level", 2, 5)
+    assert job.status().seconds_left == 30.0, "ten seconds a level, three more"
+    job._see("clustering, level", 5, 5)
+    now[0] = 1050.0
+    assert job.status().seconds_left is None, "longer than last time"
+    assert job.status().seconds == 60.0

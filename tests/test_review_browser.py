@@ -139,6 +139,9 @@ def test_name_merge_split_move_undo_export(served):
     page.check("[aria-label='Select wren']")
     sync_api.expect(page.locator("#chosen strong")).to_have_text("novel-4 → wren")  # what has a name keeps it
     page.click("#chosen >> text=Merge")
+    sync_api.expect(page.locator("#ask-text")).to_have_value("wren")  # offered; another can be typed or chosen
+    sync_api.expect(page.locator("#ask-list li")).to_have_text(["“wren”", "“novel-4”"])
+    page.click("#ask-go")
     said(page, "Merged novel-4 into wren")
     page.click("#undo")
     said(page, "Undone: merged")
@@ -172,9 +175,13 @@ def test_keyboard_only(served):
     page.keyboard.press("ArrowRight")
     for key in ("x", "ArrowRight", "x", "m"):
         page.keyboard.press(key)
-    said(page, "Merged")
+    sync_api.expect(page.locator("#ask-text")).to_be_focused()
+    page.keyboard.type("finch")
+    page.keyboard.press("Enter")
+    said(page, "now “finch”")
     page.keyboard.press("z")
     said(page, "Undone: merged")
+    assert "finch" not in served.sizes()
     page.locator("main").focus()
     page.keyboard.press("ArrowRight")
     with page.expect_navigation():
@@ -291,6 +298,53 @@ def test_next_is_decided_where_it_is_shown(served):
     sync_api.expect(page.locator(".idea", has_text="robin")).to_have_count(0)
 
 
+def test_keys_work_on_the_suggestion_that_shows_them(served):
+    page = served.page("next")
+    shown = page.locator(".idea kbd:visible")
+    sync_api.expect(shown).to_have_count(1)  # of the first, until another is pointed at or moved to
+    last = page.locator(".idea", has_text="Name ").last
+    last.hover()
+    sync_api.expect(shown).to_have_text("n")
+    name = last.locator(".what").text_content().removeprefix("Name ")
+    page.keyboard.press("n")
+    answer(page, "robin")
+    said(page, f"Named {name} “robin”")
+
+
+def test_keys_that_have_nothing_to_work_on_say_so(served):
+    page = served.page("images")
+    page.keyboard.press("j")
+    said(page, "Select images first")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("j")
+    said(page, "Marked 1 image as junk")
+    page.goto(served.address)
+    page.keyboard.press("n")
+    said(page, "Choose a category first")
+
+
+def test_a_name_that_is_there_in_other_letters_is_asked_about(served):
+    page = served.page("category/3")
+    page.click("#act-name")
+    answer(page, "Siamese cat")
+    said(page, "Named")
+    page.goto(f"{served.address}category/4")
+    page.click("#act-name")
+    answer(page, "siamese-cat")
+    sync_api.expect(page.locator("#ask-same")).to_contain_text("There is “Siamese cat” already. Is it the same?")
+    page.click("text=No, “siamese-cat” is another")
+    said(page, "“siamese-cat”")
+    assert {"Siamese cat", "siamese-cat"} <= set(served.sizes())
+    page.keyboard.press("z")
+    said(page, "Undone")
+    page.locator(".tile .shot").nth(0).click()
+    page.click("#chosen >> text=Move to…")
+    page.locator("#ask-text").fill("SIAMESE CAT")
+    page.locator("#ask-list li", has_text="New category").click()
+    page.click("text=Yes, use “Siamese cat”")
+    said(page, "Moved 1 image to Siamese cat")
+
+
 def test_two_tabs(served):
     path = "category/3"
     one, two = served.page(path), served.page(path)
@@ -351,6 +405,18 @@ def test_continue_from_the_page(served):
     labels = (served.folder / "run" / "review-labels.csv").read_text()
     assert labels.startswith("file_name,label\n")
     assert ",robin\n" in labels
+
+
+def test_time_left_is_shown_while_it_clusters_again(served):
+    page = served.page("category/3")
+    running = {"state": "running", "lines": ["embed: done"], "doing": "clustering, level 2 of 4", "seconds": 10.0}
+    answers = iter([{"state": "idle", "lines": []}, running, *[{**running, "seconds_left": 30.0}] * 4])
+    page.route("**/api/continue", lambda route: route.fulfill(json=next(answers, running)))
+    page.click("#continue")
+    page.click("#continue-go")
+    sync_api.expect(page.locator("#continue-left")).to_have_text("clustering, level 2 of 4 · about 30 s left")
+    assert page.locator("#continue-bar").evaluate("bar => bar.value") == 0.25
+    sync_api.expect(page.locator("#continue-left")).to_have_text("clustering, level 2 of 4 · longer than last time")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

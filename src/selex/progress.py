@@ -10,6 +10,24 @@ from contextlib import contextmanager
 SECONDS_A_LINE = 10.0
 """Where there is no terminal, work says where it stands no more often than this."""
 
+Listener = Callable[[str, int, int], None]
+_listeners: list[Listener] = []
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """While this lasts, `listener` is told what is done, how much of it and of how much, in place of bars and lines."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+def _heard(text: str) -> Callable[[int, int], None]:
+    """Tells the listener about one piece of work."""
+    return lambda done, total: _listeners[-1](text, done, max(done, total))
+
 
 @contextmanager
 def progress_bar(text: str, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
@@ -32,8 +50,8 @@ def progress_bar(text: str, shown: bool = True) -> Iterator[Callable[[int, int],
         TextColumn("left:"),
     )
     console = Console(stderr=True)
-    if shown and not console.is_terminal:
-        yield _lines(text)
+    if shown and (_listeners or not console.is_terminal):
+        yield _heard(text) if _listeners else _lines(text)
         return
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not shown) as bar:
         task = bar.add_task(text, total=None)
@@ -50,8 +68,8 @@ def images_bar(doing: str, total: int, done: int = 0, shown: bool = True) -> Ite
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if shown and not console.is_terminal:
-        line = _lines(f"{doing}:", done, "images")
+    if shown and (_listeners or not console.is_terminal):
+        line = _heard(f"{doing}, image") if _listeners else _lines(f"{doing}:", done, "images")
         yield lambda now: line(now, total)
         return
     rate = TextColumn("{task.fields[rate]:,.0f} images/s")
@@ -105,6 +123,10 @@ def training_bar(epochs: int, steps: int, batch: int, shown: bool = True) -> Ite
     text = "training, epoch {task.fields[epoch]} of " + str(epochs)
     rate = TextColumn("loss {task.fields[loss]:.3f}  {task.fields[rate]:,.0f} images/s  left:")
     console = Console(stderr=True)
+    if shown and _listeners:
+        heard = _heard("training, epoch")
+        yield lambda epoch, loss: heard(epoch + 1, epochs)
+        return
     if shown and not console.is_terminal:
         yield _training_lines(epochs, steps)
         return

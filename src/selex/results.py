@@ -98,3 +98,22 @@ class Results:
         category, labelled, confidence, runner_up = numbers
         files = table["file"].to_pylist()
         return cls(files, names, n_known, category, labelled, confidence, runner_up, None, last)
+
+
+_BLOCK = 8192  # rows whose features are looked at together
+
+
+def directions(rows: Any) -> Array:
+    """Rows with length 1."""
+    rows = np.asarray(rows, dtype=np.float32)
+    unit: Array = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return unit
+
+
+def mean_direction(features: Array, rows: Array) -> Array:
+    """The mean of some rows' features, with length 1: categories whose cosine is largest are most alike."""
+    total = np.zeros(features.shape[1])
+    for start in range(0, len(rows), _BLOCK):
+        total += features[np.sort(rows[start : start + _BLOCK])].sum(axis=0, dtype=np.float64)
+    mean: Array = directions(total[None])[0]
+    return mean

@@ -1,4 +1,4 @@
-"""The categories of a run as a person judges them: how sure, what to look at, which labels look wrong; their tree."""
+"""The categories of a run as a person judges them: confidence, what to look at, which labels look wrong; their tree."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from scipy.special import expit
 
 from selex.report.facts import Facts, Ints
+from selex.results import mean_direction
 
 DOUBTFUL = 0.5
 """An image below this confidence is as likely to be something else."""
@@ -31,7 +32,7 @@ class Category:
         loo_confidence: the same, each image judged as if it had not helped to make the centre.
         doubtful: how many images are as likely to be something else.
         outside: how many are farther from the centre than is usual for it.
-        like: the category that most of its images would go to next, None where there is none.
+        like: the category most like it, None where there is no other.
         typical: rows to look at, nearest to the centre first.
         borderline: unlabelled rows to look at, least confident first.
         errors: how many of its labels look wrong.
@@ -73,11 +74,22 @@ def find_categories(facts: Facts, errors: list[LabelError]) -> list[Category]:
     """Every category that has an image, in the order of the clusters table."""
     wrong = Counter(error.label for error in errors)
     filled = [number for number, size in enumerate(facts.sizes.tolist()) if size]
-    return [_category(facts, number, wrong[number]) for number in filled]
+    like = _most_alike(facts, filled)
+    return [_category(facts, number, wrong[number], like.get(number)) for number in filled]
+
+
+def _most_alike(facts: Facts, filled: list[int]) -> dict[int, int]:
+    """Of each category the one most like it, as the review page has it: by the cosine of mean features."""
+    if len(filled) < 2:
+        return {}
+    means = np.stack([mean_direction(facts.features, facts.members[number]) for number in filled])
+    cosine = means @ means.T
+    np.fill_diagonal(cosine, -np.inf)
+    return {number: filled[other] for number, other in zip(filled, cosine.argmax(1).tolist(), strict=True)}
 
 
 def ranked(categories: list[Category]) -> list[Category]:
-    """New categories, the one that we are surest of first."""
+    """New categories, the one with the highest confidence first."""
     new = [category for category in categories if not category.known]
     return sorted(new, key=lambda category: (-category.loo_confidence, -category.size, category.number))
 
@@ -98,11 +110,10 @@ def find_label_errors(facts: Facts) -> list[LabelError]:
     ]
 
 
-def _category(facts: Facts, number: int, errors: int) -> Category:
+def _category(facts: Facts, number: int, errors: int, like: int | None) -> Category:
     rows = facts.members[number]
     typical, borderline = _examples(facts, rows)
     distances, confidence = facts.distances[rows], facts.confidence[rows]
-    following = Counter(cluster for cluster in facts.runner_up[rows].tolist() if cluster >= 0)
     return Category(
         number=number,
         name=facts.names[number],
@@ -113,7 +124,7 @@ def _category(facts: Facts, number: int, errors: int) -> Category:
         loo_confidence=float(facts.loo_confidence[rows].mean()),
         doubtful=int((confidence < DOUBTFUL).sum()),
         outside=int((distances > facts.model.assigner.reach[number]).sum()),
-        like=following.most_common(1)[0][0] if following else None,
+        like=like,
         typical=typical,
         borderline=borderline,
         errors=errors,

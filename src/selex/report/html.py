@@ -208,5 +208,5 @@ def _percent(value: float) -> str:
 
 
 def _score(value: float) -> str:
-    """A probability; never rounded up to 1, which would say more than we know."""
-    return f"{min(value, 0.99):.2f}"
+    """A probability; never rounded up to 100 %, which would say more than we know."""
+    return f"{100 * min(value, 0.99):.0f} %"

@@ -3,7 +3,7 @@
 | kind | what it says | fields |
 | --- | --- | --- |
 | `name` | this category is called so | `category`, `name` |
-| `merge` | these are one category, the first | `categories` |
+| `merge` | these are one category, the first, perhaps by another name | `categories`, perhaps `name` |
 | `split` | these images of a category are categories of their own | `category`, `parts` |
 | `move` | these images belong there | `rows`, and `category` or the `name` of a new one |
 | `confirm` | these images are right where they are | `rows`, or `category` for all of it |
@@ -23,7 +23,7 @@ from selex.errors import InputError
 
 FIELDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "name": (("category", "name"),),
-    "merge": (("categories",),),
+    "merge": (("categories",), ("categories", "name")),
     "split": (("category", "parts"),),
     "move": (("rows", "category"), ("rows", "name")),
     "confirm": (("category",), ("rows",)),
@@ -34,6 +34,7 @@ FIELDS: dict[str, tuple[tuple[str, ...], ...]] = {
 """The fields that a decision of each kind must have, one way or the other."""
 
 LONGEST_NAME = 200
+_ACCENTS = {chr(number) for number in range(0x300, 0x370)}  # marks of other scripts are letters of their own
 _TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # would turn the text around a name, too
 
 
@@ -77,6 +78,13 @@ class Decision:
             tuple(map(tuple, values.get("parts", ()))),
             values.get("name"),
         )
+
+
+def alike_key(name: str) -> str:
+    """The same for names that differ in nothing but case, accents, spaces and signs: Siamese cat, siamese-cat."""
+    plain = unicodedata.normalize("NFKD", name).casefold()
+    kept = (letter for letter in plain if letter.isalnum() or unicodedata.category(letter)[0] == "M")
+    return "".join(letter for letter in kept if letter not in _ACCENTS) or name
 
 
 def clean_name(name: str) -> str:

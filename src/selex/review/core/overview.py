@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from selex.results import directions, mean_direction
 from selex.review.core.decisions import Refused
 from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE
@@ -17,7 +18,7 @@ from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE
 Array = np.ndarray[Any, Any]
 
 DOUBTFUL = 0.5
-"""An image less sure than this is doubtful."""
+"""An image with a confidence below this is doubtful."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +100,7 @@ class Space:
 
     def near(self, row: int, count: int) -> list[tuple[int, float]]:
         """The images most like one, and their cosines."""
-        target = self._unit(self.features[row : row + 1])[0]
+        target = directions(self.features[row : row + 1])[0]
         cosine = np.concatenate([self._cosines(start, target) for start in range(0, len(self.features), _BLOCK)])
         cosine[row] = -np.inf
         best = np.argpartition(-cosine, min(count, len(cosine) - 1))[:count]
@@ -124,26 +125,12 @@ class Space:
         kept = min(count, len(self._means))
         means[:kept] = self._means[:kept]
         for category in stale:
-            means[category] = self._mean(overview.rows(category))
+            means[category] = mean_direction(self.features, overview.rows(category))
         self._means, self._version = means, review.timeline.version
         return means
 
-    def _mean(self, rows: Array) -> Array:
-        total = np.zeros(self.features.shape[1])
-        for start in range(0, len(rows), _BLOCK):
-            total += self.features[np.sort(rows[start : start + _BLOCK])].sum(axis=0, dtype=np.float64)
-        mean: Array = self._unit(total[None])[0]
-        return mean
-
     def _cosines(self, start: int, target: Array) -> Array:
-        return self._unit(self.features[start : start + _BLOCK]) @ target
-
-    @staticmethod
-    def _unit(rows: Any) -> Array:
-        rows = np.asarray(rows, dtype=np.float32)
-        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        unit: Array = rows / np.maximum(lengths, 1e-12)
-        return unit
+        return directions(self.features[start : start + _BLOCK]) @ target
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from selex.naming import last_number
 from selex.results import Results
-from selex.review.core.decisions import Decision, Refused, clean_name
+from selex.review.core.decisions import Decision, Refused, alike_key, clean_name
 
 Array = np.ndarray[Any, Any]
 
@@ -117,14 +117,23 @@ class State:
             raise Refused(f"category {category} does not exist (any more)")
         return rows
 
-    def free_name(self, name: str, but: int = -1) -> str:
-        """The name itself if no other category has it."""
+    def free_name(self, name: str, but: Sequence[int] = ()) -> str:
+        """The name itself if no category has it, except for some."""
         name = clean_name(name)
         sizes = self.sizes()
         for number, other in enumerate(self.names):
-            if other == name and sizes[number] and number != but:
+            if other == name and sizes[number] and number not in but:
                 raise Refused(f"a category “{name}” exists already: merge them, or choose another name")
         return name
+
+    def alike(self, name: str, but: Sequence[int] = ()) -> list[int]:
+        """Categories whose name differs from this one in nothing but case, accents, spaces and signs."""
+        key, sizes = alike_key(name), self.sizes()
+        return [
+            number
+            for number, other in enumerate(self.names)
+            if sizes[number] and number not in but and other != name and alike_key(other) == key
+        ]
 
     def _new_names(self, count: int) -> list[str]:
         """Names for categories that nobody has named yet."""
@@ -151,7 +160,7 @@ class State:
 
 def _name(state: State, decision: Decision) -> _Change:
     category, rows = decision.category or 0, state.members(decision.category or 0)
-    name = state.free_name(decision.name or "", but=category)
+    name = state.free_name(decision.name or "", but=(category,))
     text = f"named {state.names[category]} “{name}”"
     return _Change(rows, None, state._surer_half(rows), {category: name}, about=(category,), summary=text)
 
@@ -163,7 +172,10 @@ def _merge(state: State, decision: Decision) -> _Change:
     parts = [state.members(number) for number in numbers]
     rows, marks = np.concatenate(parts), np.concatenate([state._surer_half(part) for part in parts])
     text = f"merged {_listed(state.names[number] for number in numbers[1:])} into {state.names[numbers[0]]}"
-    return _Change(rows, numbers[0], marks, about=numbers, summary=f"{text} ({_images(len(rows))})")
+    names = {} if decision.name is None else {numbers[0]: state.free_name(decision.name, but=numbers)}
+    if names and names[numbers[0]] != state.names[numbers[0]]:
+        text += f", now “{names[numbers[0]]}”"
+    return _Change(rows, numbers[0], marks, names, about=numbers, summary=f"{text} ({_images(len(rows))})")
 
 
 def _split(state: State, decision: Decision) -> _Change:

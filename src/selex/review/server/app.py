@@ -107,6 +107,11 @@ def _reading(app: FastAPI, views: Views) -> None:
         """Categories; `q` searches their names, `level` and `cluster` choose those below a coarser cluster."""
         return views.categories(sort, filter, q, level, cluster, page)
 
+    @app.get("/api/alike", tags=["read"])
+    def alike(name: Words) -> schema.Alike:
+        """Categories whose name differs from `name` in case, accents, spaces or signs alone."""
+        return views.alike(name)
+
     @app.get("/api/categories/{category}", tags=["read"], responses=GONE)
     def category(
         category: int, sort: schema.ImageSort = "doubtful", filter: schema.ImageFilter = "all", page: Page = 1

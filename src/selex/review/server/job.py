@@ -6,15 +6,17 @@ import multiprocessing
 import os
 import threading
 import time
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from selex.data.names import spell
 from selex.errors import InputError
 from selex.export import FORMATS, export
 from selex.folders import own_folder
 from selex.io import first_line
+from selex.progress import Listener, listening
 from selex.review.core.decisions import Refused
 from selex.review.core.outcome import corrected
 from selex.review.core.session import Review
@@ -35,6 +37,8 @@ class Job:
         self._lock = threading.Lock()
         self._process: multiprocessing.process.BaseProcess | None = None
         self._began = 0.0
+        self._expected = self._first_word = 0.0
+        self._at: _At | None = None
 
     @property
     def running(self) -> bool:
@@ -52,7 +56,8 @@ class Job:
             self._process = context.Process(target=work, args=(self._folder, there), daemon=True)
             self._process.start()
             there.close()
-            self._state, self._lines, self._began = "running", [], time.time()
+            self._state, self._lines, self._began, self._at = "running", [], time.time(), None
+            self._expected, self._first_word = seconds_last_time(Run(self._folder).metrics), 0.0
             threading.Thread(target=self._listen, args=(here,), daemon=True).start()
         return self.status()
 
@@ -61,7 +66,14 @@ class Job:
         lines = list(self._lines)
         if self.running and lines and lines[-1].startswith("training"):
             lines += self._epochs()
-        return ContinueOut(state=self._state, lines=lines)
+        if not self.running:
+            return ContinueOut(state=self._state, lines=lines)
+        now, at = time.time(), self._at
+        expected = self._expected - (now - self._first_word) if self._first_word else 0.0  # starting took no time then
+        left = max(expected, at.left(now) if at else 0.0)
+        doing = f"{at.doing} {at.done:,} of {at.total:,}" if at else None
+        spent = now - self._began
+        return ContinueOut(state="running", lines=lines, doing=doing, seconds=spent, seconds_left=left or None)
 
     def stop(self) -> None:
         """End it; what it has done so far is kept, and the same again resumes from there."""
@@ -80,14 +92,64 @@ class Job:
         end: Condition = "failed"
         try:
             while True:
-                kind, line = pipe.recv()
-                self._lines.append(line)
+                kind, told = pipe.recv()
+                self._first_word = self._first_word or time.time()
+                if kind == "at":
+                    self._see(*told)
+                    continue
+                self._lines.append(told)
                 end = "done" if kind == "done" else end
         except EOFError:
             pass
         if end == "failed" and not self._lines:
             self._lines.append("it ended without a word")
         self._state = end
+
+    def _see(self, doing: str, done: int, total: int) -> None:
+        at = self._at
+        began = at.began if at and at.doing == doing else time.time()
+        first = at.first if at and at.doing == doing else done
+        self._at = _At(doing, done, total, began, first)
+
+
+@dataclass(frozen=True)
+class _At:
+    """What the process is at: how much of it is done, and since when, counted from `first`."""
+
+    doing: str
+    done: int
+    total: int
+    began: float
+    first: int
+
+    def left(self, now: float) -> float:
+        """Seconds that the rest of it may take, at the rate so far."""
+        done = self.done - self.first
+        return (now - self.began) / done * (self.total - self.done) if done else 0.0
+
+
+def seconds_last_time(metrics: list[dict[str, Any]]) -> float:
+    """How long the last training and clustering took, by the log; images are decoded and embedded no second time."""
+    timed = [entry for entry in metrics if isinstance(entry.get("seconds"), (int, float))]
+    took = {entry.get("step"): entry["seconds"] for entry in timed}
+    return float(took.get("train", 0) + took.get("cluster", 0))
+
+
+_SECONDS_A_LOOK = 0.2  # the page asks no more often
+
+
+def _looks(pipe: Connection) -> Listener:
+    """Sends where the work stands, now and then."""
+    told_at, told = 0.0, ""
+
+    def look(doing: str, done: int, total: int) -> None:
+        nonlocal told_at, told
+        now = time.monotonic()
+        if doing != told or now - told_at >= _SECONDS_A_LOOK:
+            told_at, told = now, doing
+            pipe.send(("at", (doing, done, total)))
+
+    return look
 
 
 def work(folder: Path, pipe: Connection) -> None:
@@ -98,7 +160,8 @@ def work(folder: Path, pipe: Connection) -> None:
 
     try:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        done = again(folder, device=device, tell=lambda line: pipe.send(("line", line)))
+        with listening(_looks(pipe)):
+            done = again(folder, device=device, progress=True, tell=lambda line: pipe.send(("line", line)))
         pipe.send(("done", str(done.changes)))
     except InputError as error:
         pipe.send(("failed", str(error)))

@@ -109,6 +109,7 @@ class _Templates:
         )
         self._environment.globals["static"] = static
         self._environment.filters |= {"percent": _percent, "count": _count, "moment": _moment, "base": _base}
+        self._environment.filters["confidence"] = _confidence
 
     def __call__(self, name: str, data: BaseModel, request: Request, twin: str, **more: Any) -> Response:
         """A page about `data`, whose JSON twin is at `twin`."""
@@ -133,7 +134,12 @@ class _Templates:
 
 
 def _percent(value: float) -> str:
-    return f"{value:.0%}"
+    return f"{100 * value:.0f} %"
+
+
+def _confidence(value: float) -> str:
+    """Never rounded up to 100 %, which would say more than we know."""
+    return _percent(min(value, 0.99))
 
 
 def _count(value: int, one: str = "image", many: str = "images") -> str:

@@ -13,6 +13,13 @@ ImageFilter = Literal["all", "undecided", "confirmed", "unsure", "changed", "jun
 ImageSort = Literal["doubtful", "typical", "name"]
 
 
+class Alike(BaseModel):
+    """Categories whose name is all but the same: it differs in case, accents, spaces or signs."""
+
+    names: list[str]
+    ids: list[int]
+
+
 class Standing(BaseModel):
     """How far the review is, and which version of the state an answer is about."""
 
@@ -43,7 +50,7 @@ class Category(BaseModel):
     confidence: float = Field(description="Mean over its images.")
     confirmed: int
     unsure: int
-    doubtful: int = Field(description="Images that are not decided and less than 50 % sure.")
+    doubtful: int = Field(description="Images that are not decided and have a confidence below 50 %.")
     changed: int
     examples: list[int] = Field(description="Rows of typical images.")
 
@@ -249,3 +256,8 @@ class ContinueOut(BaseModel):
 
     state: Literal["idle", "running", "done", "failed"]
     lines: list[str] = Field(description="What it said so far.")
+    doing: str | None = Field(default=None, description="What it is at, such as `clustering, level 2 of 4`.")
+    seconds: float = Field(default=0, description="How long it has been running.")
+    seconds_left: float | None = Field(
+        default=None, description="How long it may still take, going by the last time and by what it is at."
+    )

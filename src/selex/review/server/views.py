@@ -58,6 +58,13 @@ class Views:
                 files=len(lists.search(q)) if q else 0,
             )
 
+    def alike(self, name: str) -> schema.Alike:
+        """Categories whose name is all but the same."""
+        with self._lists.now():
+            state, words = self.review.state, " ".join(name.split())
+            found = state.alike(words)
+            return schema.Alike(names=[state.names[number] for number in found], ids=found)
+
     def category(
         self, number: int, sort: schema.ImageSort = "doubtful", chosen: schema.ImageFilter = "all", page: int = 1
     ) -> schema.CategoryPage:

@@ -34,18 +34,20 @@ function thumb(row) {
 
 // Ask for a category: {id, name} of one there is, {name} of a new one, null if the person thought better of it.
 // `create` is "new" where a new category may be made, "rename" where a name is asked for. Before anything is typed the
-// neighbours of `near` are offered.
-export async function choose({ title, go, text = "", create = "", without = [], near }) {
+// neighbours of `near` are offered, or the names in `offer`.
+export async function choose({ title, go, text = "", create = "", without = [], near, offer = [] }) {
   const field = by("ask-text"), list = by("ask-list"), form = by("ask").querySelector("form");
   let options = [], at = 0, asked = 0, answer = null;
   by("ask-title").textContent = title;
   by("ask-go").textContent = go;
+  by("ask-label").textContent = create === "rename" ? "Name" : "Category";
+  by("ask-same").hidden = true;
   field.value = text;
   const hint = () => {
     const chosen = options[at];
     if (!chosen) by("ask-hint").textContent = create ? "Type a name." : "No such category.";
     else if (chosen.id === undefined) by("ask-hint").textContent = create === "new" ? "This makes a new category." : "";
-    else by("ask-hint").textContent = create === "rename" ? `${chosen.name} is there already: this merges the two.` : "";
+    else by("ask-hint").textContent = create === "rename" ? `${chosen.name} is there already: this merges them.` : "";
   };
   const mark = () => {
     [...list.children].forEach((item, i) => item.setAttribute("aria-selected", String(i === at)));
@@ -64,6 +66,7 @@ export async function choose({ title, go, text = "", create = "", without = [], 
     const same = there.findIndex((category) => category.name === words);
     const fresh = create && words && same < 0 ? [{ name: words }] : [];
     options = create === "rename" ? [...fresh, ...there.filter((category) => category.name === words)] : [...there, ...fresh];
+    if (words === text) options.push(...offer.filter((name) => name !== words).map((name) => ({ name })));
     at = Math.max(0, create === "rename" ? 0 : same);
     list.replaceChildren(...options.map((option, i) => {
       const parts = option.id === undefined
@@ -76,8 +79,9 @@ export async function choose({ title, go, text = "", create = "", without = [], 
     }));
     mark();
   };
-  const finish = () => {
-    answer = options[at] ?? null;
+  const finish = async () => {
+    const chosen = options[at] ?? null;
+    answer = chosen && chosen.id === undefined && !offer.includes(chosen.name) ? await orSame(chosen, without) : chosen;
     if (answer) by("ask").close();
   };
   const keys = (event) => {
@@ -90,10 +94,13 @@ export async function choose({ title, go, text = "", create = "", without = [], 
   const submit = async (event) => {
     event.preventDefault();
     await waiting;
-    finish();
+    await finish();
   };
   let waiting = show();
-  const input = () => (waiting = show());
+  const input = () => {
+    by("ask-same").hidden = true;
+    waiting = show();
+  };
   field.addEventListener("input", input);
   field.addEventListener("keydown", keys);
   form.addEventListener("submit", submit);
@@ -104,6 +111,26 @@ export async function choose({ title, go, text = "", create = "", without = [], 
   field.removeEventListener("keydown", keys);
   form.removeEventListener("submit", submit);
   return answer;
+}
+
+// Before there are two categories whose names differ in case or signs alone: are they the same? Null if nobody answers.
+async function orSame(chosen, without) {
+  const found = await ask(`/api/alike?${new URLSearchParams({ name: chosen.name })}`), place = by("ask-same");
+  const other = (found?.ids ?? []).findIndex((id) => !without.includes(id));
+  if (other < 0) return found && chosen;
+  return new Promise((done) => {
+    const button = (text, result) => {
+      const made = element("button", text, { type: "button" });
+      made.addEventListener("click", () => done(result));
+      return made;
+    };
+    const same = { id: found.ids[other], name: found.names[other] };
+    const yes = button(`Yes, use “${same.name}”`, same);
+    place.replaceChildren(element("span", `There is “${same.name}” already. Is it the same?`), yes, button(`No, “${chosen.name}” is another`, chosen));
+    place.hidden = false;
+    yes.focus();
+    for (const [target, event] of [[by("ask"), "close"], [by("ask-text"), "input"]]) target.addEventListener(event, () => done(null), { once: true });
+  });
 }
 
 async function offers(query, renaming, near) {
@@ -155,6 +182,13 @@ export async function exportTo() {
   await open("export-dialog");
 }
 
+function showFar({ state, doing, seconds, seconds_left }) {
+  const left = seconds_left && (seconds_left < 90 ? `about ${Math.ceil(seconds_left / 5) * 5} s left` : `about ${Math.ceil(seconds_left / 60)} min left`);
+  by("continue-far").hidden = state !== "running";
+  by("continue-bar").value = seconds_left ? seconds / (seconds + seconds_left) : doing ? 0.99 : 0;
+  by("continue-left").textContent = [doing, left ?? (doing ? "longer than last time" : "")].filter(Boolean).join(" · ");
+}
+
 export async function again() {
   const form = by("continue-dialog").querySelector("form"), lines = by("continue-lines"), go = by("continue-go");
   form.onsubmit = async (event) => {
@@ -168,6 +202,7 @@ export async function again() {
     const status = await ask("/api/continue");
     if (!status) return;
     go.disabled = status.state === "running";
+    showFar(status);
     lines.textContent = status.lines.join("\n") || (status.state === "running" ? "Starting…" : "");
     if (status.state === "running") setTimeout(follow, 500);
     else if (status.state === "done" && by("continue-dialog").open) location.assign("/");

@@ -26,11 +26,13 @@ export function listenToKeys(perform) {
     if (isText(event.target)) return;
     if (event.key in ARROWS) return go(event);
     if (!box.checked) return;
-    if (event.key === "a") return run(event, chooseAll);
-    if (event.key === "A") return run(event, chooseList);
-    if (event.key === "x") return run(event, pick);
-    if (event.key === "o") return run(event, openFocused);
-    if (event.key in KEYS) run(event, () => perform(KEYS[event.key]));
+    const caps = event.getModifierState("CapsLock"); // which is no Shift
+    const key = !caps ? event.key : event.shiftKey ? event.key.toUpperCase() : event.key.toLowerCase();
+    if (key === "a") return run(event, chooseAll);
+    if (key === "A") return run(event, chooseList);
+    if (key === "x") return run(event, pick);
+    if (key === "o") return run(event, openFocused);
+    if (key in KEYS) run(event, () => perform(KEYS[key]));
   });
 }
 

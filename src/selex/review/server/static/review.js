@@ -53,6 +53,7 @@ export async function refresh() {
   Object.assign(page(), fresh.body.dataset);
   document.title = fresh.title;
   choose(rows.filter((row) => document.querySelector(`.tile[data-row="${row}"]`)));
+  showCurrent();
   if (held && document.querySelector(held)) document.querySelector(held).focus({ preventScroll: true });
   else if (held) document.getElementById("main").focus({ preventScroll: true });
 }
@@ -84,23 +85,42 @@ async function settle(done, elsewhere) {
   return true;
 }
 
-// What a person wants to do to what they look at: chosen images, else the image, the category or the focused card.
+// The suggestion that keys are for: the one last pointed at or moved to. It alone shows its key.
+function setCurrent(idea) {
+  for (const other of document.querySelectorAll(".idea.current")) other.classList.remove("current");
+  idea?.classList.add("current");
+}
+const showCurrent = () => setCurrent(document.querySelector("#main [data-grid] > .idea"));
+for (const kind of ["focusin", "pointerover"]) document.addEventListener(kind, (event) => {
+  const idea = event.target.closest?.("[data-grid] > .idea");
+  if (idea) setCurrent(idea);
+});
+
+// What a person wants to do to what they look at: chosen images, else the image, the category, the focused or current card.
 function target() {
   const rows = chosenRows(), one = document.getElementById("image"), whole = document.getElementById("category");
-  const card = document.activeElement.closest(".card, .idea");
+  const card = document.activeElement.closest(".card, .idea") ?? document.querySelector(".idea.current");
   if (rows.length) return { rows };
   if (one) return { rows: [Number(one.dataset.row)] };
   if (card && !document.activeElement.closest(".row")) return { category: Number(card.dataset.id), name: card.dataset.name };
   return whole ? { category: Number(whole.dataset.id), name: whole.dataset.name } : {};
 }
 
+// The images that a key is for: those chosen, or the one that has the focus.
+function targetRows() {
+  const focused = document.activeElement.closest("[data-grid] > .tile");
+  return target().rows ?? (focused ? [Number(focused.dataset.row)] : toast("Select images first: click them, or arrow keys and x."));
+}
+
 // The category that is looked at, if it is one: its neighbours are what images are most often moved to.
 const here = () => document.querySelector("#category, #image")?.dataset.id;
 
 const marking = (kind) => async () => {
-  const { rows } = target();
+  const rows = targetRows();
   if (rows) await decide({ kind, rows });
 };
+
+const pickFirst = () => toast("Choose a category first: open it, or go to it with the arrow keys.");
 
 const actions = {
   undo: async () => settle(await ask("/api/undo", { version: page().version })),
@@ -115,19 +135,19 @@ const actions = {
   junk: marking("junk"),
   clear: marking("clear"),
   async confirm() {
-    const { rows, category } = target();
+    const { category } = target(), rows = category === undefined ? targetRows() : undefined;
     if (rows || category !== undefined) await decide(rows ? { kind: "confirm", rows } : { kind: "confirm", category });
   },
   async name() {
     const { category, name } = target();
-    if (category === undefined) return;
+    if (category === undefined) return pickFirst();
     const chosen = await dialogs.choose({ title: `Name ${name}`, go: "Name", text: name, create: "rename", without: [category] });
     if (!chosen) return;
     if (chosen.id === undefined) await decide({ kind: "name", category, name: chosen.name });
-    else await merge([chosen.id, category]);
+    else await decide({ kind: "merge", categories: [chosen.id, category] }, afterMerge(chosen.id));
   },
   async move() {
-    const { rows } = target();
+    const rows = targetRows();
     if (!rows) return;
     const title = rows.length === 1 ? "Move this image" : `Move ${rows.length} images`;
     const to = await dialogs.choose({ title, go: "Move", create: "new", near: here() });
@@ -135,24 +155,35 @@ const actions = {
   },
   async merge() {
     const many = chosenCategories(), { category, name } = target();
-    const pair = document.activeElement.closest(".idea")?.dataset.ids.split(",").map(Number) ?? [];
-    if (many.length > 1) return merge(many.map((card) => Number(card.dataset.id)));
-    if (pair.length > 1) return merge(pair);
+    const idea = document.activeElement.closest(".idea") ?? document.querySelector(".idea.current");
+    const pair = idea ? JSON.parse(idea.dataset.all) : [];
+    if (many.length > 1) return merge(many.map(({ dataset }) => ({ id: Number(dataset.id), name: dataset.name, rank: Number(dataset.rank) })));
+    if (pair.length > 1) return merge(pair.sort((a, b) => b.rank - a.rank));
     if (category === undefined) return toast("Select two or more categories (x), or open one.");
     const into = await dialogs.choose({ title: `Merge ${name} into`, go: "Merge", without: [category], near: category });
-    if (into) await merge([into.id, category]);
+    if (into?.known || into?.named) await decide({ kind: "merge", categories: [into.id, category] }, afterMerge(into.id));
+    else if (into) await merge([into, { id: category, name }]);
   },
   async split() {
     const whole = document.getElementById("category"), { category } = target();
     if (whole) await dialogs.offerSplit(Number(whole.dataset.id), 2);
     else if (category !== undefined) location.assign(`/category/${category}#split`);
+    else pickFirst();
   },
 };
 
-async function merge(categories) {
-  const onCategory = document.getElementById("category");
-  await decide({ kind: "merge", categories }, onCategory ? `/category/${categories[0]}` : undefined);
+// Merge categories, and ask what they are called together; the first is offered.
+async function merge(all) {
+  const names = all.map((one) => one.name), ids = all.map((one) => one.id);
+  const chosen = await dialogs.choose({ title: `Merge ${names.join(" and ")}`, go: "Merge", text: names[0], create: "rename", without: ids, offer: names });
+  if (!chosen) return;
+  const first = chosen.id ?? ids[Math.max(0, names.indexOf(chosen.name))];
+  const categories = [first, ...ids.filter((id) => id !== first)];
+  const named = chosen.id === undefined && !names.includes(chosen.name) ? { name: chosen.name } : {};
+  await decide({ kind: "merge", categories, ...named }, afterMerge(first));
 }
+
+const afterMerge = (category) => (document.getElementById("category") ? `/category/${category}` : undefined);
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-act]");
@@ -191,6 +222,7 @@ setInterval(look, 5000);
 listenToKeys(perform);
 listenToPointer();
 showChosen();
+showCurrent();
 const saved = sessionStorage.getItem("toast");
 if (saved) {
   sessionStorage.removeItem("toast");
