@@ -80,7 +80,8 @@ def test_it_is_its_steps_one_after_the_other():
     labels = half_labelled(truth, 6)
     found = fit_clusters(x, labels, rng=5)
     count = estimate_k(x, labels, rng=5).n_clusters
-    _, refine, search, _ = select(x, labels, count, search=("swaps",), whiten=0.5, rng=0)  # whatever the seed
+    chosen = select(x, labels, count, search=("swaps",), whiten=0.5, rng=0)  # whatever the seed
+    refine, search = chosen.refine, chosen.search
     rows = fit_whitener(x, labels, 0.5)(x)
     hierarchy = hssk(rows, labels, count, search=search, refine=refine, n_init=3, rng=5)
     temperature = held_out_temperature(x, labels, count, refine=refine, whiten=0.5, rng=5)

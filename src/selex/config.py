@@ -102,20 +102,21 @@ class ClusterConfig(Group):
         "auto",
         "Learn a linear map of the features from pairs that clusterings agree on.",
         "See `cluster.adapt`. With three thousand images or more, `auto` uses it if held-out labels are recovered "
-        "better; after training, `auto` is `off`. The paper does not adapt.",
+        "better; after training on all labels, `auto` is `off`. The paper does not adapt.",
     )
     search: Literal["auto", "bssk", "swaps", "ward", "consensus"] = setting(
         "swaps",
         "Search: `bssk` (as in the paper), `swaps`, `ward`, `consensus` or `auto`.",
         "`swaps` moves novel centres from where they hardly matter to clusters that hold two categories. `ward` starts "
         "from Ward's linkage, `consensus` from what many quick runs agree on: slow, good where categories of equal "
-        "size overlap. `auto` chooses what recovers held-out labels best; after training it is `bssk`.",
+        "size overlap. `auto` chooses what recovers held-out labels best; after training on all labels it is `bssk`.",
     )
     refine: Literal["auto", "none", "uniform", "proportional", "balanced"] = setting(
         "auto",
         "Soft refinement: `auto`, `none` (as in the paper), `uniform`, `proportional` or `balanced`.",
         "Images belong to several clusters, all equally likely (`uniform`), likely by size (`proportional`), or pulled "
-        "to equal size (`balanced`). `auto` chooses what recovers held-out labels best; after training it is `none`.",
+        "to equal size (`balanced`). `auto` chooses what recovers held-out labels best; after training on all labels "
+        "it is `none`.",
     )
     balanced: bool = setting(
         True, "Limit cluster sizes while centres settle.", "Turn it off if category sizes differ a lot."
@@ -214,6 +215,15 @@ class TrainConfig(Group):
         least=0,
     )
     expertise: float = setting(1.0, "Weight of the two self-expertise losses.", least=0)
+    holdout: float = setting(
+        0.2,
+        "Share of the labels that training does not see; 0 shows it all.",
+        "By them trained features are compared with untrained ones, and the better are kept; they also choose how "
+        "trained features are clustered, and tell how sure the result is. The paper holds nothing out, nor can "
+        "`simgcd`.",
+        least=0,
+        most=0.5,
+    )
     published: bool = setting(False, "Follow the published code where it differs from the paper.")
     published_quirks: str = setting(
         "", "The same for some of the differences only.", f"Some of `{'`, `'.join(QUIRKS)}`, such as `order+crops`."
@@ -332,7 +342,7 @@ def flat(values: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-_PAPER = {"alpha": 0.5, "random_crop": 0.0, "color_jitter": 0.0, "prototypes": 0.0}
+_PAPER = {"holdout": 0.0, "alpha": 0.5, "random_crop": 0.0, "color_jitter": 0.0, "prototypes": 0.0}
 PRESETS: dict[str, dict[str, Any]] = {
     "photos": {},
     "paper": {

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from selex.cluster.pipeline import FittedClusters, estimate_clusters, fit_clusters
 from selex.cluster.variant import variant_for
@@ -24,13 +25,13 @@ from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed, feature_cache
 from selex.models.backbones import default_backbone
 from selex.models.network import Backbone
-from selex.models.trunk import trained_weights
+from selex.models.trunk import load_trained, trained_weights
 from selex.naming import earlier_results, lasting_names
 from selex.predictor import Model, load_backbone_for, place_for
 from selex.run import LABELS, Run
 from selex.run_writer import RunWriter, write_run
 from selex.training.distributed import start
-from selex.training.fit import TrainOptions, classify, fit, make_method, train_worker
+from selex.training.fit import Seen, TrainOptions, classify, fit, make_method, train_worker
 from selex.training.methods import Method
 from selex.types import Hierarchy, KEstimate
 
@@ -82,13 +83,10 @@ def discover(
         images, folder = job.decode(table, store, strict)
         cut = job.attention_crop(images, folder)
         shown = to_device(images, torch.device(device), cut)
-        method = estimate = None
         if fabric:
-            estimate = None if config.cluster.categories else job.estimate(job.embed(shown, shared=True), images)
-            count = config.cluster.categories or (estimate.n_clusters if estimate else 0)
-            method = make_method(config, backbone, count, images.table.n_known)
-            job.train(method, images, cut, shown, fabric, options or TrainOptions(progress=progress))
-        found = job.cluster(job.embed(shown, shared=method is None), images, method, estimate)
+            found = job.train(images, cut, shown, fabric, options or TrainOptions(progress=progress))
+        else:
+            found = job.cluster(job.embed(shown), images)
         publish(run, config, images, found, backbone)
     return run
 
@@ -123,7 +121,7 @@ class _Job:
             step.done(len(images))
         return cut
 
-    def embed(self, shown: AnyImages, shared: bool) -> Any:
+    def embed(self, shown: AnyImages, shared: bool = True) -> Any:
         """Features of the images, by the backbone as it is now; those of a trained one are shared with no other run."""
         with self._step("embed") as step:
             views = self.config.features.views
@@ -133,46 +131,69 @@ class _Job:
             step.done(len(features), **({"made": cache.made} if cache else {}))
         return on_device(features, self.device)
 
-    def estimate(self, features: Any, images: ImageStore) -> KEstimate:
-        """How many categories there seem to be, before training."""
-        labels, seed = _labels(images), self.config.seed
-        return estimate_clusters(features, labels, self.config.cluster, seed, progress=self.progress)
-
     def train(
-        self,
-        method: Method,
-        images: ImageStore,
-        cut: ImageStore | None,
-        shown: AnyImages,
-        fabric: Any,
-        options: TrainOptions,
-    ) -> None:
-        """Train the backbone."""
+        self, images: ImageStore, cut: ImageStore | None, shown: AnyImages, fabric: Any, options: TrainOptions
+    ) -> FittedClusters:
+        """Categories after training the backbone, or before it, if labels that training did not see say so."""
+        config, estimate, untrained = self.config, None, None
+        seen = Seen.of(config, images.table.labels)
+        if not config.cluster.categories:
+            estimate = estimate_clusters(
+                self.embed(shown), _labels(images), config.cluster, config.seed, progress=self.progress
+            )
+        count = config.cluster.categories or (estimate.n_clusters if estimate else 0)
+        if seen.hidden.any():
+            untrained = self.cluster(self.embed(shown), images, count=count, hidden=seen.hidden)
+        method = make_method(config, self.backbone, count, seen.n_known)
+        before = {name: tensor.clone() for name, tensor in trained_weights(self.backbone).items()}
         with self._step("train") as step:
             self.tell(f"training {method.n_trained / 1e6:.2f} M parameters")
-            epochs = fit(self.run, self.config, method, images, cut, shown, fabric, options)
+            epochs = fit(self.run, config, method, images, cut, shown, seen, fabric, options)
             step.done(epochs * len(images), epochs=epochs, parameters=method.n_trained)
+        found = self.cluster(self.embed(shown, shared=False), images, method, count, seen.hidden)
+        if untrained and self._costs(untrained, found):
+            load_trained(self.backbone, before)
+            self.backbone.requires_grad_(False)  # nothing of it was trained
+            self.embed(shown)
+            found = untrained
+        return replace(found, estimate=estimate)
+
+    def _costs(self, untrained: FittedClusters, trained: FittedClusters) -> bool:
+        """Whether training has made it worse, by labels that it did not see."""
+        before, after = untrained.selection.accuracy, trained.selection.accuracy
+        if before is None or after is None:
+            return False
+        kept, selection = ("untrained", untrained.selection) if before > after else ("trained", trained.selection)
+        self.run.log(step="kept", kept=kept, untrained=before, trained=after, **selection.settings)
+        self.tell(f"labels hidden from training: {before:.1%} right before it, {after:.1%} after: {kept} features kept")
+        return before > after
 
     def cluster(
-        self, features: Any, images: ImageStore, method: Method | None, estimate: KEstimate | None
+        self,
+        features: Any,
+        images: ImageStore,
+        method: Method | None = None,
+        count: int | None = None,
+        hidden: NDArray[np.bool_] | None = None,
     ) -> FittedClusters:
-        """Categories of the features; trained ones are refined only where that is asked for."""
+        """Categories of the features; `hidden` labels choose how, or after training `auto` is the paper's way."""
         config = self.config.cluster
+        hidden = hidden if hidden is not None and hidden.any() else None
         with self._step("cluster") as step:
+            if method and hidden is None:
+                config = replace(config, **_after_training(config))
             if method and not method.clusters:
                 found = classify(method, features, images.table.labels)
-                config = replace(config, **_after_training(config))
             else:
-                if method:
-                    config = replace(config, categories=method.task.n_categories, **_after_training(config))
                 quirks = self.config.train.quirks & {"clustering"} if method else ()
-                how: dict[str, Any] = {"variant": variant_for(quirks), "progress": self.progress}
+                how: dict[str, Any] = {"variant": variant_for(quirks), "hidden": hidden, "progress": self.progress}
+                config = replace(config, categories=count or config.categories)
                 found = fit_clusters(features, _labels(images), config, rng=self.config.seed, **how)
             base = found.hierarchy.levels[0]
             step.done(len(images), levels=found.hierarchy.sizes, inertia=base.inertia, **found.selection.settings)
             for line in found.selected(config):
                 self.tell(line)
-        return replace(found, hierarchy=found.hierarchy.on_host(), estimate=estimate or found.estimate)
+        return replace(found, hierarchy=found.hierarchy.on_host())
 
     def _step(self, name: str) -> _Step:
         return _Step(self.run, self.tell, name, "images")

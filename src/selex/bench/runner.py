@@ -251,12 +251,12 @@ def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, t
         seconds["look"] = steps["look"]["seconds"]
     if epochs:
         seconds["epoch"] = statistics.median(entry["seconds"] for entry in epochs)
-    estimate, draft = tree["estimate"], _draft(job, seed, config)
+    estimate, draft, chosen = tree["estimate"], _draft(job, seed, config), steps.get("kept", steps["cluster"])
     return replace(
         draft,
         config={
             **draft.config,
-            "selected": {name: steps["cluster"][name] for name in ("adapt", "search", "refine")},
+            "selected": {name: chosen[name] for name in _SELECTED if name in chosen},
         },  # what `auto` came to
         n_categories=len(tree["names"]),
         estimated=estimate and {key: estimate[key] for key in ("n_clusters", "low", "high")},
@@ -281,6 +281,7 @@ def _flops(config: Config, n_categories: int, n_known: int) -> int:
     return int(counter.get_total_flops())
 
 
+_SELECTED = ("adapt", "search", "refine", "kept", "untrained", "trained")
 _CURVE = ("epoch", "all", "known", "novel", "loss")
 
 

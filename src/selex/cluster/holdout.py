@@ -26,6 +26,8 @@ from selex.types import UNLABELLED, Level, Refinement
 
 UNTOLD: Refinement = "proportional"
 """What suits where labels cannot tell: it costs little where sizes are equal and gains much where they are not."""
+ENOUGH = 20
+"""Hidden rows from which on they tell something."""
 _WHOLE = 4  # of every so many categories one is hidden as a whole: it has to be discovered
 
 
@@ -39,6 +41,7 @@ def held_out_temperature(
     whitener: Whitener | None = None,
     whiten: float = 0.0,
     balanced: bool = True,
+    hidden: NDArray[np.bool_] | None = None,
     rng: np.random.Generator | int | None = None,
     memory: int = DEFAULT_MEMORY,
 ) -> float | None:
@@ -55,12 +58,14 @@ def held_out_temperature(
         whitener: a map that was learned without these labels, in place of one that is learned now.
         whiten: how far features are whitened, see `fit_whitener`.
         balanced: limit cluster sizes.
+        hidden: labelled rows to hide instead, of which those count whose category is labelled elsewhere.
         rng: generator or seed.
         memory: bytes that temporaries may take.
     """
     known = known_labels(features, labels, memory)
-    hidden = halves(known, Rows(features, memory))
-    if n_clusters < 2 or not hidden.any():
+    hidden = halves(known, Rows(features, memory)) if hidden is None else hidden
+    counted = hidden & np.isin(known, known[~hidden])
+    if n_clusters < 2 or not counted.any():
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)  # of what is hidden
@@ -71,8 +76,9 @@ def held_out_temperature(
     if level.n_clusters < 2:
         return None
     seen = Rows(rows, memory)
-    index, own = (torch.from_numpy(ids).to(seen.device) for ids in (np.flatnonzero(hidden), known[hidden]))
-    return likeliest_temperature(seen, level, index, own)
+    own = numbered(np.where(hidden & ~counted, UNLABELLED, known))[counted]  # as clusters number what was left
+    index, categories = (torch.from_numpy(ids).to(seen.device) for ids in (np.flatnonzero(counted), own))
+    return likeliest_temperature(seen, level, index, categories)
 
 
 def known_labels(features: Any, labels: Any, memory: int) -> NDArray[Any]:
@@ -123,6 +129,23 @@ def wholes(labels: NDArray[Any], draw: int = 0) -> NDArray[np.bool_]:
     """All labelled rows of every fourth category; other ones in each of four draws."""
     hidden: NDArray[np.bool_] = (labels != UNLABELLED) & ((labels + draw) % _WHOLE == _WHOLE - 1)
     return hidden
+
+
+def kept_from_training(labels: NDArray[Any], share: float) -> NDArray[np.bool_]:
+    """Labelled rows whose labels training does not see: a share of those of each category, and half as many categories.
+
+    None at all where they would be too few to tell anything. Rows count in the order in which they stand.
+    """
+    known = labels != UNLABELLED
+    if not share or not known.any():
+        return np.zeros(len(labels), dtype=bool)
+    order = np.argsort(labels[known], kind="stable")
+    place = np.empty(known.sum(), dtype=np.int64)
+    place[order] = np.concatenate([np.arange(count) for count in np.unique(labels[known], return_counts=True)[1]])
+    every = max(2, round(1 / share))
+    hidden = known.copy()
+    hidden[known] = (place % every == 1) | (labels[known] % (2 * every) == 2 * every - 1)
+    return hidden if hidden.sum() >= ENOUGH else np.zeros(len(labels), dtype=bool)
 
 
 def numbered(labels: NDArray[Any]) -> NDArray[Any]:

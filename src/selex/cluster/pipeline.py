@@ -86,6 +86,7 @@ def fit_clusters(
     *,
     rng: np.random.Generator | int | None = 0,
     variant: Variant | None = None,
+    hidden: NDArray[np.bool_] | None = None,
     calibrate: bool = True,
     memory: int = DEFAULT_MEMORY,
     progress: bool = False,
@@ -100,6 +101,7 @@ def fit_clusters(
         config: how to cluster; the defaults of `ClusterConfig` if not given.
         rng: generator or seed.
         variant: differences from the paper, for comparison.
+        hidden: labelled rows that had no part in making the features: what they tell is believed.
         calibrate: work out confidences too, and what new rows need.
         memory: bytes that temporaries may take.
         progress: say on standard error how far it is: bars on a terminal, lines elsewhere.
@@ -108,9 +110,9 @@ def fit_clusters(
         The clusters, and all that sorting new rows takes.
     """
     known = as_labels(labels, Rows(features, memory)).cpu().numpy()
-    fit = _Fit(features, labels, known, config or ClusterConfig(), variant, memory, progress)
+    fit = _Fit(features, labels, known, config or ClusterConfig(), variant, hidden, memory, progress)
     generator = np.random.default_rng(rng)
-    hidden = deepcopy(generator)  # so that what is selected gives what it would give if it were asked for
+    spare = deepcopy(generator)  # so that what is selected gives what it would give if it were asked for
     estimate = fit.estimate(deepcopy(generator))
     count = estimate.n_clusters if estimate else fit.config.categories or 0
     whitener = fit_whitener(features, known, fit.config.whiten, memory)
@@ -118,7 +120,7 @@ def fit_clusters(
     maps = fit.maps(whitener, selection, count, deepcopy(generator))
     rows = maps.transform(features)
     found = FittedClusters(fit.cluster(rows, count, selection, generator), maps, selection, estimate)
-    return calibrated(found, rows, known, fit.temperature(found, count, hidden), memory) if calibrate else found
+    return calibrated(found, rows, known, fit.temperature(found, count, spare), memory) if calibrate else found
 
 
 def estimate_clusters(
@@ -153,6 +155,7 @@ class _Fit:
     known: NDArray[np.int64]
     config: ClusterConfig
     variant: Variant | None
+    hidden: NDArray[np.bool_] | None
     memory: int
     progress: bool
 
@@ -167,7 +170,7 @@ class _Fit:
         tells = of_one_length(Rows(rows, self.memory))  # others can only be clustered as in the paper
         adapts, refinements = self._adapts if tells else (self.config.adapt == "on",), self._refinements(tells)
         searches: tuple[Search, ...] = SEARCHED if self.config.search == "auto" else (self.config.search,)
-        if len(adapts) == len(refinements) == len(searches) == 1:
+        if self.hidden is None and len(adapts) == len(refinements) == len(searches) == 1:
             return Selection(adapts[0], refinements[0], searches[0])
         with progress_bar("labels hidden for a moment, step", self.progress) as advance:
             how = {**self._how, "adapt": adapts, "search": searches, "refine": refinements}
@@ -216,12 +219,14 @@ class _Fit:
 
     def temperature(self, found: FittedClusters, count: int, rng: np.random.Generator) -> float | None:
         """That of confidences, from hidden labels: where labels have chosen the refinement, or have shaped the rows."""
-        if not found.maps and self.config.refine != "auto":
+        if self.hidden is None and not found.maps and self.config.refine != "auto":
             return None
-        adapt, refine, _, whitener = found.selection
-        how = {**self._how, "refine": refine, "adapt": adapt, "whitener": whitener if adapt else None}
+        chosen = found.selection
+        how = {**self._how, "refine": chosen.refine, "adapt": chosen.adapt}
+        how["whitener"] = chosen.whitener if chosen.adapt else None
         return held_out_temperature(self.features, self.labels, count, rng=rng, **how)
 
     @property
     def _how(self) -> dict[str, Any]:
-        return {"whiten": self.config.whiten, "balanced": self.config.balanced, "memory": self.memory}
+        settings = {"whiten": self.config.whiten, "balanced": self.config.balanced}
+        return {**settings, "hidden": self.hidden, "memory": self.memory}

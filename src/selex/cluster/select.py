@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from selex.cluster.adapt import adapt as adapt_to
-from selex.cluster.holdout import UNTOLD, halves, known_labels, numbered, wholes
+from selex.cluster.holdout import ENOUGH, UNTOLD, halves, known_labels, numbered, wholes
 from selex.cluster.kmeans import Problem, Settings, novel_clusters, prepare
 from selex.cluster.refine import of_one_length, refined
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
@@ -30,13 +30,15 @@ from selex.types import UNLABELLED, Level, Refinement, Search
 class Selection(NamedTuple):
     """What sorts hidden rows best: whether features are adapted, how the base level is refined and searched for.
 
-    `whitener` is the map that was learned without the hidden labels, None where features are clustered as they are.
+    `whitener` is the map that was learned without the hidden labels, None where features are clustered as they are;
+    `accuracy` is that of the hidden rows, None where none were hidden.
     """
 
     adapt: bool
     refine: Refinement
     search: Search = "bssk"
     whitener: Whitener | None = None
+    accuracy: float | None = None
 
     @property
     def settings(self) -> dict[str, str]:
@@ -49,7 +51,6 @@ SEARCHED: tuple[Search, ...] = ("swaps", "ward", "consensus")
 REFINED: tuple[Refinement, ...] = (UNTOLD, "none", "balanced")
 _DRAWS = 2  # of hidden labels
 _MANY = 100_000  # rows; from here on one draw tells enough
-_ENOUGH = 20  # hidden rows from which on they tell
 Scores = dict[Selection, list[NDArray[np.float64]]]
 
 
@@ -63,6 +64,7 @@ def select(
     refine: Sequence[Refinement] = REFINED,
     whiten: float = 0.0,
     balanced: bool = True,
+    hidden: NDArray[np.bool_] | None = None,
     rng: np.random.Generator | int | None = None,
     memory: int = DEFAULT_MEMORY,
     progress: Callable[[int, int], None] | None = None,
@@ -84,22 +86,22 @@ def select(
         refine: the refinements to try, see `refine_level`, the safer first.
         whiten: how far features are whitened, see `fit_whitener`.
         balanced: limit cluster sizes.
+        hidden: labelled rows to hide, in place of such draws.
         rng: generator or seed.
         memory: bytes that temporaries may take.
         progress: called before each step with the steps done and the steps in all.
     """
     known = known_labels(features, labels, memory)
-    half = halves(known, Rows(features, memory))
-    draws = [half | wholes(known, draw) for draw in range(_DRAWS if len(known) <= _MANY else 1)]
-    if n_clusters < 2 or min(hidden.sum() for hidden in draws) < _ENOUGH:
+    draws = _draws(known, Rows(features, memory)) if hidden is None else [hidden]
+    if n_clusters < 2 or min(draw.sum() for draw in draws) < ENOUGH:
         return Selection(adapt[0], refine[0], search[0])
     steps = list(product(adapt, draws))
     generator, scores = np.random.default_rng(rng), Scores()
     maps: dict[bool, Whitener | None] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)  # of what is hidden
-        for done, (adapted, hidden) in enumerate(steps):
-            trial = _Trial(features, known, hidden, n_clusters, adapted, whiten, balanced, generator, memory)
+        for done, (adapted, draw) in enumerate(steps):
+            trial = _Trial(features, known, draw, n_clusters, adapted, whiten, balanced, generator, memory)
             if not trial.soft:
                 return Selection(False, "none", search[0])
             maps.setdefault(adapted, trial.whitener)
@@ -109,7 +111,13 @@ def select(
                 for refined, right in trial.search(one, refine, generator).items():
                     scores.setdefault(Selection(adapted, refined, one), []).append(right)
     found = safest(scores)
-    return found._replace(whitener=maps[found.adapt])
+    accuracy = float(np.mean([draw.sum() for draw in scores[found]]))
+    return found._replace(whitener=maps[found.adapt], accuracy=accuracy)
+
+
+def _draws(known: NDArray[Any], rows: Rows) -> list[NDArray[np.bool_]]:
+    half = halves(known, rows)
+    return [half | wholes(known, draw) for draw in range(_DRAWS if len(known) <= _MANY else 1)]
 
 
 def safest(scores: Scores) -> Selection:

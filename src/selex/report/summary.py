@@ -98,7 +98,7 @@ def _about(config: Config, facts: Facts) -> dict[str, str]:
         "Backbone": _name(features.backbone or "")
         + (f", mean of {features.views} views" if features.views > 1 else "")
         + (", whole photos and attention crops" if features.attention_crop else ""),
-        "Method": config.train.method,
+        "Method": config.train.method + _kept(facts),
         "Clustering": f"{'balanced' if cluster.balanced else 'not balanced'}, best of {cluster.restarts}"
         + (f", features whitened by {cluster.whiten:g}" if cluster.whiten else "")
         + _refinement(facts),
@@ -116,9 +116,22 @@ def _moment(time: Any) -> str:
         return ""
 
 
+def _kept(facts: Facts) -> str:
+    """Which features labels chose that training had not seen, where there were such labels."""
+    found = [entry for entry in facts.metrics if entry.get("step") in ("kept", "cluster")]
+    if not found or found[-1]["step"] != "kept":
+        return ""
+    try:
+        before, after = (f"{found[-1][name]:.1%}" for name in ("untrained", "trained"))
+    except (KeyError, TypeError, ValueError):  # anybody may have written the log
+        return ""
+    return f"; labels hidden from training: {before} right before it, {after} after; {found[-1].get('kept')} features"
+
+
 def _refinement(facts: Facts) -> str:
     """How the last clustering was refined, where it was."""
-    found = [entry["refine"] for entry in facts.metrics if entry.get("step") == "cluster" and "refine" in entry]
+    steps = ("cluster", "kept")
+    found = [entry["refine"] for entry in facts.metrics if entry.get("step") in steps and "refine" in entry]
     return f", soft refinement ({found[-1]})" if found and found[-1] != "none" else ""
 
 

@@ -6,11 +6,13 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from selex.cluster.holdout import kept_from_training, numbered
 from selex.cluster.maps import FeatureMaps
 from selex.cluster.pipeline import FittedClusters, calibrated
 from selex.cluster.select import Selection
@@ -29,6 +31,7 @@ from selex.training.batches import Data
 from selex.training.checkpoint import Checkpoints, newest
 from selex.training.loop import Callbacks, Entry, Score, train
 from selex.training.methods import METHODS, Method, Task
+from selex.types import UNLABELLED
 
 WORTH_COMPILING = 4000
 """Steps from which on the minute that compiling takes is won back."""
@@ -51,6 +54,26 @@ class TrainOptions:
     progress: bool = False
 
 
+class Seen(NamedTuple):
+    """What training sees of the labels, and which rows' labels are hidden from it."""
+
+    labels: NDArray[Any]
+    hidden: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, config: Config, labels: Any) -> Seen:
+        """Without a share of the labels, where the method's features are clustered in the end."""
+        known = np.asarray(labels)
+        share = config.train.holdout if METHODS[config.train.method].clusters else 0.0
+        hidden = kept_from_training(known, share)
+        return cls(numbered(np.where(hidden, UNLABELLED, known)), hidden)
+
+    @property
+    def n_known(self) -> int:
+        """Categories that a label is left of."""
+        return int(self.labels.max(initial=UNLABELLED)) + 1
+
+
 def make_method(config: Config, backbone: Backbone, n_categories: int, n_known: int) -> Method:
     """The method of a config. A backbone without pretrained weights is trained as a whole."""
     training = config.train
@@ -69,11 +92,12 @@ def fit(
     images: ImageStore,
     cut: ImageStore | None,
     shown: AnyImages,
+    seen: Seen,
     fabric: Any,
     options: TrainOptions,
 ) -> int:
     """Train the method's backbone, from the newest checkpoint on; the number of epochs that it has seen."""
-    checkpoints = Checkpoints(run.work, identity(config, method, images), config.to_json())
+    checkpoints = Checkpoints(run.work, identity(config, method, images, seen), config.to_json())
     if options.restart:
         checkpoints.clear()
     # Who follows has waited for this: images are decoded now.
@@ -81,7 +105,7 @@ def fit(
     callbacks = Callbacks(_log(run, options.tensorboard), options.score, options.progress)
     steps = method.settings.epochs * (len(images) // method.settings.batch)
     compile = fabric.device.type == "cuda" and steps >= WORTH_COMPILING
-    data = _data(images, shown, config)
+    data = _data(images, shown, seen, config)
     return len(
         train(method, data, config.seed, fabric=fabric, checkpoints=checkpoints, callbacks=callbacks, compile=compile)
     )
@@ -93,9 +117,10 @@ def train_worker(config: Config, out: Path, table: ImageTable, fabric: Any, stor
     n_categories, boxes = fabric.broadcast((0, None))
     folder = place_for(store, config.data.photos, table.root, config.data.size or 0)
     images = ImageStore.build(table, folder, size=config.data.size or 0)
-    method = make_method(config, backbone, n_categories, images.table.n_known)
+    seen = Seen.of(config, images.table.labels)
+    method = make_method(config, backbone, n_categories, seen.n_known)
     cut = None if boxes is None else cut_to(images, folder, boxes)
-    train(method, _data(images, to_device(images, fabric.device, cut), config), config.seed, fabric=fabric)
+    train(method, _data(images, to_device(images, fabric.device, cut), seen, config), config.seed, fabric=fabric)
     return Run(out)
 
 
@@ -110,12 +135,12 @@ def interrupted(run: Run) -> Config:
     return Config.from_json(state["more"])
 
 
-def identity(config: Config, method: Method, images: ImageStore) -> dict[str, Any]:
+def identity(config: Config, method: Method, images: ImageStore, seen: Seen) -> dict[str, Any]:
     """What makes two trainings the same: a checkpoint of one is no use to another."""
     wanted = {**asdict(config.features), "size": config.data.size, "seed": config.seed}
     del wanted["views"]  # of features that are clustered, not of those that are trained
     wanted |= {"balanced": config.cluster.balanced, "whiten": config.cluster.whiten}
-    labels = hashlib.sha256(np.asarray(images.table.labels, dtype=np.int64).tobytes()).hexdigest()
+    labels = hashlib.sha256(seen.labels.astype(np.int64).tobytes()).hexdigest()
     found = {"categories": method.task.n_categories, "images": images.key[:12], "labels": labels[:12]}
     return {**asdict(method.settings), **wanted, **found}
 
@@ -127,8 +152,8 @@ def classify(method: Method, features: Any, labels: Any) -> FittedClusters:
     return calibrated(FittedClusters(hierarchy, FeatureMaps(), Selection(False, "none")), rows, labels)
 
 
-def _data(images: ImageStore, shown: AnyImages, config: Config) -> Data:
-    return Data(shown, images.table.labels, list(images.table.files), config.features.crop or 0)
+def _data(images: ImageStore, shown: AnyImages, seen: Seen, config: Config) -> Data:
+    return Data(shown, seen.labels, list(images.table.files), config.features.crop or 0)
 
 
 def _log(run: RunWriter, tensorboard: bool) -> Callable[[Entry], None]:

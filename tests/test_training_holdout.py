@@ -1,0 +1,94 @@
+"""Labels that training does not see: they compare it with its start, and the better of both is kept."""
+
+import numpy as np
+import pytest
+
+from commands import digit_photos
+from selex.cluster.holdout import kept_from_training
+from selex.config import Config
+from selex.discovery import discover
+from selex.predictor import load
+from selex.report.html import write_report
+from selex.training.fit import Seen
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.5])
+def test_of_each_category_a_share_is_hidden_and_of_the_categories_half_as_many(share):
+    labels = np.repeat(np.arange(40), 50)
+    labels[::2] = -1
+    hidden = kept_from_training(labels, share)
+    assert not hidden[labels == -1].any()
+    whole = [category for category in range(40) if hidden[labels == category].all()]
+    assert len(whole) == round(40 * share / 2)
+    for category in set(range(40)) - set(whole):
+        assert hidden[labels == category].sum() == pytest.approx(25 * share, abs=1)
+
+
+def test_few_labels_are_all_shown():
+    labels = np.array([0, 0, 0, 1, 1, 1, *[-1] * 50])
+    assert not kept_from_training(labels, 0.2).any()
+    assert not kept_from_training(np.full(9, -1), 0.2).any()
+    assert not kept_from_training(np.repeat(np.arange(40), 50), 0.0).any()
+
+
+def test_what_training_sees_is_numbered_anew():
+    labels = np.repeat(np.arange(20), 10)
+    seen = Seen.of(Config.of(method="selex", holdout=0.2), labels)
+    assert seen.n_known == 18
+    assert (seen.labels[seen.hidden] == -1).all()
+    assert sorted(set(seen.labels[~seen.hidden].tolist())) == list(range(18))
+    shown = Seen.of(Config.of(method="simgcd", holdout=0.2), labels)
+    assert not shown.hidden.any()
+    assert (shown.labels == labels).all()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """360 digits of six kinds, a third of the first four labelled: 80 labels, of which 16 and more are hidden."""
+    folder = tmp_path_factory.mktemp("digits")
+    digit_photos(folder / "photos", per_digit=90, n_known=4, digits=6)
+    return folder
+
+
+def trained(photos, name, **settings):
+    """A run of a tiny network, trained for a moment, and what was told of it."""
+    told, asked = [], {"method": "selex", "backbone": "tiny-vit", "categories": 6, "epochs": 2, "batch": 32}
+    config = Config.of(str(photos / "photos"), **{**asked, "trained_blocks": None, "size": 32, **settings})
+    run = discover(config, photos / name, store=photos / "store", tell=told.append)
+    return run, told
+
+
+def last(run, step):
+    return [entry for entry in run.metrics if entry.get("step") == step][-1]
+
+
+def test_training_that_costs_is_undone(photos):
+    run, told = trained(photos, "ruined", lr=3.0)
+    kept = last(run, "kept")
+    assert kept["kept"] == "untrained"
+    assert kept["untrained"] > kept["trained"]
+    frozen, _ = trained(photos, "frozen", method="frozen")
+    assert np.array_equal(run.embeddings, frozen.embeddings)
+    assert not load(run.folder).trained
+    assert any("untrained features kept" in line for line in told)
+    assert "untrained features" in write_report(run, photos / "report.html").read_text()
+    rows = [row for row, file in enumerate(run.clusters["file"].to_pylist()) if file.startswith("unlabelled")][:9]
+    found = run.clusters.take(rows).to_pydict()
+    again = load(run.folder).predict([str(photos / "photos" / file) for file in found["file"]])
+    assert list(again["category"]) == found["category"]
+
+
+def test_training_that_pays_is_kept_and_its_ending_chosen_by_labels_it_did_not_see(photos):
+    run, told = trained(photos, "better", lr=0.03, epochs=3, temperature=0.1, head_dim=256)
+    kept = last(run, "kept")
+    assert kept["kept"] == "trained"
+    assert kept["trained"] >= kept["untrained"]
+    assert load(run.folder).trained
+    assert any(line.startswith("refine: ") for line in told)
+
+
+def test_the_paper_holds_nothing_out(photos):
+    run, _ = trained(photos, "all-shown", holdout=0.0, epochs=1)
+    assert not [entry for entry in run.metrics if entry.get("step") == "kept"]
+    assert last(run, "cluster")["refine"] == "none"
+    assert Config.of(preset="paper").train.holdout == 0
