@@ -20,6 +20,7 @@ from selex.bench.tables import make_tables
 from selex.cli import app
 from selex.config import GROUPS, PRESETS, Config, find, settings_of
 from selex.review.server.app import schema_of
+from selex.serve.app import schema_of as serve_schema
 from selex.settings import as_toml, metavar
 
 DOCS = Path(__file__).parent
@@ -166,6 +167,11 @@ API_TEXT = """# Review API
 What the pages of [`selex review`](../review.md) show, as JSON; the server has it as OpenAPI in `/openapi.json`."""
 
 
+SERVE_TEXT = """# Serve API
+
+What [`selex serve`](../serve.md) takes and answers; the server has it as OpenAPI in `/openapi.json`."""
+
+
 def cli_page() -> str:
     """Every command with its arguments, options, defaults and example."""
     root: Any = typer.main.get_command(app)
@@ -269,8 +275,17 @@ def _suite(about: Suite, results: list[Result]) -> str:
 
 
 def api_page() -> str:
-    """Every route of the review server and every record that it speaks of."""
-    schema = schema_of()
+    """The review server's API."""
+    return _api(schema_of(), API_TEXT)
+
+
+def serve_page() -> str:
+    """The API of `selex serve`."""
+    return _api(serve_schema(), SERVE_TEXT)
+
+
+def _api(schema: dict[str, Any], text: str) -> str:
+    """Every route of a server and every record that it speaks of."""
     about = schema["info"]["description"].partition("\n\n")[2].strip()
     routes = [
         _route(method, path, route) for path, methods in schema["paths"].items() for method, route in methods.items()
@@ -279,7 +294,7 @@ def api_page() -> str:
         name: record for name, record in schema["components"]["schemas"].items() if "ValidationError" not in name
     }
     parts = [f"### {name}\n\n{record['description']}\n\n{_table(_fields(record))}" for name, record in records.items()]
-    return "\n\n".join([STAMP, API_TEXT, about, "## Routes", *routes, "## Records", *parts]) + "\n"
+    return "\n\n".join([STAMP, text, about, "## Routes", *routes, "## Records", *parts]) + "\n"
 
 
 def _route(method: str, path: str, route: dict[str, Any]) -> str:
@@ -287,9 +302,11 @@ def _route(method: str, path: str, route: dict[str, Any]) -> str:
         {"parameter": f"`{param['name']}`", "kind": _kind(param["schema"]), "default": _default(param["schema"])}
         for param in route.get("parameters", [])
     ]
-    body = route.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+    content = route.get("requestBody", {}).get("content", {})
+    body = content.get("application/json", {}).get("schema")
     parts = [f"### {method.upper()} {path}", route["description"]]
     parts += [f"Takes {_kind(body)}."] if body else []
+    parts += [f"Takes a file: {', '.join(f'`{kind}`' for kind in content)}."] if content and not body else []
     answers = {
         status: _kind(next(iter(about["content"].values()))["schema"]) for status, about in route["responses"].items()
     }
@@ -388,6 +405,7 @@ PAGES = {
     DOCS / "results.md": results_page,
     DOCS / "reliability.md": reliability_page,
     DOCS / "reference" / "api.md": api_page,
+    DOCS / "reference" / "serve.md": serve_page,
 }
 
 if __name__ == "__main__":

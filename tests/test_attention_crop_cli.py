@@ -13,6 +13,7 @@ from commands import contents, refused, selex, several
 from layouts_for_tests import shake, write
 from selex import Run, load
 from selex.bench.results import read_results
+from selex.serve.sorter import Sorter
 
 COLOURS = ["red", "blue", "lime", "yellow"]
 KNOWN = 2
@@ -124,6 +125,10 @@ def test_new_photos_of_a_trained_model_are_cut_where_the_network_looked_first(ho
     (alone,) = model.predict(str(one), store=home / "other store")["distance"]
     row = next(row for row in read(trained / "clusters.csv") if row["file"] == f"unlabelled/{one.name}")
     assert alone == pytest.approx(float(row["distance"]), abs=1e-4)
+    sorter = Sorter(model)  # of `selex serve`: in memory, and together with others
+    files = [one.read_bytes(), *(path.read_bytes() for path in sorted((home / "photos" / "red").iterdir()))]
+    assert sorter.sort(files)[0]["distance"] == pytest.approx(alone, abs=1e-4)
+    sorter.close()
 
 
 def test_stopped_and_resumed(home, trained):

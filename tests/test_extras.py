@@ -58,6 +58,7 @@ def test_without_extras_photos_are_sorted_shown_and_exported_and_the_rest_is_one
     training = "error: training needs lightning, which is not installed: pip install 'selex[train]'"
     refused = {
         "review run": "error: the review page needs uvicorn, which is not installed: pip install 'selex[review]'",
+        "serve run": "error: the server needs uvicorn, which is not installed: pip install 'selex[review]'",
         "discover photos --preset best --backbone tiny-vit --categories 5 --out other": training,
         "demo --out demonstration": training,
     }

@@ -22,7 +22,7 @@ from selex.review.core.session import Review
 from selex.review.server import serve as serving
 from selex.review.server.app import create_app
 from selex.review.server.guard import LARGEST_BODY, Door
-from selex.review.server.serve import _listen, server_of
+from selex.review.server.serve import listen, server_of
 
 DECISION = json.dumps({"version": "1.0", "kind": "confirm", "category": 0}).encode()
 POST = b"POST /api/decisions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
@@ -32,7 +32,7 @@ POST = b"POST /api/decisions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: app
 def server(tmp_path, monkeypatch):
     """A server in a thread, with little patience."""
     monkeypatch.setattr(serving, "SECONDS", 0.5)
-    review, listener = Review(small_run(tmp_path, images=True).folder), _listen("127.0.0.1", 0)
+    review, listener = Review(small_run(tmp_path, images=True).folder), listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     server = server_of(create_app(review, Door(port)))
     server.port = port

@@ -21,7 +21,7 @@ from selex.review.core.session import Review
 from selex.review.server.app import create_app, schema_of
 from selex.review.server.cards import natural
 from selex.review.server.guard import Door
-from selex.review.server.serve import _door
+from selex.review.server.serve import door_for
 
 NASTY = "<img src=x onerror=alert(1)>\"'&"
 ODD_FILE = 'a "quoted" <b>\nnew line é 日本 %2e%2e.png'
@@ -256,7 +256,7 @@ def test_every_answer_keeps_other_sites_out(client):
 
 
 def test_away_from_this_machine_a_token_is_needed(review):
-    door = _door("0.0.0.0", 8760)
+    door = door_for("0.0.0.0", 8760)
     client = client_of(review, door)
     client.follow_redirects = False
     assert len(door.token) >= 32
@@ -286,7 +286,7 @@ def test_away_from_this_machine_a_token_is_needed(review):
         .headers["location"]
         .startswith("/evil.example")
     )
-    assert _door("127.0.0.1", 1).token is _door("localhost", 1).token is _door("::1", 1).token is None
+    assert door_for("127.0.0.1", 1).token is door_for("localhost", 1).token is door_for("::1", 1).token is None
 
 
 class Tags(HTMLParser):

@@ -29,6 +29,7 @@ from selex.data.table import read_table
 from selex.errors import InputError, Note
 from selex.features.attention_crop import crop_to_attention, saliency
 from selex.features.embed import embed, feature_cache
+from selex.features.shared import FeatureCache
 from selex.folders import cache_folder, check_outside
 from selex.io import first_line
 from selex.models.backbones import default_backbone, load_backbone
@@ -153,13 +154,29 @@ class Model:
     ) -> Any:
         """Features `(n, d)` of the images of the store in `folder`, as they are compared with the clusters."""
         cut = None
-        if self.attention_crop:  # where the network looked before it was trained
-            fresh = load_backbone(self.backbone, device, self.weights, self.crop) if self.trained else backbone
-            cut = crop_to_attention(fresh, images, folder, device=device, progress=progress)
-        shown = to_device(images, torch.device(device), cut)
+        if self.attention_crop:
+            cut = crop_to_attention(self.untrained(backbone, device), images, folder, device=device, progress=progress)
         cache = None if self.trained else feature_cache(backbone, device, self.views)  # a trained network's are its own
+        return self.embed(backbone, images, cut, device=device, progress=progress, cache=cache)
+
+    def embed(
+        self,
+        backbone: Backbone,
+        images: ImageStore,
+        cut: ImageStore | None = None,
+        *,
+        device: str | torch.device = "cpu",
+        progress: bool = False,
+        cache: FeatureCache | None = None,
+    ) -> Any:
+        """Features `(n, d)` of stored images and of their attention crops, as they are compared with the clusters."""
+        shown = to_device(images, torch.device(device), cut)
         features = embed(backbone, shown, device=device, views=self.views, progress=progress, cache=cache)
         return self.maps.transform(features)
+
+    def untrained(self, backbone: Backbone, device: str | torch.device) -> Backbone:
+        """The network as it came, which looks for what matters in an image; `backbone` itself if none was trained."""
+        return load_backbone(self.backbone, device, self.weights, self.crop) if self.trained else backbone
 
     def load_backbone(self, device: str | torch.device = "cpu") -> Backbone:
         """The network, with the very weights that the categories were found with."""

@@ -237,7 +237,7 @@ def keys_of(lab: Lab) -> list[str]:
 def options(lab: Lab, plan: Plan) -> Tries:
     """Each with values that nobody meant."""
     found: list[str] = []
-    stay = ("demo", "review")  # which are ended after a while
+    stay = ("demo", "review", "serve")  # which are ended after a while
     given_options = [(command, param) for command, param in all_options() if param.opts[0] != "--no-browser"]
     for command, param in plan.some(given_options, few=6):
 

@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "info": ("run",),
     "report": ("run",),
     "review": ("run", "--port", "0", "--no-browser"),
+    "serve": ("run", "--port", "0", "--device", "cpu"),
     "cluster": ("features.npz", "--categories", "4"),
     "estimate": ("features.npz", "--method", "silhouette"),
     "evaluate": ("clusters.csv", "--truth", "truth.csv"),
@@ -112,7 +113,7 @@ def _arguments(command: str) -> list[str]:
 def changed(lab: Lab, before: dict[str, str], words: list[str], cwd: Path | None = None) -> str:
     """What a command did to the folder, and what it said that it should not have."""
     child = lab.start(*words)
-    if words[0] == "review":  # which would stay
+    if words[0] in ("review", "serve"):  # which would stay
         child.wait(20)
     done = child.wait(60)
     lost = difference(before, strangers(lab)) or ("" if done.code == 124 else done.trouble)
@@ -143,7 +144,7 @@ def in_options(lab: Lab, plan: Plan) -> Tries:
 @case("other people's files", "started among them")
 def started_there(lab: Lab, plan: Plan) -> Tries:
     """Commands write where one stands, unless told otherwise: not over what is there."""
-    writing = [name for name in COMMANDS if name not in ("review", "demo", "evaluate")]
+    writing = [name for name in COMMANDS if name not in ("review", "serve", "demo", "evaluate")]
     for command in plan.some(writing, few=2):
         lab.restore(world)
         words = [str(lab.home / word) if (lab.home / word).exists() else word for word in COMMANDS[command]]

@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     from selex.review.core.outcome import Changes
     from selex.run import Run
 
-Device = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        show_default=False,
-        help="`cpu`, `cuda` or `auto` (a GPU if there is one).",
-        rich_help_panel=BASICS,
-    ),
-]
 Strict = Annotated[
     bool, typer.Option("--strict", metavar=FLAG, help="Stop at the first unreadable image.", rich_help_panel=BASICS)
 ]
@@ -74,7 +65,7 @@ def discover(
     config_file: settings.ConfigFile = None,
     changes: settings.Set = None,
     seed: settings.Seed = None,
-    device: Device = "auto",
+    device: settings.Device = "auto",
     store: Store = None,
     strict: Strict = False,
     backbone: settings.Backbone = None,
@@ -126,7 +117,7 @@ def train(
     preset: settings.Preset = "photos",
     config_file: settings.ConfigFile = None,
     changes: settings.Set = None,
-    device: Device = "auto",
+    device: settings.Device = "auto",
     store: Store = None,
     method: settings.Method = None,
     epochs: settings.Epochs = None,
@@ -154,7 +145,7 @@ def recluster(
     run: RunFolder,
     config_file: settings.ConfigFile = None,
     changes: settings.Set = None,
-    device: Device = "auto",
+    device: settings.Device = "auto",
     store: Store = None,
     strict: Strict = False,
 ) -> None:
@@ -285,7 +276,7 @@ def predict(
             metavar="CSV", help="The table to write; default `predictions.csv`, then `predictions-2.csv` and so on."
         ),
     ] = None,
-    device: Device = "auto",
+    device: settings.Device = "auto",
     store: Store = None,
     strict: Strict = False,
 ) -> None:

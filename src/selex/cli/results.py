@@ -1,4 +1,4 @@
-"""Commands on a run: info, report, review, export."""
+"""Commands on a run: info, report, review, serve, export."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from selex.cli.app import RunFolder, app
+from selex.cli.app import RunFolder, app, find_device
+from selex.cli.settings import Device
 from selex.errors import needs_extra
 from selex.progress import progress_bar
 
 if TYPE_CHECKING:
     from selex.data.clusters import Columns
     from selex.run import Run
+
+
+Host = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST",
+        help="Address to listen on, such as `0.0.0.0` for all; the printed address then includes a token.",
+    ),
+]
 
 
 @app.command()
@@ -109,13 +119,7 @@ def review(
     port: Annotated[
         int, typer.Option(min=0, max=65535, metavar="P", help="Port to listen on; 0 for any free port.")
     ] = 8760,
-    host: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST",
-            help="Address to listen on, such as `0.0.0.0` for all; the printed address then includes a token.",
-        ),
-    ] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open the browser.")] = False,
 ) -> None:
     """Review the categories of a run in the browser: name, merge, split, move, confirm, with undo.
@@ -126,6 +130,25 @@ def review(
         from selex.review.server.serve import serve
 
     serve(run, host=host, port=port, browser=not no_browser, tell=typer.echo)
+
+
+@app.command()
+def serve(
+    run: RunFolder,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="P", help="Port to listen on; 0 for any free port.")
+    ] = 8770,
+    host: Host = "127.0.0.1",
+    device: Device = "auto",
+) -> None:
+    """Sort new photos for other programs, over HTTP: an image is posted, its category is the answer.
+
+    Example: `selex serve birds`
+    """
+    with needs_extra("review", "the server"):
+        from selex.serve.server import serve as run_server
+
+    run_server(run, host=host, port=port, device=find_device(device), tell=typer.echo)
 
 
 def _about(run: Run) -> dict[str, Any]:

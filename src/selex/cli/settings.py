@@ -56,6 +56,15 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting listed by `selex config`.", rich_help_panel=BASICS),
 ]
+Device = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        show_default=False,
+        help="`cpu`, `cuda` or `auto` (a GPU if there is one).",
+        rich_help_panel=BASICS,
+    ),
+]
 Seed = Annotated[str | None, option("seed")]
 Backbone = Annotated[str | None, option("features.backbone")]
 AttentionCrop = Annotated[bool, option("features.attention_crop")]

@@ -50,18 +50,19 @@ class Unreadable(Exception):
         self.passing = passing
 
 
-def decode(source: str | Image.Image, size: int, box: Box | None = None) -> Pixels:
+def decode(source: str | bytes | Image.Image, size: int, box: Box | None = None) -> Pixels:
     """An image as upright RGB (height, width, 3), its shorter side `size`, smaller images enlarged.
 
+    `source` is the name of a file, what is in one, or an image in memory.
     Bicubic and antialiased. Of an image longer than 4:1 the middle 4:1 is kept. With a `box` it is that part of what
     would come without: left, top, right and bottom as shares of width and height. Raises `Unreadable`.
     """
     if box is not None:
         return _cut(source, size, box)
     try:
-        if not isinstance(source, str):
+        if isinstance(source, Image.Image):
             return _decode(source, size, None)
-        with Image.open(source, formats=FORMATS) as image:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
             _check_sides(image)
             # Only JPEG: the decoder itself halves up to three times, as long as both sides stay large enough.
             whole = image.size
@@ -124,7 +125,7 @@ def _decode(image: Image.Image, size: int, extent: Box | None) -> Pixels:
     return np.asarray((small if turn is None else small.transpose(turn)).convert("RGB"))
 
 
-def _cut(source: str | Image.Image, size: int, box: Box) -> Pixels:
+def _cut(source: str | bytes | Image.Image, size: int, box: Box) -> Pixels:
     """Part of an image, from a decoding that is large enough for all the detail that the part can show."""
     left, top, right, bottom = box
     whole = Image.fromarray(decode(source, math.ceil(size / max(0.01, right - left, bottom - top))))

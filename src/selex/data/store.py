@@ -21,6 +21,7 @@ from selex.data.index import DATA, KIND, Index, find, load_index
 from selex.data.table import ImageTable, Source
 from selex.errors import InputError, Note
 from selex.folders import check_folder
+from selex.types import UNLABELLED
 
 if TYPE_CHECKING:
     import torch
@@ -91,6 +92,20 @@ class ImageStore:
             return cls._open(table, folder, size, index, keys, absent, strict, boxes)
         except OSError as error:
             raise InputError(f"cannot use the image store {folder}: {error.strerror or error}") from error
+
+    @classmethod
+    def in_memory(cls, images: Sequence[Pixels], size: int) -> ImageStore:
+        """Decoded images of which nothing is kept: of no file, and so without what tells them from others."""
+        shapes = np.array([image.shape[:2] for image in images])
+        lengths = 3 * shapes.astype(np.int64).prod(1)
+        rows, digests = np.arange(len(images)), np.zeros(len(images), dtype="S16")
+        table = ImageTable([""] * len(images), np.full(len(images), UNLABELLED), [])
+        pixels = np.concatenate([image.reshape(-1) for image in images])
+        offsets, crcs = np.cumsum(lengths) - lengths, np.zeros(len(images), dtype=np.uint32)
+        checked = set(rows.tolist())
+        return cls(
+            table, rows, [], "", size, pixels, offsets, shapes, crcs, digests, Path(), boxes=None, _checked=checked
+        )
 
     @classmethod
     def _open(

@@ -20,6 +20,7 @@ from selex.data.crops import digest_of
 from selex.data.store import ImageStore
 from selex.errors import InputError
 from selex.features.embed import embed, feature_cache
+from selex.features.shared import FeatureCache
 from selex.models.network import Backbone
 from selex.models.trunk import VitStem, only_class_token
 
@@ -105,12 +106,26 @@ def crop_to_attention(
 
     Where it looks is kept in the cache, image by image: who looks again with the same backbone need not wait.
     """
-    eye, shown = saliency(backbone), ResizedImages(images)
-    maps = embed(eye, shown, device=device, progress=progress, doing="looking", cache=feature_cache(eye, device))
+    eye = saliency(backbone)
+    boxes = attention_boxes(eye, images, device=device, progress=progress, cache=feature_cache(eye, device))
+    return cut_to(images, folder, boxes, progress=progress)
+
+
+def attention_boxes(
+    eye: Backbone,
+    images: ImageStore,
+    *,
+    device: str | torch.device,
+    progress: bool = False,
+    cache: FeatureCache | None = None,
+) -> Array:
+    """Boxes `(n, 4)` around what is looked at in each image; `eye` is the `saliency` of a backbone."""
+    shown = ResizedImages(images)
+    maps = embed(eye, shown, device=device, progress=progress, doing="looking", cache=cache)
     side = round(maps.shape[1] ** 0.5)
     boxes = boxes_around(np.asarray(maps).reshape(-1, side, side), images.shapes)
-    # Last bits differ from machine to machine: nothing is cut again for them.
-    return cut_to(images, folder, (boxes * _STEPS).round() / _STEPS, progress=progress)
+    steps: Array = (boxes * _STEPS).round() / _STEPS  # last bits differ by machine: nothing is cut again for them
+    return steps
 
 
 def cut_to(images: ImageStore, folder: Path, boxes: Array, *, progress: bool = False) -> ImageStore:

@@ -14,7 +14,6 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LARGEST_BODY = 8 << 20
-TOO_MUCH = f"send at most {LARGEST_BODY} bytes"
 HEADERS = {
     "content-security-policy": "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -45,11 +44,29 @@ class Door:
         return name in self.names or (self.token is not None and _is_address(name))
 
 
+@dataclass(frozen=True)
+class Bodies:
+    """What may be sent: at most so many bytes, called one of these kinds. `image/` stands for all of its kinds."""
+
+    largest: int = LARGEST_BODY
+    kinds: tuple[str, ...] = ("application/json",)
+
+    @property
+    def too_much(self) -> str:
+        """What somebody is told who sends more."""
+        return f"send at most {self.largest} bytes"
+
+    def takes(self, kind: str) -> bool:
+        """Whether a Content-Type is one of the kinds."""
+        name = kind.partition(";")[0].strip().lower()
+        return any(name == taken or (taken.endswith("/") and name.startswith(taken)) for taken in self.kinds)
+
+
 class Guard:
     """Refuses a request before anything looks at it, and adds the headers that every answer has."""
 
-    def __init__(self, app: ASGIApp, door: Door) -> None:
-        self.app, self.door = app, door
+    def __init__(self, app: ASGIApp, door: Door, bodies: Bodies = Bodies()) -> None:  # noqa: B008
+        self.app, self.door, self.bodies = app, door, bodies
         self.cookie = f"selex-review-{door.port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,7 +84,7 @@ class Guard:
             await send(message)
 
         answer = self._refusal(scope) or self._admission(scope)
-        await (answer or self.app)(scope, _counted(receive), send_safely)
+        await (answer or self.app)(scope, _counted(receive, self.bodies), send_safely)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers, method = Headers(scope=scope), scope["method"]
@@ -83,13 +100,13 @@ class Guard:
             return _refuse(405, "only GET and POST")
         if method == "POST":
             # A form of another site can send neither of these without the browser asking us first.
-            if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-                return _refuse(415, "send application/json")
+            if not self.bodies.takes(headers.get("content-type", "")):
+                return _refuse(415, f"send {' or '.join(self.bodies.kinds)}")
             length = headers.get("content-length", "")
             if "transfer-encoding" in headers or not length.isdecimal():
                 return _refuse(411, "say how many bytes there are (Content-Length), and send them in one piece")
-            if len(length) > len(str(LARGEST_BODY)) or int(length) > LARGEST_BODY:
-                return _refuse(413, TOO_MUCH)
+            if len(length) > len(str(self.bodies.largest)) or int(length) > self.bodies.largest:
+                return _refuse(413, self.bodies.too_much)
         return None
 
     def _admission(self, scope: Scope) -> Response | None:
@@ -107,7 +124,7 @@ class Guard:
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         if (scheme.lower() == "bearer" and self._is_token(bearer)) or self._is_token(self._cookie(headers)):
             return None
-        return _refuse(401, "open the address that `selex review` printed: it has the token")
+        return _refuse(401, "the token is missing: it is in the address that was printed at the start")
 
     def _is_token(self, text: str) -> bool:
         return hmac.compare_digest(text.encode(), (self.door.token or "").encode())
@@ -120,7 +137,7 @@ class Guard:
         return found.value if found else ""
 
 
-def _counted(receive: Receive) -> Receive:
+def _counted(receive: Receive, bodies: Bodies) -> Receive:
     """A body, counted as it comes: whatever was said about its length, no more than that is kept."""
     total = 0
 
@@ -128,8 +145,8 @@ def _counted(receive: Receive) -> Receive:
         nonlocal total
         message = await receive()
         total += len(message.get("body", b""))
-        if total > LARGEST_BODY:
-            raise HTTPException(413, TOO_MUCH)
+        if total > bodies.largest:
+            raise HTTPException(413, bodies.too_much)
         return message
 
     return counted

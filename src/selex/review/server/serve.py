@@ -106,12 +106,12 @@ def serve(
         tell: called with what a person should know.
     """
     review = Review(folder)
-    listener = _listen(host, port)
+    listener = listen(host, port)
     with listener:
         port = listener.getsockname()[1]
-        door = _door(host, port)
+        door = door_for(host, port)
         app = create_app(review, door)
-        address = f"http://{_shown(host)}:{port}/" + (f"?token={door.token}" if door.token else "")
+        address = address_of(host, door)
         tell(f"review: {address}")
         tell("Every decision is saved at once in the run folder. Ctrl-C ends the server.")
         if note := app.state.views.standing().note:
@@ -135,7 +135,8 @@ def server_of(app: ASGIApp) -> uvicorn.Server:
     return uvicorn.Server(uvicorn.Config(app, http=Connection, backlog=BACKLOG, **settings))
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that waits for connections; port 0 is any that is free."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # with the protocol given, asyncio sends answers at once; without it each waits 40 ms for company
@@ -152,12 +153,17 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _door(host: str, port: int) -> Door:
+def door_for(host: str, port: int) -> Door:
     """Open to this machine; open to others only for those who have the token."""
     if _is_loopback(host):
         return Door(port)
     names = Door(port).names | {host.lower(), socket.gethostname().lower()}
     return Door(port, names, secrets.token_urlsafe(24))
+
+
+def address_of(host: str, door: Door) -> str:
+    """What to open in a browser: with the token, where one is needed."""
+    return f"http://{_shown(host)}:{door.port}/" + (f"?token={door.token}" if door.token else "")
 
 
 def _is_loopback(host: str) -> bool:

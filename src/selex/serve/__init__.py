@@ -1,0 +1,1 @@
+"""A run behind HTTP: new images in, their categories out."""
