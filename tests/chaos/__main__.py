@@ -16,6 +16,7 @@ from pathlib import Path
 from chaos.cases import CASES, Plan, Row, run, table
 from chaos.lab import Lab
 from chaos.suite import SHORT
+from selex.io import locked
 
 
 def main() -> int:
@@ -56,6 +57,12 @@ def program() -> str:
 
 def save(path: Path, rows: list[Row], commit: str) -> None:
     """With the machine and the versions; each row with its commit; those of other cases stay as they were."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.parent, wait=True):  # others may run other cases at the same time
+        _merge(path, rows, commit)
+
+
+def _merge(path: Path, rows: list[Row], commit: str) -> None:
     import torch
 
     import selex
@@ -73,7 +80,6 @@ def save(path: Path, rows: list[Row], commit: str) -> None:
         "selex": selex.__version__,
         "results": [found.get(str(case)) or Row(str(case)).to_json() for case in CASES],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
 
 
