@@ -64,8 +64,8 @@ def spread(times: list[float]) -> dict[str, float]:
     }
 
 
-def save(name: str, results: list[dict[str, object]], folder: Path | None = None) -> None:
-    """Print the results and write them with the machine, the versions and the command that made them."""
+def save(name: str, results: list[dict[str, object]], folder: Path | None = None, quiet: bool = False) -> None:
+    """Write the results with the machine, the versions and the command that made them; print them unless `quiet`."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
     words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]  # folders aside
     record = {
@@ -79,7 +79,8 @@ def save(name: str, results: list[dict[str, object]], folder: Path | None = None
     folder = folder or RESULTS
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps(record, indent=1))
+    if not quiet:
+        print(json.dumps(record, indent=1))
 
 
 def columns_of(path: Path, by: list[str]) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ cluster id and the lower row come first. Shapes: n rows, k clusters.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,10 +32,10 @@ def stable_match(rows: Rows, centers: Tensor, capacity: Tensor) -> tuple[Tensor,
     Returns:
         Labels, and squared distances to those clusters.
     """
-    if rows.n * len(centers) * rows.dtype.itemsize > rows.memory // 8:
+    if rows.total * len(centers) * rows.dtype.itemsize > rows.memory // 8:
         return match_freed(rows, centers, capacity)
     known = rows.distances(centers)
-    if rows.device.type == "cpu" or rows.dtype != torch.float32:
+    if rows.device.type == "cpu" or rows.dtype != torch.float32 or rows.group.size > 1:
         return match_freed(rows, centers, capacity, known)
     return match_at_once(known, capacity)
 
@@ -44,16 +45,16 @@ def match_freed(rows: Rows, centers: Tensor, capacity: Tensor, known: Tensor | N
     labels, distances = rows.nearest(centers) if known is None else known.min(1)[::-1]
     # a full cluster takes only rows that come before its worst one; (worst_distance, worst_row) falls round by round
     worst_distance = torch.full((len(centers),), torch.inf, dtype=rows.dtype, device=rows.device)
-    worst_row = torch.full((len(centers),), rows.n, device=rows.device)
+    worst_row = torch.full((len(centers),), rows.total, device=rows.device)
     while True:
-        freed, full, worst = overflow(labels, distances, capacity)
-        if not len(freed):
+        freed, full, worst = overflow(labels, distances, capacity, rows)
+        if not len(full):
             return labels, distances
-        worst_distance[full] = torch.where(capacity[full] > 0, distances[worst], -torch.inf)
-        worst_row[full] = worst
+        worst_distance[full] = torch.where(capacity[full] > 0, worst.distance, -torch.inf)
+        worst_row[full] = worst.row
         for part in torch.split(freed, rows.step(2 * len(centers))):
             to_all = known[part] if known is not None else rows.distances(centers, part)
-            tied = (to_all == worst_distance) & (part[:, None] < worst_row)
+            tied = (to_all == worst_distance) & (part[:, None] + rows.first < worst_row)
             to_all = to_all.masked_fill(~((to_all < worst_distance) | tied), torch.inf)
             distances[part], labels[part] = to_all.min(1)
 
@@ -144,25 +145,70 @@ _recorded = lru_cache(maxsize=16)(_Recorded)
 def sweep(rows: Rows, centers: Tensor, labels: Tensor, distances: Tensor, capacity: Tensor) -> tuple[Tensor, Tensor]:
     """Algorithm 3 once, to the letter: freed rows go to the nearest cluster that *was* sparse, and may overfill it."""
     labels, distances = labels.clone(), distances.clone()
-    freed, _, _ = overflow(labels, distances, capacity)
-    dense = count(labels, len(centers)) >= capacity
+    freed, _, _ = overflow(labels, distances, capacity, rows)
+    dense = rows.group.sum(count(labels, len(centers))) >= capacity
     for part in torch.split(freed, rows.step(2 * len(centers))):
         to_sparse = rows.distances(centers, part).masked_fill_(dense, torch.inf)
         distances[part], labels[part] = to_sparse.min(1)
     return labels, distances
 
 
-def overflow(labels: Tensor, distances: Tensor, capacity: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+class Worst(NamedTuple):
+    """The last row that each cluster over capacity keeps: its squared distance and its number."""
+
+    distance: Tensor
+    row: Tensor
+
+
+def overflow(labels: Tensor, distances: Tensor, capacity: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Worst]:
     """Rows that clusters over capacity free, those clusters, and the last row that each of them keeps.
 
     A cluster of capacity 0 keeps nobody; a row of its own stands in for the last one kept.
     """
-    counts = count(labels, len(capacity))
-    full = torch.nonzero(counts > capacity)[:, 0]
-    members = torch.nonzero((counts > capacity)[labels])[:, 0]
-    members = members[torch.argsort(distances[members], stable=True)]
-    members = members[torch.argsort(labels[members], stable=True)]  # by cluster, then distance, then row
-    first = torch.cumsum(counts[full], 0) - counts[full]
-    rank = torch.arange(len(members), device=labels.device) - first.repeat_interleave(counts[full])
-    worst = members[first + capacity[full].clamp(min=1) - 1]
-    return members[rank >= capacity[labels[members]]], full, worst
+    own = rows.group.gather(count(labels, len(capacity))[None], [1] * rows.group.size)  # by process and cluster
+    counts = own.sum(0)
+    over = (counts - capacity).clamp(min=0)
+    full = torch.nonzero(over)[:, 0]
+    shown = torch.minimum(own, over + 1)[:, full]
+    portion = (shown.sum(0).cumsum(0) - 1) // max(rows.total // rows.group.size, 1)  # nobody sees many more than it has
+    parts = [
+        _last(labels, distances, over, full[portion == number], shown[:, portion == number].sum(1).tolist(), rows)
+        for number in sorted(set(portion.tolist()))
+    ]
+    if not parts:
+        return full, full, Worst(distances[:0], full)
+    freed, distance, row = (torch.cat(kind) for kind in zip(*parts, strict=True))
+    return freed, full, Worst(distance, row)
+
+
+def _last(
+    labels: Tensor, distances: Tensor, over: Tensor, full: Tensor, lengths: list[int], rows: Rows
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each of some clusters with e rows too many the e last ones, as far as they are this process's; and the next.
+
+    Every process shows the e + 1 that are last among its own, which are the last among all and some more.
+    """
+    of_these = torch.zeros_like(over, dtype=torch.bool).index_fill_(0, full, True)
+    members = torch.nonzero(of_these[labels])[:, 0]
+    members = members[_order(labels[members], distances[members])]
+    shown = members[_from_end(labels[members], len(over)) <= over[labels[members]]]
+    bits = distances[shown].double().view(torch.long)  # whole numbers travel in one message
+    seen = rows.group.gather(torch.stack([labels[shown], bits, shown + rows.first], 1), lengths)
+    cluster, distance, row = seen[_order(seen[:, 0], seen[:, 1])].unbind(1)  # bits order as distances of 0 and more do
+    freed = row[_from_end(cluster, len(over)) < over[cluster]] - rows.first
+    held = count(cluster, len(over))[full]
+    worst = held.cumsum(0) - torch.minimum(over[full] + 1, held)
+    distance = distance[worst].view(torch.double).to(distances.dtype)
+    return freed[(freed >= 0) & (freed < rows.n)], distance, row[worst]
+
+
+def _order(labels: Tensor, distances: Tensor) -> Tensor:
+    """By cluster, then distance, then row."""
+    order = torch.argsort(distances, stable=True)
+    return order[torch.argsort(labels[order], stable=True)]
+
+
+def _from_end(labels: Tensor, k: int) -> Tensor:
+    """How many of its own cluster come after each row, where labels are sorted."""
+    last = count(labels, k).cumsum(0) - 1
+    return last[labels] - torch.arange(len(labels), device=labels.device)

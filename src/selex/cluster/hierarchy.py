@@ -63,7 +63,7 @@ def hssk(
     rows, known, n_known = prepare(data, labels, memory)
     check_refinement(refine, rows)
     generator = np.random.default_rng(rng)
-    problem = Problem(rows, known, n_known, novel_clusters(n_clusters, n_known, known), settings)
+    problem = Problem(rows, known, n_known, novel_clusters(n_clusters, n_known, known, rows), settings)
     base = searched(problem, search, generator)
     levels = [refined(rows, known, base, refine)]
     coarser = level_sizes(n_known, levels[0].n_novel)[1:n_levels]

@@ -69,35 +69,37 @@ def bssk(
     """
     settings = Settings(balanced, n_iter, n_init, variant or Variant())
     rows, known, n_known = prepare(data, labels, memory)
-    n_novel = novel_clusters(n_clusters, n_known, known)
+    n_novel = novel_clusters(n_clusters, n_known, known, rows)
     return as_data(run(rows, known, n_known, n_novel, settings, np.random.default_rng(rng)), rows, data)
 
 
 def prepare(data: Any, labels: Any, memory: int) -> tuple[Rows, Tensor, int]:
     """Check features and labels and put them into working form: rows, labels on their device, number of known ones."""
-    rows = Rows(data, memory)
-    known = as_labels(labels, rows)
-    counts = torch.bincount(known + 1)[1:].cpu().numpy()
+    rows = data if isinstance(data, Rows) else Rows(data, memory)
+    with rows.group.together():
+        known = as_labels(labels, rows)
+    n_known = int(rows.group.gather(known.max().reshape(1)).max()) + 1
+    counts = rows.group.sum(count(known + 1, n_known + 1))[1:].cpu().numpy()
     if (counts == 0).any():
         raise InputError(f"category {np.argmin(counts)} has no labelled row: number the categories 0 … n_known - 1")
     if labels is not None and not len(counts):
         note("no row is labelled: every cluster will be novel")
     if (counts == 1).any():
         note(f"{np.sum(counts == 1)} of {len(counts)} known categories have a single labelled row each")
-    if counts.sum() == rows.n:
+    if counts.sum() == rows.total:
         note("every row is labelled: nothing is left to discover, there will be no novel cluster")
-    return rows, known, len(counts)
+    return rows, known, n_known
 
 
-def novel_clusters(n_clusters: int, n_known: int, known: Tensor) -> int:
+def novel_clusters(n_clusters: int, n_known: int, known: Tensor, rows: Rows) -> int:
     """How many of `n_clusters` are novel: what the known categories leave, if unlabelled rows can fill them."""
     if not isinstance(n_clusters, (int, np.integer)):
         raise InputError(f"the number of clusters must be a whole number, not {n_clusters!r}")
     if n_clusters < max(n_known, 1):
         raise InputError(f"{n_clusters} clusters for {n_known} known categories: ask for at least {max(n_known, 1)}")
-    if n_clusters > len(known):
-        raise InputError(f"{n_clusters} clusters for {len(known)} rows: ask for at most {len(known)}")
-    n_free, n_novel = int((known == UNLABELLED).sum()), n_clusters - n_known
+    if n_clusters > rows.total:
+        raise InputError(f"{n_clusters} clusters for {rows.total} rows: ask for at most {rows.total}")
+    n_free, n_novel = int(rows.group.sum((known == UNLABELLED).sum())), n_clusters - n_known
     if 0 < n_free < n_novel:
         note(f"{n_free} unlabelled rows cannot fill {n_novel} novel clusters: there will be {n_free}")
     return min(n_free, n_novel)
@@ -128,11 +130,12 @@ class Problem:
     def __init__(self, rows: Rows, known: Tensor, n_known: int, n_novel: int, settings: Settings) -> None:
         self.rows, self.known, self.settings = rows, known, settings
         self.n_known, self.k = n_known, n_known + n_novel
-        self.size = ceil(rows.n / self.k)
+        self.size = ceil(rows.total / self.k)
         self.free_index = torch.nonzero(known == UNLABELLED)[:, 0]
         held_index = torch.nonzero(known != UNLABELLED)[:, 0]
-        self.free = rows.at(self.free_index) if len(held_index) else rows
         self.held, self.held_labels = rows.at(held_index), known[held_index]
+        self.free = rows.at(self.free_index) if self.held.total else rows
+        self.n_free = rows.total - self.held.total
         self.mass, self.counts = self.held.sums(self.held_labels, self.k)
         self.capacity = (self.size - self.counts).clamp(min=0)
 
@@ -143,21 +146,22 @@ class Problem:
     def solve(self, rng: np.random.Generator) -> Level:
         """One run from new seeds."""
         centers, refined = self.seed(rng), 0
-        if len(self.free_index):
+        if self.n_free:
             centers, refined = self.refine(centers)
         return self.ended(centers, refined)
 
     def ended(self, centers: Tensor, n_iter: int = 0) -> Level:
         """The level that stage 3 reaches from these centres, after so many iterations before it."""
         labels = self.free_index
-        if len(labels):
+        if self.n_free:
             centers, labels, finished = self.finish(centers)
             n_iter += finished
         everywhere = self.known.clone()
         everywhere[self.free_index] = labels
         # worked out from differences: the distances above lose digits where clusters are tight
         own = [self.free.distances_to_own(centers, labels), self.held.distances_to_own(centers, self.held_labels)]
-        return Level(everywhere, centers, self.n_known, float(torch.cat(own).sum(dtype=torch.float64)), n_iter)
+        inertia = self.rows.group.sum(torch.cat(own).sum(dtype=torch.float64))
+        return Level(everywhere, centers, self.n_known, float(inertia), n_iter)
 
     def seed(self, rng: np.random.Generator) -> Tensor:
         """Stage 1: means of labelled rows for known clusters, drawn rows for novel ones."""
@@ -165,15 +169,17 @@ class Problem:
         count = self.k - self.n_known
         if not count:
             return anchors
-        pool = self.free_index[self.free.by_content()]  # a draw picks the same rows wherever they stand
+        order, ranks = self.free.ranked()  # a draw picks the same rows wherever they stand
+        pool = self.free_index[order]
         drawn = pool[:0]
         if self.settings.balanced and self.settings.variant.seeding == "apart":
-            drawn = draw_apart(self.rows, anchors, pool, count, self.size, rng)
+            drawn = draw_apart(self.rows, anchors, pool, count, self.size, rng, ranks)
         if len(drawn) < count:
-            centers = torch.cat([anchors, self.rows.take(drawn)])
-            left = pool[~torch.isin(pool, drawn)]
-            drawn = torch.cat([drawn, draw_spread(self.rows, centers, left, count - len(drawn), rng)])
-        return torch.cat([anchors, self.rows.take(drawn)])
+            centers = torch.cat([anchors, self.rows.fetch(drawn)])
+            left = ~torch.isin(pool + self.rows.first, drawn)
+            more = draw_spread(self.rows, centers, pool[left], count - len(drawn), rng, ranks[left])
+            drawn = torch.cat([drawn, more])
+        return torch.cat([anchors, self.rows.fetch(drawn)])
 
     def refine(self, centers: Tensor) -> tuple[Tensor, int]:
         """Stage 2: move novel centres while known ones stay, each cluster limited to its capacity.
@@ -183,7 +189,7 @@ class Problem:
         previous = None
         for iteration in range(self.settings.n_iter):
             labels, _, centers = self._repair(*self._assign(centers, iteration), centers)
-            settled = previous is not None and torch.equal(labels, previous)
+            settled = previous is not None and self._equal(labels, previous)
             if settled and self.settings.variant.balancing == "stable":  # a growing number of sweeps may go on
                 break
             previous = labels
@@ -194,11 +200,14 @@ class Problem:
         """Stage 3: plain semi-supervised k-means over all centres; ends early once no row changes cluster."""
         labels, _, centers = self._repair(*self.free.nearest(centers), centers)
         n_iter, previous = 0, None
-        while n_iter < self.settings.n_iter and (previous is None or not torch.equal(labels, previous)):
+        while n_iter < self.settings.n_iter and (previous is None or not self._equal(labels, previous)):
             centers, previous = self.means(labels), labels
             labels, _, centers = self._repair(*self.free.nearest(centers), centers)
             n_iter += 1
         return centers, labels, n_iter
+
+    def _equal(self, labels: Tensor, previous: Tensor) -> bool:
+        return self.rows.group.all(torch.equal(labels, previous))
 
     def _assign(self, centers: Tensor, iteration: int) -> tuple[Tensor, Tensor]:
         """Nearest cluster of every free row; where balanced, within the clusters' capacity."""
@@ -216,16 +225,30 @@ class Problem:
 
     def _repair(self, labels: Tensor, distances: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Move every empty cluster onto the row farthest from its centre, among clusters that can spare one."""
-        counts = self.counts + count(labels, self.k)
+        counts = self.counts + self.rows.group.sum(count(labels, self.k))
         if counts.all():
             return labels, distances, centers
         labels, distances, centers = labels.clone(), distances.clone(), centers.clone()
         for cluster in torch.nonzero(counts == 0)[:, 0].tolist():
-            row = torch.where((counts > 1)[labels], distances, -1).argmax()
-            counts[labels[row]] -= 1
+            row, left = self._farthest(labels, distances, counts)
+            counts[left] -= 1
             counts[cluster] += 1
-            labels[row], distances[row], centers[cluster] = cluster, 0, self.free.take(row[None])[0]
+            centers[cluster] = self.free.fetch(row[None])[0]
+            here = row - self.free.first
+            if 0 <= here < self.free.n:
+                labels[here], distances[here] = cluster, 0
         return labels, distances, centers
+
+    def _farthest(self, labels: Tensor, distances: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """The row farthest from its centre, among clusters of more than one, and its cluster; the first of equals."""
+        best = torch.tensor([[-torch.inf, 0, 0]], dtype=torch.float64, device=labels.device)
+        if self.free.n:
+            spare = torch.where((counts > 1)[labels], distances, -1)
+            row = spare.argmax()
+            best = torch.stack([spare[row].double(), row + self.free.first, labels[row]])[None]
+        best = self.rows.group.gather(best, [1] * self.rows.group.size)
+        _, row, cluster = best[best[:, 0].argmax()].long().unbind()
+        return row, cluster
 
 
 def as_labels(labels: Any, rows: Rows) -> Tensor:
@@ -237,7 +260,7 @@ def as_labels(labels: Any, rows: Rows) -> Tensor:
         raise InputError(f"labels have shape {given.shape} for {rows.n} rows: one label a row, -1 where unknown")
     if given.dtype.kind not in "iu":
         raise InputError(f"labels must be whole numbers, -1 where unknown, not {given.dtype}")
-    wrong = np.flatnonzero((given < UNLABELLED) | (given >= rows.n))
+    wrong = np.flatnonzero((given < UNLABELLED) | (given >= rows.total))
     if len(wrong):
         row = int(wrong[0])
         raise InputError(f"label {given[row]} in row {row}: labels are 0 … n_known - 1, or -1 where unknown")

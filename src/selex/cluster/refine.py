@@ -64,6 +64,8 @@ def check_refinement(refine: Refinement, rows: Rows) -> None:
     if refine not in REFINEMENTS:
         raise InputError(f"refine must be {', '.join(REFINEMENTS[:-1])} or {REFINEMENTS[-1]}, not {refine!r}")
     if refine != "none":
+        if rows.group.size > 1:
+            raise InputError("rows spread over processes are not refined: use refine='none'")
         _length(rows)
 
 

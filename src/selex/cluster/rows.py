@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selex.cluster.group import Group
+from selex.cluster.pieces import Pieces
 from selex.errors import InputError
 
 DEFAULT_MEMORY = 1 << 30
@@ -31,36 +33,45 @@ class Rows:
     Blocks come out in at least float32, and less a given `shift`, or less their mean where all rows are far from the
     origin: `|x|² + |c|² - 2 x·c` loses digits there. `at(index)` is a view of some rows, `along(columns)` of some
     dimensions, `take(index)` are the values of some rows.
+
+    A `Shard` has further rows in the other processes of its `group`: `total` counts them all, `first` those before it.
     """
+
+    group = Group()
 
     def __init__(self, data: Any, memory: int = DEFAULT_MEMORY, shift: Tensor | None = None) -> None:
         if memory < 1:
             raise InputError(f"memory must be at least 1 byte, not {memory}")
-        self._source = _source(data)
         self._index: Tensor | None = None
         self._columns: Tensor | None = None
         self._ready: Tensor | None = None
         self._centred = False
         self.memory = memory
-        self.n, self.d = (int(size) for size in self._source.shape)
-        self.device = self._source.device if isinstance(self._source, Tensor) else torch.device("cpu")
-        is_double = self._source.dtype.itemsize >= 8 and _is_float(self._source)
-        self.dtype = torch.float64 if is_double else torch.float32
+        self._read(data)
         self.shift = torch.zeros(self.d, dtype=self.dtype, device=self.device)
         self.norms = self._norms()
         self.blank = self.norms == 0
         self._any_blank = bool(self.blank.any())
         mean = self._mean()
-        if shift is not None or mean.square().sum() > _FAR * (self.norms.mean() - mean.square().sum()).clamp(min=0):
+        if shift is not None or mean.square().sum() > _FAR * (self._mean_norm() - mean.square().sum()).clamp(min=0):
             self._centred, self.shift = True, mean if shift is None else shift.to(self.device, self.dtype)
             self.norms = self._norms()
         if self.n * self.d * self.dtype.itemsize <= memory // 4:  # small: no pass need read it again
             self._ready = self.take(slice(None))
 
+    def _read(self, data: Any) -> None:
+        """What the data are: how many, of which kind, where."""
+        self._source = _source(data)
+        self.n, self.d = (int(size) for size in self._source.shape)
+        self.total, self.first = self.n, 0
+        self.device = self._source.device if isinstance(self._source, Tensor) else torch.device("cpu")
+        is_double = self._source.dtype.itemsize >= 8 and _is_float(self._source)
+        self.dtype = torch.float64 if is_double else torch.float32
+
     def at(self, index: Tensor) -> Rows:
         """The rows of `index`, in that order, as `Rows` of their own (same centring)."""
         view = copy(self)
-        view.n = len(index)
+        view.n = view.total = len(index)
         view.norms, view.blank = self.norms[index], self.blank[index]
         if self._ready is not None:
             view._ready = self._ready[index]
@@ -93,10 +104,14 @@ class Rows:
             values = values[:, self._columns]
         return values - self.shift if self._centred else values
 
+    def fetch(self, numbers: Tensor) -> Tensor:
+        """The values of some rows, whichever process has them; rows are numbered through all processes."""
+        return self.take(numbers)
+
     def blocks(self, width: int) -> Iterator[tuple[slice, Tensor]]:
         """`(slice, values)` over all rows, in blocks that leave room for `width` more numbers a row."""
         step = self.step(width)
-        for start in range(0, self.n, step):
+        for start in range(0, max(self.n, 1), step):  # without any row: one empty block
             part = slice(start, min(start + step, self.n))
             yield part, self.take(part)
 
@@ -163,9 +178,17 @@ class Rows:
 
     def by_content(self) -> Tensor:
         """Row numbers in an order that depends on what rows hold and not on where they stand, `(n,)`."""
+        return self.content_keys().argsort(stable=True)
+
+    def ranked(self) -> tuple[Tensor, Tensor]:
+        """Rows by content, and the place of each in that order."""
+        return self.by_content(), torch.arange(self.n, device=self.device)
+
+    def content_keys(self) -> Tensor:
+        """A number for every row, `(n,)`, that depends on what it holds alone."""
         direction = torch.from_numpy(np.random.default_rng(0).standard_normal(self.d)).to(self.device)
         keys = [((x + self.shift).double() * direction).sum(1) for _, x in self.blocks(4 * self.d)]
-        return torch.cat(keys).argsort(stable=True)
+        return torch.cat(keys)
 
     def _mean(self) -> Tensor:
         """Mean row, from a pass that also notices entries that are not numbers."""
@@ -175,6 +198,9 @@ class Rows:
         if not torch.isfinite(total).all():
             self._refuse()
         return (total / self.n).to(self.dtype)
+
+    def _mean_norm(self) -> Tensor:
+        return self.norms.mean()
 
     def _norms(self) -> Tensor:
         """Squared length of every row, `(n,)`."""
@@ -224,7 +250,7 @@ def _is_float(source: Any) -> bool:
 
 def _source(data: Any) -> Any:
     """`data` as a 2-d tensor where that costs no copy (so not where numpy's memory is read-only), else as an array."""
-    source = data.detach() if isinstance(data, Tensor) else np.asanyarray(data)
+    source = data.detach() if isinstance(data, Tensor) else data if isinstance(data, Pieces) else np.asanyarray(data)
     if source.ndim != 2:
         raise InputError(f"features must be a table, rows × dimensions, not of shape {tuple(source.shape)}")
     if 0 in source.shape:
@@ -235,5 +261,7 @@ def _source(data: Any) -> Any:
         return source
     if source.dtype.kind not in "fiub":
         raise InputError(f"features must be real numbers, not {source.dtype}")
+    if isinstance(source, Pieces):
+        return source
     shareable = source.dtype in _SHARED and source.flags.writeable and min(source.strides) >= 0
     return torch.from_numpy(np.asarray(source)) if shareable else source

@@ -58,7 +58,9 @@ _WAYS: dict[Search, Callable[[Problem, np.random.Generator], Level]] = {
 def searched(problem: Problem, search: Search, rng: np.random.Generator) -> Level:
     """The clusters of a problem, searched for in this way; centres in centred coordinates."""
     check_search(search)
-    if not len(problem.free_index) or problem.k == problem.n_known:  # nothing to search for
+    if search != "bssk" and problem.rows.group.size > 1:
+        raise InputError(f"rows spread over processes are not searched by {search}: use search='bssk'")
+    if not problem.n_free or problem.k == problem.n_known:  # nothing to search for
         search = "bssk"
     return _WAYS[search](problem, rng)
 

@@ -155,7 +155,9 @@ class _Trial:
                 features, left, n_clusters, self.whitener, balanced=balanced, rng=rng, memory=memory
             )
         rows, given, n_known = prepare(self.whitener(features) if self.whitener else features, left, memory)
-        self.problem = Problem(rows, given, n_known, novel_clusters(n_clusters, n_known, given), Settings(balanced))
+        self.problem = Problem(
+            rows, given, n_known, novel_clusters(n_clusters, n_known, given, rows), Settings(balanced)
+        )
         self.truth, self.hidden, self.n_known = known[hidden], hidden, int(known.max()) + 1
         self.weights = _weights(self.truth, np.isin(self.truth, known[(known >= 0) & ~hidden]))
         self.soft = of_one_length(rows)

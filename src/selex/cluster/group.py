@@ -1,0 +1,96 @@
+"""The processes that cluster together, each with rows of its own: what they add up, hand round and refuse as one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from selex.errors import InputError
+
+
+class Group:
+    """One process alone: what is asked of all processes is asked of itself."""
+
+    rank = 0
+    size = 1
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over processes, in each of them."""
+        return values
+
+    def gather(self, values: Tensor, lengths: list[int] | None = None) -> Tensor:
+        """What every process has, in the order of processes, along the first dimension.
+
+        Where they may differ in length it saves a message to say the `lengths`, if those are known.
+        """
+        return values
+
+    def all(self, flag: bool) -> bool:
+        """Whether it is so in every process."""
+        return bool(self.gather(torch.tensor([flag]), [1] * self.size).all())
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """A check that each process makes of its own rows: where one refuses, all do, and none waits for it."""
+        yield
+
+
+class Processes(Group):
+    """The processes of `torch.distributed`, which is running already: gloo, or NCCL with a GPU for each process."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        nccl = dist.get_backend() == "nccl"
+        self._device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+
+    def sum(self, values: Tensor) -> Tensor:
+        """An all-reduce; the given tensor stays as it is."""
+        sent = values.to(self._device, copy=True).contiguous()
+        dist.all_reduce(sent)
+        return sent.to(values.device)
+
+    def gather(self, values: Tensor, lengths: list[int] | None = None) -> Tensor:
+        """An all-gather of what is padded to one length."""
+        kind = torch.uint8 if values.dtype == torch.bool else values.dtype
+        if lengths is None:
+            lengths = [int(length) for length in self._gather(torch.tensor([len(values)]))]
+        sent = torch.zeros(max(lengths), *values.shape[1:], dtype=kind, device=self._device)
+        sent[: len(values)] = values
+        parts = [part[:length] for part, length in zip(self._gather(sent), lengths, strict=True)]
+        return torch.cat(parts).to(values.device, values.dtype)
+
+    def _gather(self, values: Tensor) -> list[Tensor]:
+        sent = values.to(self._device)
+        parts = [torch.empty_like(sent) for _ in range(self.size)]
+        dist.all_gather(parts, sent)
+        return parts
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Each says whether it refused; the one that did says why."""
+        refused: InputError | None = None
+        try:
+            yield
+        except InputError as error:
+            refused = error
+        wrong = torch.nonzero(self.gather(torch.tensor([refused is not None]), [1] * self.size))[:, 0].tolist()
+        if refused is not None:
+            raise InputError(f"process {self.rank}: {refused}" if self.size > 1 else str(refused))
+        if wrong:
+            raise InputError(f"process {wrong[0]} refused its rows: see what it says")
+
+
+def join(device: str | torch.device = "cpu") -> Group:
+    """The processes that `torchrun` started, or this one alone; with a device `cuda` each takes a GPU of its own."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 and not dist.is_initialized():
+        return Group()
+    if torch.device(device).type == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if torch.device(device).type == "cuda" else "gloo")
+    return Processes()

@@ -1,0 +1,232 @@
+"""Rows spread over real processes give what one process gives: matching, draws, clusters, refusals."""
+
+import os
+import pickle
+import socket
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from commands import SERVER
+from reference import stable_match as plain_stable_match
+from selex.cluster.balance import stable_match
+from selex.cluster.group import Group, join
+from selex.cluster.hierarchy import hssk
+from selex.cluster.kmeans import bssk
+from selex.cluster.pieces import Pieces, open_pieces
+from selex.cluster.rows import Rows
+from selex.cluster.shards import Shard
+from selex.errors import InputError
+
+COUNTS = (1, 2, 4)
+
+
+def edges(n, size, seed):
+    """Where the processes' rows begin and end: nobody's are as many as another's."""
+    cuts = np.sort(np.random.default_rng(seed).choice(np.arange(1, n), size - 1, replace=False))
+    return [0, *cuts.tolist(), n]
+
+
+def mine(rows, group, seed):
+    cuts = edges(len(rows), group.size, seed)
+    return rows[cuts[group.rank] : cuts[group.rank + 1]]
+
+
+def matchings():
+    """Small problems of whole numbers, full of ties, with room for all; some clusters have none."""
+    made = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        n, k = int(rng.integers(4, 40)), int(rng.integers(1, 7))
+        capacity = rng.integers(0, 2 * n // k + 1, k)
+        while capacity.sum() < n:
+            capacity[rng.integers(k)] += 1
+        x, centers = (rng.integers(0, 4, (m, 2)).astype(np.float64) for m in (n, k))
+        made.append((x - x.mean(0).round(), centers, capacity))
+    return made
+
+
+def clusterings():
+    """Rows, labels, clusters and options: spread, in tight copies, far away, of whole numbers; with restarts."""
+    made = []
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        x = rng.standard_normal((200, 6)).astype(np.float32) + np.float32(3 * seed)
+        ties = rng.integers(0, 3, (200, 6)).astype(np.float16)
+        copies = np.repeat(rng.integers(0, 50, (20, 6)).astype(np.float64), 10, axis=0)
+        labels = np.where(rng.random(200) < 0.3, rng.integers(0, 5, 200), -1)
+        made += [(x, labels, 20, {}), (x, labels, 9, {"balanced": False}), (ties, labels, 12, {})]
+        made += [(x, np.sort(labels)[::-1].copy(), 5 + seed, {}), (x, None, 10, {"memory": 1 << 12})]
+    return [*made, (copies, None, 25, {}), (x, None, 8, {"n_init": 2})]
+
+
+def cluster(shard, labels, k, options):
+    options = {name: value for name, value in options.items() if name != "memory"}
+    level = bssk(shard, labels, k, rng=3, n_iter=4, **options)
+    return level.labels, level.centers, level.inertia, level.n_iter
+
+
+def refusals(group):
+    """What each process says of rows, labels and settings that one of them, or none, can take."""
+    x = np.random.default_rng(0).standard_normal((40, 3))
+    broken = x.copy()
+    broken[39, 1] = np.nan  # the last process's
+    late = np.where(np.arange(40) == 39, 99, -1)
+    tries = {
+        "nan": lambda: Shard(mine(broken, group, 0), group),
+        "width": lambda: Shard(mine(x, group, 0)[:, : 3 - group.rank % 2], group),
+        "label": lambda: bssk(Shard(mine(x, group, 0), group), mine(late, group, 0), 4),
+        "many": lambda: bssk(Shard(mine(x, group, 0), group), None, 41),
+        "search": lambda: hssk(Shard(mine(x, group, 0), group), None, 4, search="swaps"),
+        "refine": lambda: hssk(Shard(mine(x, group, 0), group), None, 4, refine="uniform"),
+    }
+    said = {}
+    for name, attempt in tries.items():
+        with pytest.raises(InputError) as caught:
+            attempt()
+        said[name] = str(caught.value)
+    return said
+
+
+def work(rank, size, port, out):
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(size)}
+    group = join()
+    found = {"matchings": [], "clusterings": []}
+    for seed, (x, centers, capacity) in enumerate(matchings()):
+        shard = Shard(mine(x, group, seed), group) if len(x) > size else Shard(x[rank:][:1], group)
+        shifted = torch.from_numpy(centers) - shard.shift
+        found["matchings"].append(stable_match(shard, shifted, torch.from_numpy(capacity))[0].tolist())
+    for seed, (x, labels, k, options) in enumerate(clusterings()):
+        shard = Shard(mine(x, group, seed), group, options.get("memory", 1 << 30))
+        own = None if labels is None else mine(labels, group, seed)
+        found["clusterings"].append(cluster(shard, own, k, options))
+    x, labels, k, _ = clusterings()[0]
+    levels = hssk(Shard(mine(x, group, 1), group), mine(labels, group, 1), k, n_levels=2, n_iter=3, rng=0).levels
+    found["levels"] = [level.labels for level in levels]
+    found["refusals"] = refusals(group) if size > 1 else {}
+    out.write_bytes(pickle.dumps(found))
+    if size > 1:
+        dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What each process of 1, 2 and 4 found."""
+    folder = tmp_path_factory.mktemp("found")
+    started = []
+    for size in COUNTS:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        processes = [
+            SERVER.Process(target=work, args=(rank, size, port, folder / f"{size}-{rank}")) for rank in range(size)
+        ]
+        for process in processes:
+            process.start()
+        started += processes
+        for process in processes:
+            process.join(120)
+    assert [process.exitcode for process in started] == [0] * len(started)
+    return {size: [pickle.loads((folder / f"{size}-{rank}").read_bytes()) for rank in range(size)] for size in COUNTS}
+
+
+def joined(found, size, key, number):
+    return np.concatenate([part[key][number] for part in found[size]]).tolist()
+
+
+@pytest.mark.parametrize("size", COUNTS)
+def test_the_matching_is_the_one_of_plain_deferred_acceptance(found, size):
+    for number, (x, centers, capacity) in enumerate(matchings()):
+        distance = ((x[:, None] - centers) ** 2).sum(-1)
+        expected = plain_stable_match(distance.tolist(), capacity.tolist())
+        assert joined(found, size, "matchings", number) == expected, number
+
+
+@pytest.mark.parametrize("size", COUNTS)
+@pytest.mark.filterwarnings("ignore")
+def test_the_clusters_are_those_of_one_process(found, size):
+    for number, (x, labels, k, options) in enumerate(clusterings()):
+        level = bssk(x, labels, k, rng=3, n_iter=4, **options)
+        parts = [part["clusterings"][number] for part in found[size]]
+        assert np.concatenate([part[0] for part in parts]).tolist() == level.labels.tolist(), number
+        for _, centers, inertia, n_iter in parts:
+            assert np.allclose(centers, level.centers, atol=1e-5)
+            assert inertia == pytest.approx(level.inertia, rel=1e-5)
+            assert n_iter == level.n_iter
+
+
+def test_centres_do_not_depend_on_the_number_of_processes(found):
+    for number in range(len(clusterings())):
+        one = found[1][0]["clusterings"][number][1]
+        for size in COUNTS:
+            for part in found[size]:
+                assert np.array_equal(part["clusterings"][number][1], one), (number, size)
+
+
+@pytest.mark.parametrize("size", COUNTS)
+def test_every_level_is_that_of_one_process(found, size):
+    x, labels, k, _ = clusterings()[0]
+    for number, level in enumerate(hssk(x, labels, k, n_levels=2, n_iter=3, rng=0).levels):
+        assert joined(found, size, "levels", number) == level.labels.tolist()
+
+
+@pytest.mark.parametrize("size", COUNTS[1:])
+def test_where_one_process_refuses_all_do(found, size):
+    last = edges(40, size, 0)[-2]
+    assert f"process {size - 1}: features contain NaN: row {39 - last}, column 1" in found[size][-1]["refusals"]["nan"]
+    assert found[size][0]["refusals"]["nan"] == f"process {size - 1} refused its rows: see what it says"
+    assert f"process {size - 1}: label 99 in row {39 - last}" in found[size][-1]["refusals"]["label"]
+    for part in found[size]:
+        assert "differ in width" in part["refusals"]["width"]
+        assert part["refusals"]["many"] == "41 clusters for 40 rows: ask for at most 40"
+        assert "search='bssk'" in part["refusals"]["search"]
+        assert "refine='none'" in part["refusals"]["refine"]
+
+
+def test_alone_is_a_group_of_one(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    group = join()
+    assert type(group) is Group
+    assert (group.rank, group.size) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_shards_on_disk_are_one_table(tmp_path, kind):
+    x = np.random.default_rng(0).standard_normal((50, 4)).astype(kind)
+    paths = [tmp_path / f"{number}.npy" for number in range(4)]
+    for path, part in zip(paths, np.split(x, [7, 7, 30]), strict=True):
+        np.save(path, part)
+    whole = open_pieces(paths)
+    assert (whole.shape, whole.dtype) == (x.shape, x.dtype)
+    assert np.array_equal(whole[3:40], x[3:40])
+    picked = np.random.default_rng(1).permutation(50)
+    assert np.array_equal(whole[picked], x[picked])
+    assert np.array_equal(whole.to("cpu").numpy(), x)
+    parts = [whole.part(rank, 3) for rank in range(3)]
+    assert [part.shape[0] for part in parts] == [16, 17, 17]
+    assert np.array_equal(np.concatenate([part[:] for part in parts]), x)
+    assert np.array_equal(bssk(Shard(whole), None, 6, rng=0).labels, bssk(x, None, 6, rng=0).labels)
+    assert np.array_equal(Rows(whole, memory=1).take(torch.tensor([49, 0])).numpy(), x[[49, 0]].astype(np.float32))
+
+
+def test_shards_that_cannot_be_read_are_one_line(tmp_path):
+    (tmp_path / "text.npy").write_text("no")
+    np.save(tmp_path / "whole.npy", np.zeros((3, 2), int))
+    np.save(tmp_path / "two.npy", np.zeros((3, 2)))
+    np.save(tmp_path / "three.npy", np.zeros((3, 3)))
+    for names, message in {
+        (): "no shard",
+        ("none.npy",): "none.npy: cannot be read",
+        ("text.npy",): "text.npy: cannot be read",
+        ("whole.npy",): "whole.npy: a shard is a table of floats, not int64",
+        ("two.npy", "three.npy"): "one width",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            open_pieces([tmp_path / name for name in names])
+    with pytest.raises(InputError, match="3 rows for 4 processes"):
+        Pieces([np.zeros((3, 2))]).part(0, 4)
