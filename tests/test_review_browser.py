@@ -5,10 +5,12 @@ import re
 import shutil
 import time
 
+import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFilter
 
 from commands import digit_photos, start
+from review_runs import made_up_run
 from selex import Config, Run, discover
 
 CHROMIUM = shutil.which("chromium")
@@ -345,6 +347,60 @@ def test_a_name_that_is_there_in_other_letters_is_asked_about(served):
     said(page, "Moved 1 image to Siamese cat")
 
 
+def test_bad_photos_and_near_duplicates_are_set_aside_together(browser, tmp_path):
+    made_up = spoilt_run(tmp_path)
+    served = Served(tmp_path, browser)
+    page = served.page("check")
+    page.click("#act-check")
+    headings = page.locator(".finding h2")
+    sync_api.expect(headings).to_have_text(["2 near-duplicates", "2 blurred photos", "1 dark photo", "1 empty photo"])
+    sync_api.expect(page.locator(".finding").first.locator(".tile .note")).to_have_text(["kept", "kept"])
+    page.click("#aside-near-duplicate")
+    said(page, "Marked 2 images as junk")
+    sync_api.expect(headings).to_have_text(["2 blurred photos", "1 dark photo", "1 empty photo"])
+    junk = [card["file"] for card in served.api("api/images?filter=junk")["images"]]
+    assert sorted(junk) == sorted(made_up["copies"]), "of each pair the sharper one is kept"
+    page.click("#aside-blurred")
+    said(page, "Marked 2 images as junk")
+    page.keyboard.press("z")
+    said(page, "Undone: marked 2 images as junk")
+    sync_api.expect(headings.first).to_have_text("2 blurred photos")
+    page.locator(".finding").first.locator(".shot").first.click()  # this one is fine
+    page.keyboard.press("c")
+    said(page, "Confirmed 1 image")
+    sync_api.expect(headings.first).to_have_text("1 blurred photo")
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    other = served.page("check", bypass_csp=True)
+    faults = axe.run(other).response["violations"]
+    assert [fault["id"] for fault in faults if fault["impact"] in ("serious", "critical")] == []
+    for context in served.contexts:
+        context.close()
+    served.kill()
+    assert served.wrong == []
+
+
+def spoilt_run(folder):
+    """Photos of three categories, two copied with less contrast, two blurred, one dark, one empty; `run` is made up."""
+    rng = np.random.default_rng(0)
+    files, images = [f"{number:02d}.png" for number in range(20)], []
+    for _ in files:
+        large = Image.fromarray(rng.integers(0, 256, (5, 5), dtype=np.uint8)).resize(
+            (160, 160), Image.Resampling.BICUBIC
+        )
+        images.append(
+            Image.fromarray((np.asarray(large) * 0.8 + 20 + rng.normal(0, 9, (160, 160))).clip(0, 255).astype("u1"))
+        )
+    images[3], images[7] = (images[number].point(lambda value: 0.95 * value) for number in (0, 4))
+    images[9], images[13] = (images[number].filter(ImageFilter.GaussianBlur(5)) for number in (9, 13))
+    images[16], images[18] = Image.new("L", (160, 160), 5), Image.new("L", (160, 160), 200)
+    (folder / "photos").mkdir()
+    for file, image in zip(files, images, strict=True):
+        image.save(folder / "photos" / file)
+    category = [0] * 4 + [1] * 4 + [2] * 12
+    made_up_run(folder / "run", folder / "photos", files, category, 0, ["novel-1", "novel-2", "novel-3"])
+    return {"copies": ["03.png", "07.png"]}
+
+
 def test_two_tabs(served):
     path = "category/3"
     one, two = served.page(path), served.page(path)
@@ -430,6 +486,7 @@ def test_axe_finds_no_serious_fault(served, scheme):
         "images?filter=all": "a",
         "image/4": "v",
         "next": "",
+        "check": "",
         "history": "",
         "none": "?",
     }
@@ -449,7 +506,7 @@ def test_axe_finds_no_serious_fault(served, scheme):
 
 def test_a_phone_shows_it_without_scrolling_sideways(served):
     page = served.page(viewport={"width": 360, "height": 740})
-    for path in ("", "category/3", "images", "image/4", "next", "history"):
+    for path in ("", "category/3", "images", "image/4", "next", "check", "history"):
         page.goto(served.address + path)
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 360, path

@@ -146,6 +146,16 @@ def _reading(app: FastAPI, views: Views) -> None:
         """Where one decision settles the most images."""
         return views.suggestions()
 
+    @app.get("/api/check", tags=["read"])
+    def check() -> schema.Check:
+        """Near-duplicates, blurred, dark and empty photos, once they have been looked for."""
+        return views.check()
+
+    @app.post("/api/check", tags=["read"], responses=SENT)
+    def start_check() -> schema.Check:
+        """Look through all photos for those to set aside; nothing is changed."""
+        return views.check(start=True)
+
     @app.get("/api/history", tags=["read"], responses=GONE)
     def history(page: Page = 1, round: int | None = None) -> schema.History:
         """What was decided in this round, or in an earlier one."""

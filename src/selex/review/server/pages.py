@@ -21,7 +21,12 @@ from selex.review.server.views import Views
 Page = Annotated[int, Query(ge=1, le=10**9)]
 Words = Annotated[str, Query(max_length=200)]
 STATIC = {"review.css": "text/css", "review.js": "text/javascript", "dialogs.js": "text/javascript"}
-STATIC |= {"keys.js": "text/javascript", "select.js": "text/javascript", "icon.svg": "image/svg+xml"}
+STATIC |= {
+    "keys.js": "text/javascript",
+    "select.js": "text/javascript",
+    "check.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
 """All there is below `/static`; anything else is not looked for."""
 
 
@@ -74,6 +79,10 @@ def add_pages(app: FastAPI, views: Views) -> None:
     @app.get("/next", include_in_schema=False)
     def suggestions(request: Request) -> Response:
         return render("next.html", views.suggestions(), request, "/api/suggestions")
+
+    @app.get("/check", include_in_schema=False)
+    def check(request: Request) -> Response:
+        return render("check.html", views.check(), request, "/api/check")
 
     @app.get("/history", include_in_schema=False)
     def history(request: Request, page: Page = 1, round: int | None = None) -> Response:

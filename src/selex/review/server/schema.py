@@ -162,6 +162,26 @@ class Suggestions(BaseModel):
     suggestions: list[Suggestion]
 
 
+class Finding(BaseModel):
+    """Photos of one kind to set aside."""
+
+    kind: Literal["near-duplicate", "blurred", "dark", "empty"]
+    rows: list[int] = Field(description="All to set aside; of near-duplicates not the first of a group.")
+    groups: list[list[ImageCard]] = Field(description="Some of them; of near-duplicates the first is the one to keep.")
+
+
+class Check(BaseModel):
+    """Photos to set aside, as far as they have been looked for."""
+
+    standing: Standing
+    state: Literal["idle", "running", "done"]
+    done: int
+    total: int
+    seconds_left: float | None
+    failed: str | None = Field(description="Why looking for them ended, if it did.")
+    findings: list[Finding]
+
+
 class Part(BaseModel):
     """A part that a category could be split into."""
 

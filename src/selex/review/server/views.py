@@ -10,6 +10,7 @@ from selex.review.core.overview import Overview, ideas, parts_of
 from selex.review.core.session import Review
 from selex.review.server import schema
 from selex.review.server.cards import Gone, category_card, image_card, one_page
+from selex.review.server.checks import Checks
 from selex.review.server.lists import Lists
 
 Array = np.ndarray[Any, Any]
@@ -22,7 +23,7 @@ class Views:
     """Answers about a review. Each answer is of one version of the state, and says which."""
 
     def __init__(self, review: Review) -> None:
-        self.review, self._lists = review, Lists(review)
+        self.review, self._lists, self._checks = review, Lists(review), Checks(review)
 
     def standing(self) -> schema.Standing:
         """How far the review is."""
@@ -132,6 +133,13 @@ class Views:
                 for idea in ideas(self.review, overview, SUGGESTIONS)
             ]
             return schema.Suggestions(standing=self._lists.standing(overview), suggestions=found)
+
+    def check(self, start: bool = False) -> schema.Check:
+        """Photos to set aside; looked for where `start` says so."""
+        if start:
+            self._checks.start()
+        with self._lists.now() as overview:
+            return self._checks.answer(overview, self._lists.standing(overview))
 
     def parts(self, number: int, count: int) -> schema.Parts:
         """The parts that a category falls into."""

@@ -1,5 +1,6 @@
 // What every page does: ask the server, say what it answered, show the new state. Names are only ever set as text.
 import * as dialogs from "./dialogs.js";
+import { aside, check, follow } from "./check.js";
 import { listenToKeys } from "./keys.js";
 import { chosenCategories, chosenRows, choose, listenToPointer, showChosen } from "./select.js";
 
@@ -131,6 +132,8 @@ const actions = {
   search: () => document.getElementById("q").focus(),
   home: () => location.assign("/"),
   next: () => location.assign("/next"),
+  check,
+  aside,
   unsure: marking("unsure"),
   junk: marking("junk"),
   clear: marking("clear"),
@@ -228,4 +231,5 @@ if (saved) {
   sessionStorage.removeItem("toast");
   toast(`${saved}.`);
 }
+follow();
 if (location.hash === "#split" && document.getElementById("category")) perform("split");

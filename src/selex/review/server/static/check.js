@@ -1,0 +1,26 @@
+// Looking for photos to set aside: starts it, follows it, and sets aside all of a kind.
+import { ask, decide, refresh } from "./review.js";
+
+const by = (id) => document.getElementById(id);
+
+export async function check() {
+  if (await ask("/api/check", {})) await refresh();
+  follow();
+}
+
+export async function aside() {
+  const kind = document.activeElement.dataset.kind, found = await ask("/api/check");
+  const rows = found?.findings.find((finding) => finding.kind === kind)?.rows;
+  if (rows) await decide({ kind: "junk", rows });
+}
+
+// While it is at work: how far it is, then what it found.
+export async function follow() {
+  if (by("check")?.dataset.state !== "running") return;
+  const now = await ask("/api/check");
+  if (!now || now.state !== "running") return refresh();
+  const left = now.seconds_left === null ? "" : now.seconds_left < 90 ? ` · about ${Math.ceil(now.seconds_left / 5) * 5} s left` : ` · about ${Math.ceil(now.seconds_left / 60)} min left`;
+  by("check-bar").value = now.done;
+  by("check-left").textContent = `${now.done.toLocaleString("en")} of ${now.total.toLocaleString("en")} photos${left}`;
+  setTimeout(follow, 500);
+}
