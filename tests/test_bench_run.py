@@ -213,7 +213,7 @@ def test_labels_and_truth_of_ones_own(digits):
         (("--dataset", "digits/labels.csv", "--set", "train.all=false"), "no setting 'train.all'; did you mean"),
         (
             ("--dataset", "digits/labels.csv", "--method", "means"),
-            "method must be frozen, selex, gcd or simgcd, not 'means'",
+            "no method 'means'; did you mean",
         ),
         (
             ("--dataset", "digits/labels.csv", "--method", "kmeans", "--set", "cluster.whiten=0.5"),

@@ -110,7 +110,6 @@ def test_set(change, path, value):
             "train.published_quirks must be some of order, grouping, crops, targets, clustering, not 'typos'",
         ),
         ({"view_bank": 1}, "train.view_bank must be 0, or at least 2"),
-        ({"method": "simgcd", "refine": "balanced"}, "cluster.refine balanced: simgcd classifies"),
     ],
     ids=str,
 )

@@ -335,7 +335,13 @@ def test_bad_input_is_one_line_and_leaves_nothing(place):
     refused("no backbone is called 'pixel' (did you mean pixels?)", *unknown, "pixel", cwd=place)
     refused("no weight file at", *unknown, "file:vit.pth", cwd=place)
     refused("pixels takes no weights of its own", *FIVE, "--set", "features.weights=x.pth", cwd=place)
-    refused("train.method must be frozen, selex, gcd or simgcd, not 'magic'", *FIVE, "--method", "magic", cwd=place)
+    refused(
+        "no method 'gdc'; did you mean 'gcd'? there are: frozen, gcd, simgcd, selex",
+        *FIVE,
+        "--method",
+        "gdc",
+        cwd=place,
+    )
     refused("--device abacus: ", *FIVE, "--device", "abacus", cwd=place)
     refused(
         "refine must be auto, none, uniform, proportional or balanced, not 'big'", *FIVE, "--refine", "big", cwd=place

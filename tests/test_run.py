@@ -282,7 +282,7 @@ def test_settings_of_another_version(old):
         ({"restarts": -1}, "restarts must be at least 1"),
         ({"size": 0}, "size must be at least 1"),
         ({"seed": -1}, "seed must be a whole number of at least 0, not -1"),
-        ({"method": "magic"}, "train.method must be frozen, selex, gcd or simgcd, not 'magic'"),
+        ({"method": 3}, "train.method must be text, not 3"),
     ],
 )
 def test_settings_that_cannot_be(setting, message):

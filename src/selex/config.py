@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal
 from selex.errors import InputError, unknown
 from selex.settings import Group, as_toml, setting
 
+FROZEN = "frozen"
+"""The method that trains nothing."""
 QUIRKS = ("order", "grouping", "crops", "targets", "clustering")
 """Where the published code leaves the paper: labels of levels out of order, levels that are groups of the base level,
 features of augmented crops, its target matrix, its seeding and balancing."""
@@ -132,10 +134,12 @@ class TrainConfig(Group):
 
     group: ClassVar[str] = "train"
 
-    method: Literal["frozen", "selex", "gcd", "simgcd"] = setting(
-        "frozen",
+    method: str = setting(
+        FROZEN,
         "`frozen` (no training), `selex`, `gcd` or `simgcd`.",
-        "How the backbone is trained. `selex`: with self-expertise. `gcd`, `simgcd`: as in the papers of that name.",
+        "How the backbone is trained. `selex`: with self-expertise. `gcd`, `simgcd`: as in the papers of that name. Or "
+        "the name of [a method of your own](../methods.md).",
+        shown="NAME",
     )
     epochs: int = setting(20, "Passes over the images.", least=1)
     batch: int = setting(128, "Batch size in images, each with two views.", least=1)
@@ -268,8 +272,6 @@ class Config:
             raise InputError(f"seed must be a whole number of at least 0, not {self.seed!r}")
         if self.seed >= 2**63:
             raise InputError(f"seed is too large: {self.seed}")
-        if self.train.method == "simgcd" and self.cluster.refine not in ("auto", "none"):
-            raise InputError(f"cluster.refine {self.cluster.refine}: simgcd classifies, it has no clusters to refine")
 
     @classmethod
     def of(cls, photos: str = "", *, preset: str = "photos", **settings: Any) -> Config:

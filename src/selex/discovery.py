@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from selex.cluster.pipeline import FittedClusters, estimate_clusters, fit_clusters
 from selex.cluster.variant import variant_for
-from selex.config import ClusterConfig, Config
+from selex.config import FROZEN, ClusterConfig, Config
 from selex.data.clusters import Columns, cluster_columns
 from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
@@ -32,7 +32,7 @@ from selex.run import LABELS, Run
 from selex.run_writer import RunWriter, write_run
 from selex.training.distributed import start
 from selex.training.fit import Seen, TrainOptions, classify, fit, make_method, train_worker
-from selex.training.methods import Method
+from selex.training.methods import Method, check_method
 from selex.types import Hierarchy, KEstimate
 
 Tell = Callable[[str], None]
@@ -68,13 +68,14 @@ def discover(
     Returns:
         The finished run.
     """
+    check_method(config)
     config = _resolved(config, device)
     if labels is None and Run(Path(out)).labelled_by_review(config):
         Run.open(out).result(LABELS)
     given = labels if labels is not None else config.data.labels
     table = read_sources(config.data.sources, given) if photos is None else read_table(photos, given)
     check_categories(config, table)
-    fabric = start(device) if config.train.method != "frozen" else None
+    fabric = start(device) if config.train.method != FROZEN else None
     if fabric and fabric.global_rank:
         return train_worker(config, Path(out), table, fabric, Path(store) if store else None)
     with write_run(Path(out), config, table.root) as run:
@@ -221,7 +222,7 @@ def publish(run: RunWriter, config: Config, images: ImageStore, found: FittedClu
         backbone.fingerprint(),
         images.size,
         backbone.crop,
-        trained_weights(backbone) if config.train.method != "frozen" else {},
+        trained_weights(backbone) if config.train.method != FROZEN else {},
         config.features.views,
         found.maps,
         config.features.attention_crop,

@@ -28,7 +28,7 @@ class Result:
 
     Attributes:
         dataset: name of the benchmark dataset.
-        method: `"selex"`, `"gcd"`, `"simgcd"`, `"frozen"` or `"kmeans"`.
+        method: `"selex"`, `"gcd"`, `"simgcd"`, `"frozen"`, `"kmeans"` or the name of one's own.
         variant: `"paper"`, `"published"` or another short name for a set of settings.
         suite: `"main"` or the ablation that the run belongs to.
         row: which row of the suite it is; "" in the main one.

@@ -42,6 +42,7 @@ from selex.predictor import load, load_backbone_for, place_for
 from selex.run import Run
 from selex.run_writer import versions
 from selex.training.fit import TrainOptions, make_method
+from selex.training.methods import check_method
 from selex.types import Scores
 
 MAIN = Row("")
@@ -55,7 +56,8 @@ class Job:
     Attributes:
         dataset: a dataset of the catalog, or a CSV file with the columns `file`, `class` and `known` of one's own.
         root: the folder of the dataset; a CSV file's own if not given.
-        method: `"frozen"`, `"gcd"`, `"simgcd"` or `"selex"`; or `"kmeans"`, plain k-means on frozen features.
+        method: `"frozen"`, `"gcd"`, `"simgcd"`, `"selex"`, one of one's own; or `"kmeans"`, plain k-means on frozen
+            features.
         backbone: name of the network.
         config: settings; a row of a suite changes some.
         variant: short name of these settings in tables.
@@ -187,6 +189,7 @@ def _settings(job: Job) -> Config:
         raise InputError("--method kmeans uses no labels, and features are whitened by labels: set cluster.whiten=0")
     if method == KMEANS and config.cluster.refine != "none":
         raise InputError("--method kmeans is plain k-means: set cluster.refine=none")
+    check_method(config)
     return config.change(backbone=job.backbone)
 
 

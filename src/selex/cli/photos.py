@@ -13,7 +13,7 @@ import typer
 from selex.cli import settings
 from selex.cli.app import RunFolder, app, find_device, resumable
 from selex.cli.settings import BASICS, FLAG, TRAINING, configured
-from selex.config import Config
+from selex.config import FROZEN, Config
 from selex.errors import InputError
 
 if TYPE_CHECKING:
@@ -131,10 +131,11 @@ def train(
     """
     from selex.run import Run
     from selex.training.fit import interrupted
+    from selex.training.methods import find_method
 
     opened = Run.open(run)
     base = replace(opened.config, train=replace(Config.of(preset=preset or "photos").train, method="selex"))
-    refine = "auto" if method == "simgcd" else None  # which has no clusters to refine
+    refine = "auto" if method and method != FROZEN and not find_method(method).clusters else None  # nothing to refine
     config = configured(base, config_file, changes, method=method, epochs=epochs, refine=refine)
     config = interrupted(opened) if resume else config
     _discover(config, run, find_device(device), store or opened.store, False, restart, tensorboard, reviewed=not resume)
@@ -190,7 +191,7 @@ def _discover(
 
     options = TrainOptions(restart=restart, tensorboard=tensorboard, progress=True)
     how = {"device": device, "store": store, "strict": strict, "progress": _speaks(), "options": options}
-    done = "images and features" if config.train.method == "frozen" else "images, features and whole epochs"
+    done = "images and features" if config.train.method == FROZEN else "images, features and whole epochs"
     with resumable(f"{done} that are done are kept"):
         run, changes = _done(config, out, reviewed, {**how, "tell": typer.echo})
     if not _speaks():

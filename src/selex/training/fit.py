@@ -30,7 +30,7 @@ from selex.run_writer import BOARD, RunWriter
 from selex.training.batches import Data
 from selex.training.checkpoint import Checkpoints, newest
 from selex.training.loop import Callbacks, Entry, Score, train
-from selex.training.methods import METHODS, Method, Task
+from selex.training.methods import Method, Task, find_method
 from selex.types import UNLABELLED
 
 WORTH_COMPILING = 4000
@@ -64,7 +64,7 @@ class Seen(NamedTuple):
     def of(cls, config: Config, labels: Any) -> Seen:
         """Without a share of the labels, where the method's features are clustered in the end."""
         known = np.asarray(labels)
-        share = config.train.holdout if METHODS[config.train.method].clusters else 0.0
+        share = config.train.holdout if find_method(config.train.method).clusters else 0.0
         hidden = kept_from_training(known, share)
         return cls(numbered(np.where(hidden, UNLABELLED, known)), hidden)
 
@@ -82,7 +82,7 @@ def make_method(config: Config, backbone: Backbone, n_categories: int, n_known: 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)  # of the head
         task = Task(n_categories, n_known, config.cluster.balanced, config.cluster.whiten)
-        return METHODS[training.method](backbone, task, training)
+        return find_method(training.method)(backbone, task, training)
 
 
 def fit(

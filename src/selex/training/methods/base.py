@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from selex.cluster.hierarchy import hssk
 from selex.cluster.whiten import Whitener, fit_whitener
@@ -122,6 +123,12 @@ class Method(nn.Module):
         """Features through the map that is used until the next one."""
         self.whitening_mean, self.whitening_matrix = (whitener.mean, whitener.matrix) if whitener else (None, None)
         return whitener(features) if whitener else features
+
+    def as_clustered(self, features: Tensor) -> Tensor:
+        """Features of the network in the space in which they are clustered."""
+        rows = normalize(features.float(), dim=1)
+        whitener = self.whitener
+        return whitener(rows) if whitener else rows
 
     def prepare(self, epoch: int, features: Callable[[], Tensor], labels: Tensor, rng: Any) -> Level | None:
         """Get ready for an epoch; the base level of the clusters that were made for it, or None if none were."""

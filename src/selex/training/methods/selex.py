@@ -149,12 +149,6 @@ class SelEx(Method):
             cosines = self.as_clustered(features) @ self.centers.T
         return cross_entropy(cosines / PROTOTYPE_TEMPERATURE, clusters)
 
-    def as_clustered(self, features: Tensor) -> Tensor:
-        """Features of the network in the space in which they are clustered."""
-        rows = normalize(features.float(), dim=1)
-        whitener = self.whitener
-        return whitener(rows) if whitener else rows
-
     def targets(self, encoded: tuple[Tensor, ...], batch: Batch, levels: Tensor) -> Tensor:
         """Target matrix of unsupervised self-expertise."""
         alpha = self.settings.alpha if self.settings.use else 0.0
