@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 SECONDS_A_LINE = 10.0
 """Where there is no terminal, work says where it stands no more often than this."""
@@ -22,6 +23,26 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listeners.remove(listener)
+
+
+Watcher = Callable[[dict[str, Any]], None]
+_watchers: list[Watcher] = []
+
+
+@contextmanager
+def watching(watcher: Watcher) -> Iterator[None]:
+    """While this lasts, `watcher` is told of every step that is done, as a run's own log is."""
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)
+
+
+def step_done(entry: dict[str, Any]) -> None:
+    """Tell who watches of a step."""
+    for watcher in _watchers:
+        watcher(entry)
 
 
 def _heard(text: str) -> Callable[[int, int], None]:

@@ -25,6 +25,7 @@ from selex.data.parquet import write_parquet
 from selex.errors import InputError
 from selex.folders import check_outside, check_own_folder, is_vacant, own_folder, remove, remove_folder
 from selex.io import first_line, is_plain_file, is_plain_folder, last_bytes, locked, remove_leftovers, whole
+from selex.progress import step_done
 from selex.run import FORMAT, LABELS, METRICS, Run
 from selex.run_stage import CONFIG, EMBEDDINGS, FEATURE_FILES, MODEL, PUBLISHED, Stage
 
@@ -72,6 +73,7 @@ class RunWriter(Run):
 
     def log(self, **values: Any) -> None:
         """Add a line to `metrics.jsonl`."""
+        step_done(values)
         path = self.folder / METRICS
         line = stamped_line({"time": round(time.time(), 3), **values})
         try:

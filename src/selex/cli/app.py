@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 
+from selex.cli.log import LOG
 from selex.errors import InputError, Note
 
 app = typer.Typer(name="selex", pretty_exceptions_enable=False, rich_markup_mode="markdown")
@@ -26,19 +27,45 @@ _shown: set[str] = set()  # notes said so far: each once
 def start(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    log_json: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Before the command: write progress and events as JSON lines to FILE, or with `-` to standard error.",
+        ),
+    ] = None,
 ) -> None:
     """Generalized category discovery: sort photos, a few of them labelled, into known categories and novel ones."""
-    if version:
-        from selex import __version__
+    from selex import __version__
 
+    if version:
         typer.echo(__version__)
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+    elif log_json is not None and first_process():
+        LOG.open(log_json, command=context.invoked_subcommand, version=__version__)
+
+
+def first_process() -> bool:
+    """Of several processes that know of each other, whether this is the first."""
+    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one line and exit code 2, and so is what the system does not allow."""
+    """Run the command line, and end with its exit code."""
+    code: Any = 1
+    try:
+        _main()
+    except SystemExit as end:
+        code = end.code
+        raise
+    finally:
+        LOG.close(code if isinstance(code, int) else 0)
+
+
+def _main() -> NoReturn:
+    """Run a command; a user's mistake is one line and exit code 2, and so is what the system does not allow."""
     warnings.showwarning = _show_note
     guard_output()
     try:
@@ -56,13 +83,20 @@ def main() -> None:
         context = getattr(error, "ctx", None)
         _fail(f"{error.format_message()} (see {context.command_path if context else 'selex'} --help)")
     if code == _INTERRUPTED:
-        typer.echo("stopped; nothing was written", err=True)
+        _tell("stopped", "stopped; nothing was written")
     sys.exit(code)
+
+
+def _tell(event: str, line: str) -> None:
+    """A line for a person, and one for the log; on standard error there is the latter alone."""
+    if not LOG.on_stderr:
+        typer.echo(line, err=True)
+    LOG.write(event, message=line.removeprefix(f"{event}: "))
 
 
 def _fail(line: str) -> NoReturn:
     with suppress(OSError):  # nobody can be told
-        typer.echo(f"error: {' '.join(line.split())}", err=True)
+        _tell("error", f"error: {' '.join(line.split())}")
     sys.exit(2)
 
 
@@ -83,7 +117,7 @@ def resumable(kept: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"stopped; {kept}: the same command resumes from there", err=True)
+        _tell("stopped", f"stopped; {kept}: the same command resumes from there")
         sys.exit(_INTERRUPTED)
 
 
@@ -92,7 +126,7 @@ def _show_note(message: Warning | str, category: type[Warning], *place: Any, **m
     line = f"note: {message}" if issubclass(category, Note) else warnings.formatwarning(message, category, *place[:2])
     if line not in _shown:
         _shown.add(line)
-        typer.echo(line.rstrip(), err=True)
+        _tell("note" if issubclass(category, Note) else "warning", line.rstrip())
 
 
 def guard_output() -> None:

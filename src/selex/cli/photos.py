@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from selex.cli import settings
-from selex.cli.app import RunFolder, app, find_device, resumable
+from selex.cli.app import RunFolder, app, find_device, first_process, resumable
 from selex.cli.settings import BASICS, FLAG, TRAINING, configured
 from selex.config import FROZEN, Config
 from selex.errors import InputError
@@ -190,11 +189,11 @@ def _discover(
     from selex.training.fit import TrainOptions
 
     options = TrainOptions(restart=restart, tensorboard=tensorboard, progress=True)
-    how = {"device": device, "store": store, "strict": strict, "progress": _speaks(), "options": options}
+    how = {"device": device, "store": store, "strict": strict, "progress": first_process(), "options": options}
     done = "images and features" if config.train.method == FROZEN else "images, features and whole epochs"
     with resumable(f"{done} that are done are kept"):
         run, changes = _done(config, out, reviewed, {**how, "tell": typer.echo})
-    if not _speaks():
+    if not first_process():
         return
     typer.echo(summary(run))
     if changes:
@@ -230,7 +229,7 @@ def _done(config: Config, out: Path, reviewed: bool, how: dict[str, Any]) -> tup
         done = again(out, config=config, **how)
         return done.run, done.changes
     run = run_discover(config, out, **how)
-    return run, compare(State(found), Results.read(run)) if found and _speaks() else None
+    return run, compare(State(found), Results.read(run)) if found and first_process() else None
 
 
 def _earlier(out: Path, config: Config) -> Run | None:
@@ -301,8 +300,3 @@ def predict(
         f"{count} images: {known} in known categories, {count - known - strange} in novel ones, {strange} fit none"
     )
     typer.echo(f"wrote {out}")
-
-
-def _speaks() -> bool:
-    """Of several processes the first one."""
-    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
