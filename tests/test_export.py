@@ -316,16 +316,36 @@ def test_fiftyone(run, tmp_path, copy):
     assert list(found) == ["classes", "labels"]
     assert found["classes"] == run.hierarchy["names"]
     images = sorted((tmp_path / "out" / "data").iterdir())
-    assert listing(tmp_path / "out") == sorted(["labels.json", *(f"data/{path.name}" for path in images)])
+    beside = ["embeddings.npy", "labels.json"]
+    assert listing(tmp_path / "out") == sorted([*beside, *(f"data/{path.name}" for path in images)])
     # keys are names without their ending, and lead to one image each
     assert {path.stem: path.suffix for path in images} == dict.fromkeys(found["labels"], ".png")
     assert len(images) == len(table)
     for row, (key, label) in zip(table, found["labels"].items(), strict=True):
+        flags = label.pop("attributes")
         assert label == {"label": found["classes"].index(row["category"]), "confidence": row["confidence"]}
+        assert [flags[name] for name in ("known", "labelled")] == [bool(row[name]) for name in ("known", "labelled")]
+        assert flags["doubtful"] is (row["confidence"] < 0.5)
+        names = ("runner_up", "distance", "file")
+        assert {name: flags[name] for name in names} == {name: row[name] for name in names}
         image, original = tmp_path / "out" / "data" / f"{key}.png", run.root / row["file"]
         assert image.read_bytes() == original.read_bytes()
         assert image.samefile(original) is not copy
     assert state(run.root) == before
+
+
+def test_fiftyone_gets_features_in_the_order_of_its_labels(run, tmp_path):
+    export(run, "fiftyone", tmp_path / "all")
+    features = np.load(tmp_path / "all" / "embeddings.npy")
+    assert features.dtype == np.float32
+    assert np.array_equal(features, run.embeddings)
+    kept = [0, 3, 4, 11]  # as after a review, which leaves junk out
+    table = {**run.clusters.take(kept).to_pydict(), "review": ["confirmed", "undecided", "unsure", "undecided"]}
+    export(run, "fiftyone", tmp_path / "some", table=table)
+    found = json.loads((tmp_path / "some" / "labels.json").read_text())["labels"]
+    assert [label["attributes"]["file"] for label in found.values()] == table["file"]
+    assert [label["attributes"]["review"] for label in found.values()] == table["review"]
+    assert np.array_equal(np.load(tmp_path / "some" / "embeddings.npy"), run.embeddings[kept])
 
 
 def test_copies_where_links_cannot_be(run, tmp_path, monkeypatch):
@@ -425,6 +445,19 @@ def test_places_that_are_refused(run, tmp_path, to):
     if Path("/proc/sys").exists():
         refuse(run, to, Path("/proc/sys/sorted"), r"/proc/sys/sorted: cannot be written \(")
     assert (tmp_path / "full" / "mine.txt").exists()
+
+
+def test_no_folder_that_was_added_is_written_into(tmp_path):
+    for folder in ("photos", "more", "and more"):
+        save_digits(tmp_path / folder, [f"{folder} {i}.png" for i in range(4)])
+    config = Config.of(str(tmp_path / "photos"), categories=2, backbone="pixels", restarts=1)
+    config = config.change(added="\n".join(str(tmp_path / folder) for folder in ("more", "and more")))
+    run = discover(config, tmp_path / "run", store=tmp_path / "store")
+    assert len(run.clusters) == 12
+    for folder in ("photos", "more", "and more"):
+        for to, place in (("csv", "t.csv"), ("folders", "sorted")):
+            refuse(run, to, tmp_path / folder / place, f"is inside the folder of photos.* outside {tmp_path / folder}")
+    assert export(run, "csv", tmp_path / "t.csv").images == 12
 
 
 def test_other_refusals(run, photos, tmp_path):

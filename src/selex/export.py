@@ -9,16 +9,18 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
+import numpy as np
 import pyarrow as pa
+from numpy.lib import format as npy
 
-from selex.data.clusters import Columns, write_columns
+from selex.data.clusters import DOUBTFUL, Columns, write_columns
 from selex.data.decode import is_image
 from selex.data.names import Names, safe_name, spell
 from selex.data.parquet import read_header, write_parquet
@@ -64,6 +66,7 @@ class _Job:
     classes: list[str]
     root: str
     paths: list[str]
+    features: Callable[[], Any]
     out: Path
     copy: bool
     progress: Progress
@@ -113,7 +116,8 @@ def export(
     table = table or run.clusters.to_pydict()
     classes = list(dict.fromkeys([*names, *table["category"]]))
     root = str(run.root)
-    job = _Job(table, classes, root, run.image_paths(table["file"]), out, copy, progress)
+    files = table["file"]
+    job = _Job(table, classes, root, run.image_paths(files), lambda: _features(run, files), out, copy, progress)
     if form.folder:
         _check_images(run, job)
         with whole_folder(out) as stage:
@@ -182,18 +186,45 @@ def _label_studio(job: _Job, stage: Path) -> str:
 
 
 def _fiftyone(job: _Job, stage: Path) -> str:
-    """Images in `data`; in `labels.json` the class and confidence of each, by its name without the ending."""
+    """Images in `data`; in `labels.json` what is known of each, by its name without the ending; their features."""
     names = Names()
     parts = [os.path.splitext(os.path.basename(file)) for file in job.table["file"]]
     keys = [names.take(stem) for stem, _ in parts]
     (stage / "data").mkdir()
     job.place([stage / "data" / f"{key}{ending}" for key, (_, ending) in zip(keys, parts, strict=True)])
     number = {name: position for position, name in enumerate(job.classes)}
-    rows = zip(keys, job.table["category"], job.table["confidence"], strict=True)
-    labels = {key: {"label": number[category], "confidence": sure} for key, category, sure in rows}
+    labels = {
+        key: {"label": number[category], "confidence": sure, "attributes": flags}
+        for key, category, sure, flags in zip(
+            keys, job.table["category"], job.table["confidence"], _flags(job.table), strict=True
+        )
+    }
+    _save(stage / "embeddings.npy", job.features())
     (stage / "labels.json").write_text(json.dumps({"classes": job.classes, "labels": labels}, indent=1))
     kind = "fiftyone.types.FiftyOneImageClassificationDataset"
     return f"open it with fiftyone.Dataset.from_dir({str(job.out)!r}, dataset_type={kind})"
+
+
+def _flags(table: Columns) -> Iterator[dict[str, Any]]:
+    """What else is known of each image."""
+    for row, sure in enumerate(table["confidence"]):
+        flags = {name: bool(table[name][row]) for name in ("known", "labelled")} | {"doubtful": sure < DOUBTFUL}
+        names = [name for name in ("runner_up", "distance", "file", "review") if name in table]
+        yield flags | {name: table[name][row] for name in names}
+
+
+def _features(run: Run, files: Sequence[str]) -> Any:
+    """Features of these images, which are all of the run or, in the same order, some of them."""
+    all_rows = enumerate(run.clusters["file"].to_pylist())
+    rows = [next(row for row, name in all_rows if name == file) for file in files]
+    return np.asarray(run.embeddings[rows], dtype=np.float32)
+
+
+def _save(path: Path, rows: Any) -> None:
+    """As `numpy.save` does, which does not say why it fails."""
+    with path.open("wb") as file:
+        npy.write_array_header_1_0(file, npy.header_data_from_array_1_0(rows))
+        file.write(np.ascontiguousarray(rows).data.cast("B"))
 
 
 FORMATS = {
@@ -207,7 +238,8 @@ FORMATS = {
 
 
 def _check_place(run: Run, form: Format, out: Path) -> None:
-    check_outside(out, run.config.data.photos, "an --out")
+    for photos in run.config.data.sources:
+        check_outside(out, photos, "an --out")
     if form.folder:
         check_target_folder(out)
     else:

@@ -22,7 +22,7 @@ from selex.checksums import read_object
 from selex.cluster.assign import Assigner, Assignment
 from selex.cluster.maps import FeatureMaps
 from selex.config import Config
-from selex.data.clusters import Columns
+from selex.data.clusters import DOUBTFUL, Columns
 from selex.data.crops import to_device
 from selex.data.store import ImageStore
 from selex.data.table import read_table
@@ -41,8 +41,6 @@ _TRAINED = "trained.safetensors"
 
 NOTHING = "none of these"
 """The category of an image that fits none."""
-DOUBTFUL = 0.5
-"""Confidence below which a prediction is marked."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class JsonLog:
         self._stream: TextIO | None = None
         self._while_open = ExitStack()
         self._begun = 0.0
-        self._task, self._since, self._first, self._told = "", 0.0, 0, 0.0
+        self._task, self._since, self._first, self._last, self._told = "", 0.0, 0, 0, 0.0
         self.on_stderr = False
 
     def open(self, target: str, **first: Any) -> None:
@@ -55,8 +55,9 @@ class JsonLog:
     def progress(self, text: str, done: int, total: int) -> None:
         """How far some work is: when it begins, now and then, and when it is done."""
         now = time.monotonic()
-        if text != self._task or done < self._first:
+        if text != self._task or done < self._last:  # other work, or the same of something else
             self._task, self._since, self._first, self._told = text, now, done, -math.inf
+        self._last = done
         if now - self._told < EVERY and done < total:
             return
         self._told = now

@@ -15,6 +15,8 @@ from selex.errors import InputError
 from selex.io import column, read_csv, write_csv
 from selex.types import Hierarchy
 
+DOUBTFUL = 0.5
+"""Confidence below which it is doubtful where an image belongs."""
 ROW_COLUMNS = ("row", "file", "file_name")
 
 Columns = dict[str, list[Any]]
