@@ -24,7 +24,7 @@ from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.server.app import create_app
 from selex.review.server.guard import Door
-from selex.review.server.serve import _listen
+from selex.review.server.serve import listen
 
 IMAGES = Path(__file__).parent / "images"
 
@@ -34,7 +34,7 @@ def main(demo: Path | None) -> None:
     chromium = shutil.which("chromium")
     if chromium is None:
         sys.exit("error: no chromium; install it first (Debian: apt-get install chromium)")
-    with tempfile.TemporaryDirectory() as folder, _listen("127.0.0.1", 0) as listener:
+    with tempfile.TemporaryDirectory() as folder, listen("127.0.0.1", 0) as listener:
         if demo is None:
             demo = Path(folder) / "demo"
             run_demo(demo, progress=True)

@@ -43,19 +43,25 @@ def browser():
 class Served:
     """A server of its own copy of the run, and the pages that look at it."""
 
-    def __init__(self, folder, browser):
-        self.folder, self.browser, self.contexts, self.wrong = folder, browser, [], []
+    def __init__(self, folder, browser, *options):
+        self.folder, self.browser, self.contexts, self.wrong, self.options = folder, browser, [], [], options
         self.start(0)
 
     def start(self, port):
         (self.folder / ".stdout").unlink(missing_ok=True)
-        self.process = start("review", "run", "--no-browser", "--port", port, cwd=self.folder)
+        self.process = start("review", "run", "--no-browser", "--port", port, *self.options, cwd=self.folder)
         told, end = self.folder / ".stdout", time.monotonic() + 30
         while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/", told.read_text() if told.exists() else "")):
             assert self.process.is_alive(), (self.folder / ".stderr").read_text()
             assert time.monotonic() < end, "it does not start"
             time.sleep(0.02)
         self.address, self.port = found[0], int(found[1])
+
+    def close(self):
+        for context in self.contexts:
+            context.close()
+        self.kill()
+        assert self.wrong == []
 
     def kill(self):
         self.process.kill()
@@ -95,10 +101,7 @@ def served(made, browser, tmp_path, monkeypatch):
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
     served = Served(tmp_path, browser)
     yield served
-    for context in served.contexts:
-        context.close()
-    served.kill()
-    assert served.wrong == []
+    served.close()
 
 
 def said(page, text):
@@ -373,10 +376,43 @@ def test_bad_photos_and_near_duplicates_are_set_aside_together(browser, tmp_path
     other = served.page("check", bypass_csp=True)
     faults = axe.run(other).response["violations"]
     assert [fault["id"] for fault in faults if fault["impact"] in ("serious", "critical")] == []
-    for context in served.contexts:
-        context.close()
-    served.kill()
-    assert served.wrong == []
+    served.close()
+
+
+def test_photos_are_filtered_by_folder_day_and_the_users_own_columns(browser, tmp_path):
+    files = [f"{folder}/{number}.jpg" for folder in ("north", "south") for number in range(6)]
+    for number, file in enumerate(files):
+        path, exif = tmp_path / "photos" / file, Image.Exif()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        exif.get_ifd(0x8769)[0x9003] = f"2024:05:{number + 1:02d} 10:00:00"
+        Image.new("RGB", (8, 8), (20 * number, 90, 90)).save(path, exif=exif)
+    lines = [f"{file},{('dog', 'cat', 'fox')[number % 3]}" for number, file in enumerate(files)]
+    (tmp_path / "photos" / "table.csv").write_text("\n".join(["file_name,animal", *lines]))
+    made_up_run(tmp_path / "run", tmp_path / "photos", files, [0, 1] * 6, 0, ["novel-1", "novel-2"])
+    served = Served(tmp_path, browser, "--table", "photos/table.csv")
+    page = served.page("images")
+    sync_api.expect(page.locator("h1")).to_have_text("12 images")
+    for _ in range(50):  # days are read in the background
+        if page.locator("input[name=since]").count():
+            break
+        page.wait_for_timeout(100)
+        page.reload()
+    page.click("summary")
+    page.select_option("select[name=folder]", "south")
+    page.fill("input[name=until]", "2024-05-09")
+    page.click("text=Filter >> nth=1")
+    sync_api.expect(page.locator("h1")).to_have_text("3 images")
+    page.select_option("select[name=value]", "dog")
+    page.locator(".facets form", has_text="animal").locator("button").click()
+    sync_api.expect(page.locator("h1")).to_have_text("1 image")
+    sync_api.expect(page.locator(".tile p a").first).to_have_text("0.jpg")
+    page.click("text=Clear the filters")
+    sync_api.expect(page.locator("h1")).to_have_text("12 images")
+    assert len(served.api("api/rows?folder=north&since=2024-05-04")["rows"]) == 3, "what is selected as a whole list"
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    faults = axe.run(served.page("images?folder=north", bypass_csp=True)).response["violations"]
+    assert [fault["id"] for fault in faults if fault["impact"] in ("serious", "critical")] == []
+    served.close()
 
 
 def spoilt_run(folder):

@@ -120,6 +120,10 @@ def review(
         int, typer.Option(min=0, max=65535, metavar="P", help="Port to listen on; 0 for any free port.")
     ] = 8760,
     host: Host = "127.0.0.1",
+    table: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="CSV or parquet file with `file_name` and columns to filter photos by."),
+    ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open the browser.")] = False,
 ) -> None:
     """Review the categories of a run in the browser: name, merge, split, move, confirm, with undo.
@@ -129,7 +133,7 @@ def review(
     with needs_extra("review", "the review page"):
         from selex.review.server.serve import serve
 
-    serve(run, host=host, port=port, browser=not no_browser, tell=typer.echo)
+    serve(run, host=host, port=port, browser=not no_browser, table=table, tell=typer.echo)
 
 
 @app.command()

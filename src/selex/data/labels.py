@@ -76,6 +76,18 @@ def read_label_file(path: str) -> LabelFile:
     return file
 
 
+def read_columns(path: str) -> dict[str, list[Any]]:
+    """All columns of a CSV or parquet file, by name."""
+    if not os.path.isfile(path):
+        raise InputError(f"{path}: no such file")
+    if path.lower().endswith(".csv"):
+        return _read_csv(path)[1]
+    from selex.data.parquet import read_parquet
+
+    columns: dict[str, list[Any]] = read_parquet(path, path).to_pydict()
+    return columns
+
+
 def encode(names: Iterable[str]) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[str]]:
     """Labels as numbers, and the sorted categories they count; "" becomes `UNLABELLED`."""
     names = list(names)

@@ -19,7 +19,7 @@ from selex.review.core.timeline import REDO, UNDO
 from selex.review.server import schema
 from selex.review.server.guard import Door, Guard
 from selex.review.server.job import Job, write_export
-from selex.review.server.pages import add_pages
+from selex.review.server.pages import Asked, add_pages
 from selex.review.server.pictures import Pictures
 from selex.review.server.views import Views
 
@@ -56,9 +56,9 @@ SENT: Errors = {
 DECIDED: Errors = SENT | {409: _error("Decided past each other.", schema.Missed)}
 
 
-def create_app(review: Review, door: Door) -> FastAPI:
-    """The server of a review."""
-    app, views, job = _bare(), Views(review), Job(review.run.folder)
+def create_app(review: Review, door: Door, table: str | None = None) -> FastAPI:
+    """The server of a review; `table` has columns to filter photos by."""
+    app, views, job = _bare(), Views(review, table), Job(review.run.folder)
     app.state.views, app.state.job = views, job
     _reading(app, views)
     _deciding(app, views, job)
@@ -126,15 +126,21 @@ def _reading(app: FastAPI, views: Views) -> None:
 
     @app.get("/api/images", tags=["read"])
     def images(
-        filter: schema.ImageFilter = "all", q: Words = "", sort: schema.ImageSort = "doubtful", page: Page = 1
-    ) -> schema.ImageList:
-        """Images of all categories; `q` searches file names."""
-        return views.images(filter, q, sort, page)
+        where: Asked,
+        filter: schema.ImageFilter = "all",
+        q: Words = "",
+        sort: schema.ImageSort = "doubtful",
+        page: Page = 1,
+    ) -> schema.FilteredImages:
+        """Images of all categories; `q` searches file names, `since` and `until` are days such as 2024-05-31."""
+        return views.images(filter, q, sort, page, where)
 
     @app.get("/api/rows", tags=["read"], responses=GONE)
-    def rows(filter: schema.ImageFilter = "all", q: Words = "", category: int | None = None) -> schema.Rows:
+    def rows(
+        where: Asked, filter: schema.ImageFilter = "all", q: Words = "", category: int | None = None
+    ) -> schema.Rows:
         """All images of a list at once, by row: what to decide about a whole list of many pages."""
-        return views.rows(filter, q, category)
+        return views.rows(filter, q, category, where)
 
     @app.get("/api/images/{row}", tags=["read"], responses=GONE)
     def image(row: int) -> schema.ImagePage:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from selex.review.core.decisions import Refused
+from selex.review.core.metadata import Metadata
 from selex.review.core.overview import Overview
 from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK, MARKS, UNSURE
@@ -153,6 +154,28 @@ def _title(names: list[str], members: Array, sizes: Array) -> str:
     largest = members[np.argsort(-sizes[members], kind="stable")[:2]]
     more = "" if len(members) <= 2 else f" +{len(members) - 2}"
     return ", ".join(names[number] for number in largest) + more
+
+
+_OFFERED = 200  # folders to choose from; the largest
+
+
+def facets(metadata: Metadata) -> schema.Facets:
+    """What photos can be filtered by."""
+    largest = dict(sorted(sorted(metadata.folders.items(), key=lambda item: -item[1])[:_OFFERED]))
+    return schema.Facets(
+        folders=_choices(largest),
+        days=None if metadata.days is None else _first_and_last(metadata.days),
+        columns={name: _choices(values) for name, values in metadata.values.items()},
+    )
+
+
+def _choices(counts: dict[str, int]) -> list[schema.Choice]:
+    return [schema.Choice(value=value, images=images) for value, images in counts.items()]
+
+
+def _first_and_last(days: Array) -> list[str]:
+    there = days[~np.isnat(days)]
+    return [str(there.min()), str(there.max())] if len(there) else []
 
 
 class Gone(Refused):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from selex.review.core.metadata import Metadata, Where
 from selex.review.core.overview import DOUBTFUL, Overview, Space
 from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE
@@ -20,8 +21,8 @@ Array = np.ndarray[Any, Any]
 class Lists:
     """The state as it is now, and which categories and images a list shows of it."""
 
-    def __init__(self, review: Review) -> None:
-        self.review = review
+    def __init__(self, review: Review, table: str | None = None) -> None:
+        self.review, self._table = review, table
         self._round = 0
         self._overview: Overview | None = None
         with self.now():
@@ -47,6 +48,7 @@ class Lists:
         self._by_confidence = np.argsort(-review.results.confidence, kind="stable")
         self._lower = [file.casefold() for file in review.results.files]
         self.space, self._tree = Space(review), Tree(review.run.hierarchy)
+        self.metadata = Metadata(review.run, review.results.files, self._table)
         self.note = gone_photos(review.run, review.results.files)
 
     @property
@@ -110,10 +112,11 @@ class Lists:
         kept: Array = rows[ways.get(chosen, mark != JUNK)]
         return kept
 
-    def search(self, q: str) -> Array:
-        """Rows whose file name has the words searched for; all, where there are none."""
+    def search(self, q: str, where: Where | None = None) -> Array:
+        """Rows whose file name has the words searched for, of the photos asked for; all, where there are none."""
         words = q.casefold()
-        return np.array([row for row, file in enumerate(self._lower) if words in file], dtype=int)
+        rows = np.array([row for row, file in enumerate(self._lower) if words in file], dtype=int)
+        return self.metadata.keep(rows, where) if where else rows
 
     def check_category(self, number: int, overview: Overview) -> None:
         """Refuse a category that is not there."""

@@ -8,18 +8,28 @@ from importlib.resources import files
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from selex.review.core.metadata import Where
 from selex.review.server import schema
 from selex.review.server.cards import Gone
 from selex.review.server.views import Views
 
 Page = Annotated[int, Query(ge=1, le=10**9)]
 Words = Annotated[str, Query(max_length=200)]
+Day = Annotated[str, Query(max_length=10, pattern=r"^(\d{4}-\d{2}-\d{2})?$")]
+Text = Annotated[str, Query(max_length=1000)]
+
+
+def _where(folder: Text = "", since: Day = "", until: Day = "", column: Text = "", value: Text = "") -> Where:
+    return Where(folder, since, until, column, value)
+
+
+Asked = Annotated[Where, Depends(_where)]
 STATIC = {"review.css": "text/css", "review.js": "text/javascript", "dialogs.js": "text/javascript"}
 STATIC |= {
     "keys.js": "text/javascript",
@@ -65,12 +75,13 @@ def add_pages(app: FastAPI, views: Views) -> None:
     @app.get("/images", include_in_schema=False)
     def images(
         request: Request,
+        where: Asked,
         filter: schema.ImageFilter = "all",
         q: Words = "",
         sort: schema.ImageSort = "doubtful",
         page: Page = 1,
     ) -> Response:
-        return render("images.html", views.images(filter, q, sort, page), request, "/api/images")
+        return render("images.html", views.images(filter, q, sort, page, where), request, "/api/images")
 
     @app.get("/image/{row}", include_in_schema=False)
     def image(request: Request, row: int) -> Response:

@@ -121,6 +121,32 @@ class ImageList(Paged):
     images: list[ImageCard]
 
 
+class Choice(BaseModel):
+    """A folder or a value that photos can be filtered by, and how many of them have it."""
+
+    value: str
+    images: int
+
+
+class Facets(BaseModel):
+    """What photos can be filtered by."""
+
+    folders: list[Choice]
+    days: list[str] | None = Field(description="The first and the last day, if any is known; null while they are read.")
+    columns: dict[str, list[Choice]] = Field(description="Columns of the user's own table.")
+
+
+class FilteredImages(ImageList):
+    """Images of all categories, a page of them, and what they can be filtered by."""
+
+    facets: Facets
+    folder: str
+    since: str
+    until: str
+    column: str
+    value: str
+
+
 class Rows(BaseModel):
     """All images of a list, those of its other pages too."""
 

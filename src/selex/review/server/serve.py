@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from selex.errors import InputError
+from selex.review.core.metadata import read_named
 from selex.review.core.session import Review
 from selex.review.server.app import create_app
 from selex.review.server.guard import Door
@@ -94,6 +95,7 @@ def serve(
     host: str = LOOPBACK,
     port: int = 8760,
     browser: bool = True,
+    table: Path | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Serve the review page of a run until Ctrl-C.
@@ -103,14 +105,17 @@ def serve(
         host: where to listen; anything but this machine itself needs a token, which the address shown has.
         port: 0 takes any that is free.
         browser: open the page in the browser.
+        table: a CSV or parquet file with the column `file_name` and others to filter photos by.
         tell: called with what a person should know.
     """
+    if table:
+        read_named(str(table))  # before anything is made in the run folder
     review = Review(folder)
     listener = listen(host, port)
     with listener:
         port = listener.getsockname()[1]
         door = door_for(host, port)
-        app = create_app(review, door)
+        app = create_app(review, door, str(table) if table else None)
         address = address_of(host, door)
         tell(f"review: {address}")
         tell("Every decision is saved at once in the run folder. Ctrl-C ends the server.")

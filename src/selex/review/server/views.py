@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from selex.review.core.metadata import Where
 from selex.review.core.overview import Overview, ideas, parts_of
 from selex.review.core.session import Review
 from selex.review.server import schema
-from selex.review.server.cards import Gone, category_card, image_card, one_page
+from selex.review.server.cards import Gone, category_card, facets, image_card, one_page
 from selex.review.server.checks import Checks
 from selex.review.server.lists import Lists
 
@@ -17,13 +19,14 @@ Array = np.ndarray[Any, Any]
 
 CATEGORIES_A_PAGE, IMAGES_A_PAGE, EVENTS_A_PAGE = 48, 120, 100
 NEIGHBOURS, SIMILAR, SUGGESTIONS = 8, 24, 6
+ANYWHERE = Where()
 
 
 class Views:
     """Answers about a review. Each answer is of one version of the state, and says which."""
 
-    def __init__(self, review: Review) -> None:
-        self.review, self._lists, self._checks = review, Lists(review), Checks(review)
+    def __init__(self, review: Review, table: str | None = None) -> None:
+        self.review, self._lists, self._checks = review, Lists(review, table), Checks(review)
 
     def standing(self) -> schema.Standing:
         """How far the review is."""
@@ -84,18 +87,30 @@ class Views:
             )
 
     def images(
-        self, chosen: schema.ImageFilter = "all", q: str = "", sort: schema.ImageSort = "doubtful", page: int = 1
-    ) -> schema.ImageList:
-        """A page of all images, or of those whose file name has the words searched for."""
+        self,
+        chosen: schema.ImageFilter = "all",
+        q: str = "",
+        sort: schema.ImageSort = "doubtful",
+        page: int = 1,
+        where: Where = ANYWHERE,
+    ) -> schema.FilteredImages:
+        """A page of all images, or of those asked for whose file name has the words searched for."""
         with self._lists.now() as overview:
-            return self._images(self._lists.search(q), sort, chosen, q, page, overview)
+            found = self._images(self._lists.search(q, where), sort, chosen, q, page, overview)
+            return schema.FilteredImages(**dict(found), facets=facets(self._lists.metadata), **asdict(where))
 
-    def rows(self, chosen: schema.ImageFilter = "all", q: str = "", category: int | None = None) -> schema.Rows:
+    def rows(
+        self,
+        chosen: schema.ImageFilter = "all",
+        q: str = "",
+        category: int | None = None,
+        where: Where = ANYWHERE,
+    ) -> schema.Rows:
         """All images of a list, or of a category's list."""
         with self._lists.now() as overview:
             if category is not None:
                 self._lists.check_category(category, overview)
-            found = self._lists.search(q) if category is None else overview.rows(category)
+            found = self._lists.search(q, where) if category is None else overview.rows(category)
             found = self._lists.filtered(found, chosen, overview)
             return schema.Rows(standing=self._lists.standing(overview), rows=found.tolist())
 

@@ -1,0 +1,159 @@
+"""What else is known of photos, to filter by: folder, the day they were taken, columns of a table of one's own."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from selex.data.decode import FORMATS
+from selex.data.labels import FILE_COLUMNS, LABEL_FILES, read_columns
+from selex.data.table import real_path
+from selex.errors import InputError
+from selex.run import Run
+
+Array = np.ndarray[Any, Any]
+
+MOST_VALUES = 100
+"""A column with more values is not one to filter by."""
+
+_EXIF, _TAKEN, _CHANGED = 0x8769, 0x9003, 0x0132  # the part of EXIF that has the day, and where the day is
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which photos: in a folder or below it, taken from one day to another, with a value in a column; "" is any."""
+
+    folder: str = ""
+    since: str = ""
+    until: str = ""
+    column: str = ""
+    value: str = ""
+
+    @property
+    def asked(self) -> bool:
+        """Whether it leaves anything out."""
+        return bool(self.folder or self.since or self.until or self.column)
+
+
+class Metadata:
+    """Of the photos of a round. Days are read from the files in the background, from when they are first asked for."""
+
+    def __init__(self, run: Run, files: list[str], table: str | None = None) -> None:
+        self._run, self._files = run, files
+        self._folders = [os.path.dirname(file) for file in files]
+        self.columns = _columns(run, files, table)
+        self._days: Array | None = None
+        self._started = False
+
+    @cached_property
+    def folders(self) -> dict[str, int]:
+        """How many photos each folder has, those in folders below it too; none where all are in one."""
+        counts: Counter[str] = Counter()
+        for folder, number in Counter(self._folders).items():
+            while folder and folder != os.sep:
+                counts[folder] += number
+                folder = os.path.dirname(folder)
+        return dict(sorted((name, number) for name, number in counts.items() if number < len(self._files)))
+
+    @cached_property
+    def values(self) -> dict[str, dict[str, int]]:
+        """How many photos have each value of each column."""
+        return {name: dict(sorted(Counter(cells).items())) for name, cells in self.columns.items()}
+
+    @property
+    def days(self) -> Array | None:
+        """The day of each row, NaT where there is none; None as long as they are being read."""
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self.read_days, daemon=True).start()
+        return self._days
+
+    def read_days(self) -> Array:
+        """Read the days now."""
+        self._started = True
+        days = [day_taken(path) for path in self._run.image_paths(self._files)]
+        self._days = np.array(days, dtype="datetime64[D]")
+        return self._days
+
+    def keep(self, rows: Array, where: Where) -> Array:
+        """The rows that are asked for."""
+        kept = np.ones(len(rows), dtype=bool)
+        if where.folder:
+            below = where.folder + "/"
+            kept &= np.array([f"{self._folders[row]}/".startswith(below) for row in rows.tolist()], dtype=bool)
+        if where.column:
+            values = self.columns.get(where.column, [""] * len(self._files))
+            kept &= np.array([values[row] == where.value for row in rows.tolist()], dtype=bool)
+        if where.since or where.until:
+            days = self._days if self._days is not None else self.read_days()
+            first, last = _day(where.since) or datetime.date.min, _day(where.until) or datetime.date.max
+            kept &= (days[rows] >= np.datetime64(first)) & (days[rows] <= np.datetime64(last))
+        found: Array = rows[kept]
+        return found
+
+
+def day_taken(path: str) -> str | None:
+    """The day a photo was taken, by its EXIF, as 2024-05-31; None where that says nothing."""
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            exif = image.getexif()
+            told = str(exif.get_ifd(_EXIF).get(_TAKEN) or exif.get(_CHANGED) or "")
+    except Exception:  # damaged files raise nearly anything; a photo without a day is nothing unusual
+        return None
+    day = _day(told[:10].replace(":", "-"))
+    return day.isoformat() if day else None
+
+
+def _day(text: str) -> datetime.date | None:
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def read_named(path: str) -> tuple[dict[str, list[Any]], str]:
+    """The columns of a table, and which of them names the file; refuses one that has none."""
+    columns = read_columns(path)
+    key = next((name for name in FILE_COLUMNS if name in columns), None)
+    if key is None:
+        raise InputError(f"{path}: no column 'file_name' (there is: {', '.join(columns) or 'nothing'})")
+    return columns, key
+
+
+def _columns(run: Run, files: list[str], table: str | None) -> dict[str, list[str]]:
+    """Columns to filter by: of the table that is given, else of those the run was made from."""
+    if table is not None:
+        return _joined(run, files, table)
+    found: dict[str, list[str]] = {}
+    for path in (run.config.data.photos, run.config.data.labels):
+        if path and path.lower().endswith(LABEL_FILES) and os.path.isfile(path):
+            try:
+                found |= _joined(run, files, path)
+            except InputError:
+                continue  # the run is made, whatever became of its table since
+    return found
+
+
+def _joined(run: Run, files: list[str], path: str) -> dict[str, list[str]]:
+    """The columns of a table, in row order; "" for photos that it does not name."""
+    columns, key = read_named(path)
+    root, beside = str(run.root), os.path.dirname(os.path.abspath(path))
+    at = {real_path(root, file): row for row, file in enumerate(files)}
+    places = [at.get(real_path(root, str(name)), at.get(real_path(beside, str(name)), -1)) for name in columns[key]]
+    found = {}
+    for name, cells in columns.items():
+        values = [""] * len(files)
+        for row, cell in zip(places, cells, strict=True):
+            if row >= 0 and cell is not None:
+                values[row] = str(cell)
+        if name not in (*FILE_COLUMNS, "label") and 2 <= len(set(values)) <= MOST_VALUES:
+            found[name] = values
+    return found
