@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,9 +100,36 @@ def test_changed_and_new_images_are_redone(digits, tmp_path, decoded):
     (digits / "2" / "002.png").unlink()
     decoded.clear()
     store = build(digits, tmp_path / "store")
-    assert sorted(decoded) == sorted(map(str, [changed, touched, digits / "new.png"]))
+    assert sorted(decoded) == sorted(map(str, [changed, digits / "new.png"]))  # the other is what it was
     assert len(store) == 40
     assert same(store)
+
+
+def test_renamed_moved_and_copied_images_are_not_decoded_again(digits, tmp_path, decoded):
+    build(digits, tmp_path / "store")
+    size = os.path.getsize(tmp_path / "store" / DATA)
+    (digits / "0" / "000.png").rename(digits / "0" / "zzz.png")
+    (digits / "1").rename(digits / "one")
+    shutil.copytree(digits / "2", digits / "copies")
+    shutil.copytree(digits, tmp_path / "elsewhere")
+    decoded.clear()
+    for folder in (digits, tmp_path / "elsewhere"):
+        assert same(build(folder, tmp_path / "store"))
+    assert decoded == []
+    assert os.path.getsize(tmp_path / "store" / DATA) == size  # nor stored again
+    other = build(digits, tmp_path / "store", size=9, workers=1)  # one of each content
+    assert len(set(map(str, decoded))) == len(decoded) < len(other)
+    assert same(other)
+
+
+def test_a_renamed_image_that_is_damaged_in_the_store_is_decoded_again(digits, tmp_path, decoded):
+    build(digits, tmp_path / "store")
+    with (tmp_path / "store" / DATA).open("r+b") as data:
+        data.write(b"\xff\x00\xff")
+    (digits / "0").rename(digits / "nought")
+    store = build(digits, tmp_path / "store")
+    with pytest.warns(Note, match="is damaged"):
+        assert same(store)
 
 
 def test_sizes_and_folders_share_a_store(digits, photos, tmp_path, decoded):

@@ -53,7 +53,8 @@ class Filler:
         self.table, self.folder, self.size, self.index, self.strict = table, folder, size, index, strict
         self.boxes = boxes
         self.passing: dict[int, str] = {}
-        self._stored: list[tuple[bytes, int, int, int, int, bytes]] = []
+        self._stored: list[tuple[bytes, int, int, int, int, bytes, bytes]] = []
+        self._places = index.places
         self._unreadable: list[tuple[bytes, str]] = []
         self._end = index.end
         self._lock, self._stop = threading.Lock(), threading.Event()
@@ -102,9 +103,14 @@ class Filler:
             self._stop.set()
 
     def _add(self, file: int, row: int, key: bytes) -> None:
+        source = self.table.source(row)
+        box = None if self.boxes is None else tuple(self.boxes[row].tolist())
+        content = _content(source, f"{self.size} {box}") if isinstance(source, str) else b""
+        if place := self._places.get(content):  # the same file under another name
+            self._stored.append((key, *place, content))
+            return
         try:
-            box = None if self.boxes is None else tuple(self.boxes[row].tolist())
-            pixels = decode(self.table.source(row), self.size, box)
+            pixels = decode(source, self.size, box)
         except Unreadable as error:
             if self.strict:
                 raise InputError(f"{self.table.files[row]}: {error.reason}") from None
@@ -118,7 +124,10 @@ class Filler:
             self._end += pixels.nbytes
         _write(file, pixels.data.cast("B"), offset)
         height, width = pixels.shape[:2]
-        self._stored.append((key, offset, height, width, zlib.crc32(pixels.data), _digest(pixels)))
+        place = (offset, height, width, zlib.crc32(pixels.data), _digest(pixels))
+        self._stored.append((key, *place, content))
+        if content:
+            self._places[content] = place
 
     def _save(self, file: int) -> None:
         """Publish what is complete: pixels on disk first, then the index that speaks of them."""
@@ -129,6 +138,18 @@ class Filler:
         self.index = self.index.with_more(stored, unreadable)
         self.index.save(self.folder)
         del self._stored[: len(stored)], self._unreadable[: len(unreadable)]
+
+
+def _content(path: str, way: str) -> bytes:
+    """The same for files with the same bytes, decoded in the same way; to read them takes far less than to decode."""
+    digest = hashlib.blake2b(digest_size=16, salt=hashlib.blake2b(way.encode(), digest_size=16).digest())
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError:  # whoever decodes it will say why
+        return b""
+    return digest.digest().rstrip(b"\0")  # as numpy gives it back
 
 
 def _digest(pixels: Pixels) -> bytes:

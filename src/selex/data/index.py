@@ -18,21 +18,29 @@ from selex.io import whole
 
 Array = np.ndarray[Any, Any]
 
-VERSION = 3
+VERSION = 4
 KIND = "image store"
 DATA, INDEX = "images.u8", "index.npz"
-STORED = np.dtype(
-    [("key", "S16"), ("offset", "<i8"), ("height", "<i4"), ("width", "<i4"), ("crc", "<u4"), ("digest", "S16")]
-)
+PLACE = [("offset", "<i8"), ("height", "<i4"), ("width", "<i4"), ("crc", "<u4"), ("digest", "S16")]
+STORED = np.dtype([("key", "S16"), *PLACE, ("content", "S16")])
 UNREADABLE = np.dtype([("key", "S16"), ("reason", "<U200")])
 
 
 @dataclass(frozen=True)
 class Index:
-    """The stored and the unreadable images, each with the key of its file; no key appears twice."""
+    """The stored and the unreadable images, each with the key of its file; no key appears twice.
+
+    Files of the same `content` share their place in the data file.
+    """
 
     stored: Array
     unreadable: Array
+
+    @property
+    def places(self) -> dict[bytes, tuple[int, int, int, int, bytes]]:
+        """Where the image of each content lies: offset, height, width, checksum and digest of its pixels."""
+        entries = self.stored[self.stored["content"] != b""]
+        return dict(zip(entries["content"].tolist(), entries[[name for name, _ in PLACE]].tolist(), strict=True))
 
     @property
     def end(self) -> int:
