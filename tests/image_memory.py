@@ -36,6 +36,22 @@ def large_webp(path, side):
     Image.new("RGB", (side, side)).save(path, lossless=True, quality=0, method=0)
 
 
+def scans_jpeg(path, side, scans):
+    """A sequential JPEG, all grey, whose three components are in these scans: `[(1, 2, 3)]`, `[(1,), (2,), (3,)]`."""
+    segment = lambda marker, data: bytes([255, marker]) + struct.pack(">H", len(data) + 2) + data  # noqa: E731
+    one_code = b"\1" + bytes(15) + b"\0"  # a single 0 bit: no difference to the block before; end of the block
+    parts = [b"\xff\xd8", segment(0xDB, b"\0" + b"\1" * 64), segment(0xC4, b"\0" + one_code)]
+    parts += [segment(0xC4, b"\x10" + one_code)]
+    components = b"".join(bytes([number, 0x11, 0]) for number in (1, 2, 3))
+    parts += [segment(0xC0, struct.pack(">BHHB", 8, side, side, 3) + components)]
+    for scan in scans:
+        bits = 2 * len(scan) * (-(-side // 8)) ** 2
+        chosen = b"".join(bytes([number, 0]) for number in scan)
+        parts += [segment(0xDA, bytes([len(scan)]) + chosen + bytes([0, 63, 0])), bytes(bits // 8)]
+        parts += [bytes([255 >> bits % 8])] if bits % 8 else []
+    path.write_bytes(b"".join([*parts, b"\xff\xd9"]))
+
+
 def large_jpeg(path, side, subsampling):
     Image.new("RGB", (side, side)).save(path, progressive=True, subsampling=subsampling)
 

@@ -4,6 +4,7 @@ import contextlib
 import io
 import warnings
 import zlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from PIL import Image, ImageOps
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import resize
 
-from image_memory import decoded, large_jpeg, large_png, large_tiff, large_webp
-from selex.data.decode import Unreadable, decode
+from image_memory import decoded, large_jpeg, large_png, large_tiff, large_webp, scans_jpeg
+from selex.data.decode import Unreadable, _has_scan_of_some, decode
 
 ASTRONAUT = Image.fromarray(skimage.data.astronaut()).resize((150, 100))
 CHELSEA = Image.fromarray(skimage.data.chelsea())
@@ -289,6 +290,7 @@ LARGE = {
     "float.tiff": (lambda path: large_tiff(path, 10_000), 0.0),
     "a.webp": (lambda path: large_webp(path, 6_300), 0.0),
     "progressive.jpg": (lambda path: large_jpeg(path, 13_300, "4:2:0"), 0.0),
+    "a scan each.jpg": (lambda path: scans_jpeg(path, 11_400, [(1,), (2,), (3,)]), 128.0),
 }
 
 
@@ -305,6 +307,30 @@ def test_a_progressive_jpeg_that_would_take_more_is_not_read(tmp_path):
     large_jpeg(tmp_path / "a.jpg", 13_300, "4:4:4")
     why, _ = decoded(tmp_path / "a.jpg")
     assert "too large: 13300 x 13300 pixels in a progressive JPEG; save it as a baseline one" in why
+
+
+@pytest.mark.parametrize("scans", [[(1,), (2,), (3,)], [(1, 2), (3,)]], ids=str)
+def test_a_jpeg_of_several_scans_that_would_take_more_is_not_read(tmp_path, scans):
+    scans_jpeg(tmp_path / "a.jpg", 13_300, scans)
+    why, _ = decoded(tmp_path / "a.jpg")
+    assert "too large: 13300 x 13300 pixels in a JPEG with a scan for each colour; save it as a baseline one" in why
+    scans_jpeg(tmp_path / "b.jpg", 13_300, [(1, 2, 3)])  # all in one: a strip at a time
+    assert decoded(tmp_path / "b.jpg")[0] == 128.0
+
+
+@pytest.mark.parametrize("scans", [[(1, 2, 3)], [(1,), (2,), (3,)]], ids=str)
+def test_scans_are_found_behind_anything(tmp_path, scans):
+    """Behind comments that look like scans, fill bytes and nonsense; what is decoded stays the same."""
+    scans_jpeg(tmp_path / "a.jpg", 32, scans)
+    plain = (tmp_path / "a.jpg").read_bytes()
+    comment = b"\xff\xfe\x00\x0c\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00"
+    (tmp_path / "b.jpg").write_bytes(plain[:2] + comment + b"\xff\xff\xff" + plain[3:])
+    for name in ("a.jpg", "b.jpg"):
+        with Image.open(tmp_path / name) as image:
+            assert _has_scan_of_some(image) is (len(scans) > 1)
+        assert (decode(str(tmp_path / name), 32) == 128).all()
+    cut_short = SimpleNamespace(layer=[0, 0, 0], fp=io.BytesIO(plain[:20]))
+    assert _has_scan_of_some(cut_short) is False
 
 
 def test_a_webp_that_would_take_more_is_not_read(tmp_path):

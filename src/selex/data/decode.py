@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import threading
 from contextlib import nullcontext
 from typing import Any, cast
@@ -19,8 +20,8 @@ MAX_SIDE = 65_535
 MAX_PIXELS = 120_000_000
 MAX_BY_FORMAT = {"WEBP": 40_000_000}
 """Its decoder needs five times the memory of others."""
-MAX_PROGRESSIVE = 800_000_000
-"""Bytes that a progressive JPEG may take while it is decoded."""
+MAX_IN_SCANS = 800_000_000
+"""Bytes that a JPEG of several scans may take while it is decoded."""
 MAX_ASPECT = 4
 ORIENTATION = 0x0112
 UPRIGHT = {
@@ -67,7 +68,7 @@ def decode(source: str | bytes | Image.Image, size: int, box: Box | None = None)
             # Only JPEG: the decoder itself halves up to three times, as long as both sides stay large enough.
             whole = image.size
             drafted = image.draft(None, (size, size))
-            _check_progressive(image, *whole)
+            _check_scans(image, *whole)
             return _decode(image, size, drafted[1] if drafted else None)
     except Unreadable:
         raise
@@ -103,13 +104,41 @@ def _check_sides(image: Image.Image) -> None:
         raise Unreadable(f"too large: {image.width} x {image.height} pixels, a side may have {MAX_SIDE}")
 
 
-def _check_progressive(image: Image.Image, width: int, height: int) -> None:
-    """Refuse a progressive JPEG that takes too much: all of its samples, two bytes each, wait for their last bits."""
-    if image.info.get("progressive"):
+def _check_scans(image: Image.Image, width: int, height: int) -> None:
+    """Refuse a JPEG of several scans that takes too much: all samples, two bytes each, wait for the last scan."""
+    kind = "progressive JPEG" if image.info.get("progressive") else "JPEG with a scan for each colour"
+    if image.info.get("progressive") or _has_scan_of_some(image):
         shares = [across * down for _, across, down, _ in cast(Any, image).layer]
         samples = width * height * sum(shares) / max(shares)
-        if 2 * samples + 4 * image.width * image.height > MAX_PROGRESSIVE:
-            raise Unreadable(f"too large: {width} x {height} pixels in a progressive JPEG; save it as a baseline one")
+        if 2 * samples + 4 * image.width * image.height > MAX_IN_SCANS:
+            raise Unreadable(f"too large: {width} x {height} pixels in a {kind}; save it as a baseline one")
+
+
+def _has_scan_of_some(image: Any) -> bool:
+    """Whether the first scan of a JPEG has some of its components only: then others follow."""
+    layers, file = getattr(image, "layer", []), image.fp
+    if len(layers) < 2:
+        return False
+    position = file.tell()
+    try:
+        return 0 < _first_scan(file) < len(layers)
+    finally:
+        file.seek(position)
+
+
+def _first_scan(file: Any) -> int:
+    """Number of components in the first scan of a JPEG file; 0 where there is none."""
+    file.seek(2)
+    while byte := file.read(1):
+        if byte != b"\xff":
+            continue
+        while byte == b"\xff":
+            byte = file.read(1)
+        if byte == b"\xda":
+            return int.from_bytes(file.read(3)[2:], "big")
+        if byte > b"\x01" and not b"\xd0" <= byte <= b"\xd9":  # others have no length
+            file.seek(max(0, int.from_bytes(file.read(2), "big") - 2), os.SEEK_CUR)
+    return 0
 
 
 def _decode(image: Image.Image, size: int, extent: Box | None) -> Pixels:
