@@ -51,6 +51,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 
 # Whether what is installed has known vulnerabilities. It fails too where the index does not know, or cannot be asked.
 audit: $(READY)

@@ -18,9 +18,10 @@ from estimate_k import Case, draw, read_columns
 from selex.cluster.pipeline import fit_clusters
 from selex.config import ClusterConfig
 from selex.metrics import matched
+from selex.types import Refinement
 
 BINS = 10
-REFINE = "proportional"
+REFINE: Refinement = "proportional"
 
 
 def diagram(confidence: np.ndarray, right: np.ndarray) -> list[dict[str, float]]:
@@ -48,6 +49,7 @@ def measure(columns: dict[str, np.ndarray], labelled: float, seed: int) -> list[
     k = int(truth.max()) + 1
     config = ClusterConfig(categories=k, adapt="off", search="swaps", refine=REFINE, levels=1, restarts=1)
     found = fit_clusters(features, labels, config, rng=seed)
+    assert found.assignment
     free, clusters = labels < 0, np.asarray(found.labels)
     right = matched(truth[free], clusters[free])
     results = []

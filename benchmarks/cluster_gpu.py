@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -46,7 +47,7 @@ def growth(device: str) -> list[dict[str, object]]:
         for n, k in series:
             x, truth = embeddings(n, 768, k, device, noise=4.0)
             labels = half_labelled(truth, k // 2)
-            times = seconds(lambda x=x, labels=labels, k=k: bssk(x, labels, k, n_iter=2, rng=0), repeats=5)
+            times = seconds(partial(bssk, x, labels, k, n_iter=2, rng=0), repeats=5)
             row: dict[str, object] = {"what": "growth", "n": n, "d": 768, "k": k, **spread(times)}
             each = statistics.median(times) / (n * k)
             row["times_linear"] = round(each / before, 2) if before else None

@@ -47,7 +47,7 @@ def main(root: Path, backbone: str, crop: int | None, device: str, out: Path | N
         print(row, flush=True)
         results.append(row)
     for method in ("accuracy", "silhouette"):
-        found_k = estimate_k(features, labels, method=method, rng=0)  # type: ignore[arg-type]
+        found_k = estimate_k(features, labels, method=method, rng=0)
         results.append(
             {"what": f"estimated K by {method}", "All": f"{found_k.n_clusters} ({found_k.low} to {found_k.high})"}
         )

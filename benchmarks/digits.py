@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
@@ -16,7 +18,7 @@ def main() -> None:
     digits = load_digits()
     x, truth = digits.data.astype(np.float32), digits.target
     scores: dict[str, list[float]] = {"k-means": [], "semi-supervised k-means, unbalanced": [], "BSSK": []}
-    counts: dict[str, list[int]] = {"accuracy": [], "silhouette": []}
+    counts: dict[Literal["accuracy", "silhouette"], list[int]] = {"accuracy": [], "silhouette": []}
     for seed in SEEDS:
         drawn = np.random.default_rng(seed).random(len(truth)) < 0.5
         labels = np.where((truth < 5) & drawn, truth, -1)

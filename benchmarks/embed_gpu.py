@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ import torch
 from common import save, seconds, spread
 from selex.data.crops import DeviceImages
 from selex.data.store import ImageStore
-from selex.data.table import from_list
 from selex.features.embed import embed
 from selex.models.network import Backbone
 
@@ -21,11 +21,8 @@ N, HEIGHT, WIDTH = 5994, 256, 340
 
 def stored() -> ImageStore:
     """As many images as CUB's train set has, of its usual shape, as the store would hold them."""
-    pixels = np.random.default_rng(0).integers(0, 256, N * HEIGHT * WIDTH * 3, dtype=np.uint8)
-    offsets = np.arange(N, dtype=np.int64) * HEIGHT * WIDTH * 3
-    shapes = np.tile(np.array([[HEIGHT, WIDTH]]), (N, 1))
-    table = from_list([__file__])
-    return ImageStore(table, np.arange(N), [], "random", 256, pixels, offsets, shapes)
+    pixels = np.random.default_rng(0).integers(0, 256, (N, HEIGHT, WIDTH, 3), dtype=np.uint8)
+    return ImageStore.in_memory(list(pixels), 256)
 
 
 def vit() -> Backbone:
@@ -42,7 +39,7 @@ def main(out: Path | None) -> None:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         times = seconds(
-            lambda source=source, compiled=compiled: embed(backbone, source, device="cuda", compile=compiled),
+            partial(embed, backbone, source, device="cuda", compile=compiled),
             repeats=5 if where == "gpu" else 2,
             warmups=2,
         )

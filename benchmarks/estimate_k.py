@@ -114,7 +114,8 @@ def measure(columns: dict[str, np.ndarray], case: Case, seeds: range) -> dict[st
     row |= {"estimates": estimates, "90 % intervals": spans, "that hold the truth": f"{within} of {len(seeds)}"}
     row["mean error, %"] = round(100 * float(np.mean(np.abs(np.array(estimates) / k - 1))), 1)
     row["seconds"] = round(float(np.median(times)), 1)
-    return row | others(*(draw(columns, case, 0)[i] for i in (0, 2)), 0)
+    features, _, labels = draw(columns, case, 0)
+    return row | others(features, labels, 0)
 
 
 def read_columns(file: Path | None) -> dict[str, np.ndarray]:

@@ -100,12 +100,12 @@ def tail(truth: np.ndarray, ratio: float, rng: np.random.Generator) -> np.ndarra
 
 
 def linked(data: Data, seed: int) -> np.ndarray:
-    return AgglomerativeClustering(data.k, linkage="ward").fit_predict(data.rows)
+    return np.asarray(AgglomerativeClustering(data.k, linkage="ward").fit_predict(data.rows))
 
 
 def spectral(data: Data, seed: int) -> np.ndarray:
     way = SpectralClustering(data.k, affinity="nearest_neighbors", n_neighbors=10, n_init=3, random_state=seed)
-    return way.fit_predict(data.rows)
+    return np.asarray(way.fit_predict(data.rows))
 
 
 def hdbscan(data: Data, seed: int) -> np.ndarray:
@@ -115,7 +115,7 @@ def hdbscan(data: Data, seed: int) -> np.ndarray:
         return np.zeros_like(found)
     means = np.stack([data.rows[found == i].mean(0) for i in range(found.max() + 1)])
     nearest = (np.square(means).sum(1) - 2 * data.rows @ means.T).argmin(1)
-    return np.where(found < 0, nearest, found)
+    return np.asarray(np.where(found < 0, nearest, found))
 
 
 def ours(**settings: Any) -> Callable[[Data, int], np.ndarray]:

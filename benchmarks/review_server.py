@@ -78,7 +78,8 @@ class Client:
 
     def standing(self) -> dict[str, Any]:
         """How far the review is."""
-        return json.loads(self("/api/standing")[1])
+        standing: dict[str, Any] = json.loads(self("/api/standing")[1])
+        return standing
 
     def decide(self, **decision: Any) -> float:
         """Seconds that a decision takes."""
@@ -90,7 +91,7 @@ def steps(client: Client, n: int, k: int) -> Iterator[tuple[str, Callable[[], fl
     rng, numbers = np.random.default_rng(1), count()
 
     def rows(size: int) -> list[int]:
-        return rng.choice(n, size, replace=False).tolist()
+        return [int(row) for row in rng.choice(n, size, replace=False)]
 
     def undo() -> float:
         client.decide(kind="confirm", rows=rows(20))

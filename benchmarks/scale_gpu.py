@@ -36,7 +36,7 @@ def generate(folder: Path, n: int, d: int, k: int, noise: float, device: str) ->
     for start in range(0, n, SHARD):
         truth = torch.arange(start, min(start + SHARD, n), device=device) % k
         rows = torch.empty(len(truth), d, dtype=torch.float16, device=device)
-        for part in torch.arange(len(truth), device=device).split(1 << 17):
+        for part in torch.split(torch.arange(len(truth), device=device), 1 << 17):
             block = torch.randn(len(part), d, device=device, generator=generator).mul_(noise / d**0.5)
             rows[part] = torch.nn.functional.normalize(block + centers[truth[part]], dim=1).half()
         paths.append(folder / f"{start:010}.npy")

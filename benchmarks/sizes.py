@@ -25,7 +25,7 @@ from selex.data.crops import to_device
 from selex.data.store import ImageStore
 from selex.features.embed import embed
 from selex.predictor import load_backbone_for, store_folder
-from selex.types import REFINEMENTS
+from selex.types import REFINEMENTS, Scores
 
 SEEDS = 4
 TAIL = 10.0
@@ -76,14 +76,16 @@ def chosen(names: np.ndarray, case: Case, seed: int) -> np.ndarray:
     return part
 
 
-def scores(features: np.ndarray, truth: np.ndarray, n_known: int, case: Case, seed: int) -> dict[str, tuple]:
+def scores(features: np.ndarray, truth: np.ndarray, n_known: int, case: Case, seed: int) -> dict[str, Scores]:
     """Accuracy of each ending, from one clustering; and which was chosen."""
     labels = labels_for(truth, n_known, case.labelled, seed)
     whitener, free, k = fit_whitener(features, labels, 0.5), labels < 0, int(truth.max()) + 1
     rows = whitener(features) if whitener else features
     level = bssk(rows, labels, k, n_init=3, rng=seed)
     found = {ending: np.asarray(refine_level(rows, labels, level, ending).labels) for ending in REFINEMENTS}
-    result = {ending: split_accuracy(truth[free], own[free], truth[free] < n_known) for ending, own in found.items()}
+    result: dict[str, Scores] = {
+        ending: split_accuracy(truth[free], own[free], truth[free] < n_known) for ending, own in found.items()
+    }
     return {**result, "auto": result[select(features, labels, k, search=("bssk",), whiten=0.5, rng=seed).refine]}
 
 

@@ -35,6 +35,7 @@ def measure(columns: dict[str, np.ndarray], others: np.ndarray, by: str, seed: i
     labels = np.where((truth < len(known)) & (rng.random(len(truth)) < 0.5), truth, -1)
     config = ClusterConfig(categories=len(order), adapt="off", search="swaps", refine="none", levels=1, restarts=1)
     found = fit_clusters(features, labels, config, rng=seed)
+    assert found.assigner
     shown = {"same groups": columns["features"][new], f"{by} left out": columns["features"][strange], "others": others}
     judged = {name: found.assigner(found.transform(rows)) for name, rows in shown.items()}
     usual = judged.pop("same groups")

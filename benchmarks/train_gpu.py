@@ -13,6 +13,7 @@ import statistics
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import timm
@@ -164,7 +165,7 @@ def share(made: Loop) -> float:
 
 
 def main(out: Path | None, epochs: int, cases: list[str]) -> None:
-    images = DeviceImages(Patterns(), "cuda")
+    images = DeviceImages(cast(Any, Patterns()), "cuda")
     truth = np.arange(N) % K
     labels = np.where((truth < KNOWN) & (np.arange(N) // K % 2 == 0), truth, -1)
     results = []

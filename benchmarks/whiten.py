@@ -71,8 +71,8 @@ def measure(features: np.ndarray, truth: np.ndarray, ratio: float, n_known: int)
         row: dict[str, object] = {"whiten": amount, "labelled": ratio, "known classes": n_known, "seeds": len(SEEDS)}
         for name, values in scores.items():
             mean, spread = 100 * np.mean(values, 0), 100 * np.std(values, 0, ddof=1)
-            for part, m, s in zip(("All", "Known", "Novel"), mean, spread, strict=True):
-                row[f"{name}: {part}"] = f"{m:.1f} ± {s:.1f}"
+            for word, m, s in zip(("All", "Known", "Novel"), mean, spread, strict=True):
+                row[f"{name}: {word}"] = f"{m:.1f} ± {s:.1f}"
         print(row, flush=True)
         results.append(row)
     return results

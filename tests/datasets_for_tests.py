@@ -2,7 +2,7 @@
 
 import io
 import pickle
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
@@ -103,10 +103,13 @@ def pets(root):
         picture(root / "images" / f"{name}.jpg")
 
 
-class _OldPickler(pickle._Pickler):
+_PICKLER: Any = pickle._Pickler
+
+
+class _OldPickler(_PICKLER):
     """Writes bytes and text as Python 2 wrote its strings, and numpy's parts under their old names."""
 
-    dispatch: ClassVar = dict(pickle._Pickler.dispatch)
+    dispatch: ClassVar = dict(_PICKLER.dispatch)
 
     def save_old_string(self, text):
         data = text.encode("latin1") if isinstance(text, str) else text

@@ -35,7 +35,7 @@ def draw_apart(rows, anchors, order, count, size):
 
 def stable_match(distance, capacity):
     """Deferred acceptance, one proposal at a time. `distance[i][k]`; rows and clusters both prefer what is near."""
-    wishes = [sorted(range(len(capacity)), key=lambda k, i=i: (distance[i][k], k)) for i in range(len(distance))]
+    wishes = [sorted(range(len(capacity)), key=lambda k, i=i: (distance[i][k], k)) for i in range(len(distance))]  # type: ignore[misc]
     held = [[] for _ in capacity]
     free = list(range(len(distance)))
     while free:

@@ -144,7 +144,7 @@ def test_a_setting_that_an_older_result_does_not_have_is_the_usual_one():
     make_tables([result(), result(seed=1, config=now)])
     for path, other in {"cluster.whiten": 0.5, "features.attention_crop": True, "features.crop": 168}.items():
         group, name = path.split(".")
-        changed = {**now, group: {**now[group], name: other}}
+        changed = {**now, group: {**now[group], name: other}}  # type: ignore[dict-item]
         with pytest.raises(InputError, match=rf"differ in {path} \(.*, {other}\)"):
             make_tables([result(), result(seed=1, config=changed)])
 

@@ -274,7 +274,7 @@ def test_half_done_features_that_are_damaged_are_made_anew(home, tmp_path):
     store = ImageStore.build(read_table(home / "photos" / "unlabelled"), tmp_path / "store", size=32)
     backbone, out = load_backbone("pixels"), tmp_path / "features.npy"
     expected = np.array(embed(backbone, store, out, device="cpu", batch_size=8))
-    half = FeatureFile(out, FeatureFile(out, Standing("", *expected.shape, 8)).standing)
+    half = FeatureFile(out, FeatureFile(out, Standing("", *expected.shape, 8)).standing)  # type: ignore[call-arg]
     out.unlink()
     half.standing = replace(half.standing, key=f"pixels {backbone.fingerprint()} {store.key}")
     half.rows()[:8] = expected[:8]

@@ -81,10 +81,10 @@ class WithoutY:
     """Does not look at y, so that the checks' y of too many classes does not matter."""
 
     def fit(self, X, y=None):
-        return super().fit(X)
+        return super().fit(X)  # type: ignore[misc]
 
     def fit_predict(self, X, y=None):
-        return super().fit_predict(X)
+        return super().fit_predict(X)  # type: ignore[misc]
 
 
 class UnlabelledKMeans(WithoutY, SemiSupervisedKMeans):

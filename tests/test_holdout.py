@@ -118,7 +118,7 @@ def test_tensors_and_arrays_agree(whiten):
     rows, truth = cloud(UNEVEN, dims=16)
     rows, labels = rows.astype(np.float32), half_labelled(truth, 8)
     kinds = (rows, labels), (torch.from_numpy(rows), torch.from_numpy(labels))
-    array, tensor = (held_out_temperature(*kind, 12, refine="balanced", whiten=whiten, rng=0) for kind in kinds)
+    array, tensor = (held_out_temperature(*kind, 12, refine="balanced", whiten=whiten, rng=0) for kind in kinds)  # type: ignore[misc]
     assert tensor == pytest.approx(array, rel=1e-3)
 
 

@@ -246,7 +246,7 @@ def test_radii_of_the_paper_are_in_the_space_of_the_features(data, features):
     encoded = method.encode(given.states)
     found = method.targets(encoded, given, method.level_labels[:, given.rows])
     rows = normalize(encoded[1])
-    expected = radius_targets(*rows.chunk(2), method.radii[:, given.rows], 0.5)
+    expected = radius_targets(*rows.chunk(2), method.radii[:, given.rows], 0.5)  # type: ignore[call-arg]
     assert torch.allclose(found, expected)
     assert torch.allclose(found.sum(1), torch.ones(32))
     level = hssk(features, torch.as_tensor(data.labels), 5, rng=np.random.default_rng([0, 4, 0])).levels[0]
@@ -260,8 +260,8 @@ def test_radii_of_whitened_features_are_compared_in_their_space(data):
     encoded = method.encode(given.states)
     found = method.targets(encoded, given, method.level_labels[:, given.rows])
     rows = method.whitener(normalize(encoded[1]))
-    assert torch.allclose(found, radius_targets(*rows.chunk(2), method.radii[:, given.rows], 0.5))
-    assert not torch.allclose(found, radius_targets(*encoded[1].chunk(2), method.radii[:, given.rows], 0.5))
+    assert torch.allclose(found, radius_targets(*rows.chunk(2), method.radii[:, given.rows], 0.5))  # type: ignore[call-arg]
+    assert not torch.allclose(found, radius_targets(*encoded[1].chunk(2), method.radii[:, given.rows], 0.5))  # type: ignore[call-arg]
 
 
 def test_published_row_4_features_of_random_views(data):
@@ -280,7 +280,7 @@ def test_published_rows_5_and_7_balancing_and_seeding(many):
     for change in ({"balancing": "growing"}, {"seeding": "spread"}):
         assert all(getattr(published(), key) == value for key, value in change.items())
         found = pseudo(many, True, in_variant(**change)).level_labels[0]
-        expected = hssk(*many, 8, variant=in_variant(**change), rng=np.random.default_rng(1)).levels[0].labels
+        expected = hssk(*many, 8, variant=in_variant(**change), rng=np.random.default_rng(1)).levels[0].labels  # type: ignore[call-arg]
         assert torch.equal(found, torch.as_tensor(expected))
         assert not torch.equal(found, right)
 

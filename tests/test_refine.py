@@ -183,7 +183,7 @@ def one_large_category(spread):
 
 @pytest.mark.parametrize("spread", [0.3, 1.0])
 def test_balanced_sizes_settle_where_categories_are_of_unequal_size(spread):
-    sizes = np.bincount(refine_level(*one_large_category(spread), "balanced").labels, minlength=6)
+    sizes = np.bincount(refine_level(*one_large_category(spread), "balanced").labels, minlength=6)  # type: ignore[call-arg]
     assert sizes.min() > 90 / 2
     assert sizes.max() < 90 * 2
 

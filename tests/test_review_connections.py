@@ -35,7 +35,7 @@ def server(tmp_path, monkeypatch):
     review, listener = Review(small_run(tmp_path, images=True).folder), listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     server = server_of(create_app(review, Door(port)))
-    server.port = port
+    server.port = port  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     yield server
@@ -58,7 +58,7 @@ def process(tmp_path):
     command = [sys.executable, "-m", "selex", "review", "run", "--no-browser", "--port", "0"]
     limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))  # noqa: E731
     server = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, preexec_fn=limit)
-    server.port = int(re.search(r":(\d+)/", server.stdout.readline())[1])
+    server.port = int(re.search(r":(\d+)/", server.stdout.readline())[1])  # type: ignore[attr-defined]
     yield server
     server.send_signal(signal.SIGINT)
     assert server.wait(20) == 0

@@ -185,8 +185,8 @@ def test_what_is_no_image_is_one_clear_line(client, photos):
         "images: List should have at most 64 items after validation, not 65": {"images": [good] * 65},
         "images: Field required": {},
     }
-    for detail, body in bodies.items():
-        answer = client.post("/predict/batch", json=body)
+    for detail, given in bodies.items():
+        answer = client.post("/predict/batch", json=given)
         assert (answer.status_code, answer.json()) == (422, {"detail": detail})
     assert post(client, b"{", "application/json", "/predict/batch").status_code == 422
     assert post(client, jpeg.read_bytes(), path="/predict/batch").status_code == 422

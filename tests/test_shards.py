@@ -59,7 +59,7 @@ def clusterings():
         copies = np.repeat(rng.integers(0, 50, (20, 6)).astype(np.float64), 10, axis=0)
         labels = np.where(rng.random(200) < 0.3, rng.integers(0, 5, 200), -1)
         made += [(x, labels, 20, {}), (x, labels, 9, {"balanced": False}), (ties, labels, 12, {})]
-        made += [(x, np.sort(labels)[::-1].copy(), 5 + seed, {}), (x, None, 10, {"memory": 1 << 12})]
+        made += [(x, np.sort(labels)[::-1].copy(), 5 + seed, {}), (x, None, 10, {"memory": 1 << 12})]  # type: ignore[dict-item]
     return [*made, (copies, None, 25, {}), (x, None, 8, {"n_init": 2})]
 
 

@@ -270,7 +270,7 @@ def test_deterministic_is_asked_for_inside_and_not_after():
         pass
     assert torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(False)
-    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
 
 
 def test_what_deterministic_need_is_there_before_any_product_on_a_gpu():

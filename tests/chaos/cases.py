@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from chaos.lab import Lab
@@ -84,6 +85,10 @@ class Row:
 CASES: list[Case] = []
 
 
+def _named(tries: Callable[..., Tries], name: str, lab: Any, plan: Any) -> Tries:
+    return tries(lab, plan, name)
+
+
 def case(area: str, *names: str) -> Callable[[Callable[..., Tries]], Callable[..., Tries]]:
     """Add a case to the suite, or one for each of several names, which is then handed to the function."""
 
@@ -92,7 +97,7 @@ def case(area: str, *names: str) -> Callable[[Callable[..., Tries]], Callable[..
             CASES.append(Case(area, names[0], tries))
         else:
             for name in names:
-                CASES.append(Case(area, name, lambda lab, plan, name=name: tries(lab, plan, name)))
+                CASES.append(Case(area, name, partial(_named, tries, name)))
         return tries
 
     return add

@@ -204,7 +204,7 @@ def _end(code: int) -> None:
     import atexit
     import threading
 
-    threading._shutdown()
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     try:
         sys.stdout.flush()
