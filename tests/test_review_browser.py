@@ -415,6 +415,67 @@ def test_photos_are_filtered_by_folder_day_and_the_users_own_columns(browser, tm
     served.close()
 
 
+def lasso(page, places, zoom=1.0):
+    """Draw around the middle of the map, with Shift; how many images lie inside by their places."""
+    measure = (
+        "at => [at.getBoundingClientRect().x + 1, at.getBoundingClientRect().y + 1, at.clientWidth, at.clientHeight]"
+    )
+    left, top, width, height = page.locator("#map-canvas").evaluate(measure)  # without its border of one pixel
+    fit = zoom * min(width / places["width"], height / places["height"])
+    corners = [(-330.5, -160.5), (330.5, -160.5), (330.5, 160.5), (-330.5, 160.5)]
+    middle = left + width / 2, top + height / 2
+    page.keyboard.down("Shift")
+    for number, (x, y) in enumerate(corners):
+        page.mouse.move(middle[0] + x, middle[1] + y)
+        if not number:
+            page.mouse.down()
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    away = [
+        ((x - places["width"] / 2) * fit, (y - places["height"] / 2) * fit)
+        for x, y in zip(places["x"], places["y"], strict=True)
+    ]
+    return sum(abs(x) < 330.5 and abs(y) < 160.5 for x, y in away)
+
+
+def test_the_map_is_zoomed_coloured_and_selected_in(served):
+    page = served.page("map")
+    page.wait_for_selector("canvas[data-names]")
+    places, drawn, legend = served.api("api/map"), page.locator("#map-canvas"), page.locator("#map-legend")
+    assert len(places["row"]) == 121
+    assert int(drawn.get_attribute("data-names")) == 6, "all names have room"
+    for colour, text in (
+        ("confidence", "Confidence 0 %"),
+        ("date", "No photo here has a date"),
+        ("category", "its colour"),
+    ):
+        page.click(f"[data-colour={colour}]")
+        sync_api.expect(legend).to_contain_text(text)
+        before, now = (
+            drawn.get_attribute("data-ms"),
+            page.evaluate("document.getElementById('map-canvas').toDataURL().length"),
+        )
+        assert now > 3000, f"{colour}: something is drawn ({before} ms)"
+    inside = lasso(page, places)
+    assert 0 < inside < 121
+    sync_api.expect(page.locator("#chosen strong")).to_have_text(f"{inside} selected")
+    sync_api.expect(page.locator("#map-chosen li")).to_have_count(min(inside, 48))
+    page.keyboard.press("j")
+    said(page, f"Marked {inside} images as junk")
+    sync_api.expect(page.locator("#map-says")).to_have_text(f"{121 - inside} images")
+    page.keyboard.press("z")
+    said(page, "Undone")
+    sync_api.expect(page.locator("#map-says")).to_have_text("121 images")
+    page.click("[aria-label='Zoom out']")
+    more = lasso(page, places, zoom=0.8)  # and no farther
+    assert more > inside
+    sync_api.expect(page.locator("#chosen strong")).to_have_text(f"{more} selected")
+    page.keyboard.press("Escape")
+    page.click("text=Show all")
+    assert lasso(page, places) == inside
+    sync_api.expect(page.locator("#chosen strong")).to_have_text(f"{inside} selected")
+
+
 def spoilt_run(folder):
     """Photos of three categories, two copied with less contrast, two blurred, one dark, one empty; `run` is made up."""
     rng = np.random.default_rng(0)
@@ -523,6 +584,7 @@ def test_axe_finds_no_serious_fault(served, scheme):
         "image/4": "v",
         "next": "",
         "check": "",
+        "map": "",
         "history": "",
         "none": "?",
     }
@@ -542,7 +604,7 @@ def test_axe_finds_no_serious_fault(served, scheme):
 
 def test_a_phone_shows_it_without_scrolling_sideways(served):
     page = served.page(viewport={"width": 360, "height": 740})
-    for path in ("", "category/3", "images", "image/4", "next", "check", "history"):
+    for path in ("", "category/3", "images", "image/4", "next", "check", "map", "history"):
         page.goto(served.address + path)
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 360, path

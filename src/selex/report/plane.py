@@ -5,19 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.manifold import TSNE
 
+from selex.plane import HEIGHT, WIDTH, cloud_radius, main_directions, place_categories, place_images
 from selex.report.facts import Facts, Floats, Ints
 
 MOST_DOTS = 5000
-WIDTH, HEIGHT, MARGIN = 1000, 620, 56
 ICONS = 80
 """Categories up to which there is room for an image of each."""
 
-_FEW = 5  # categories; fewer have no neighbourhoods to keep, and are drawn along their main directions
-_LARGE = 400  # categories; of more, neighbours far away are taken together, which is faster
-_CLOUD = 0.5  # radius of a category's images, as a part of the distance to the next category
-_SMALLEST, _LARGEST = 4, 60  # that radius, in the units of the picture
 _ICON, _LETTER = 44, 6.8  # width of an image and of a letter of its name
 _ABOVE, _BELOW = 20, 36  # how far an image reaches up from its place, and its name down
 LETTERS = 18
@@ -55,50 +50,17 @@ def draw_map(facts: Facts) -> Map | None:
     if len(filled) < 2:
         return None
     places = np.zeros((len(facts.names), 2))
-    placed = _framed(_plane(facts.model.assigner.centers[filled].astype(np.float64)))
+    placed = place_categories(facts.model.assigner.centers[filled].astype(np.float64))
     letters = [min(len(facts.names[number]), LETTERS) for number in filled.tolist()]
     places[filled] = pushed_apart(placed, letters) if len(filled) <= ICONS else placed
     rows = _sample(facts)
-    dots = _dots(facts, rows, places, _radius(places[filled]))
+    dots = _dots(facts, rows, places, cloud_radius(places[filled]))
     owners = facts.clusters[rows]
     found = [
         CropParams(number, round(x, 1), round(y, 1), _path(dots[owners == number]))
         for number, (x, y) in zip(filled.tolist(), places[filled].tolist(), strict=True)
     ]
     return Map(found, len(rows), len(facts.files))
-
-
-def _plane(centers: Floats) -> Floats:
-    """Two coordinates for each centre, neighbours together; the same every time."""
-    centred = centers - centers.mean(0)
-    flat: Floats = centred @ _main_directions(centred)
-    if len(centers) < _FEW or not flat[:, 0].std():
-        return flat
-    start = 1e-4 * flat / flat[:, 0].std()
-    perplexity = max(1.0, min(15.0, (len(centers) - 1) / 3))
-    method = "exact" if len(centers) <= _LARGE else "barnes_hut"
-    model = TSNE(2, perplexity=perplexity, init=start.astype(np.float32), method=method, random_state=0)
-    placed: Floats = model.fit_transform(centred.astype(np.float32)).astype(np.float64)
-    return placed
-
-
-def _main_directions(centred: Floats) -> Floats:
-    """The two directions in which rows differ most, dimensions × 2, each with its largest entry positive."""
-    directions = np.linalg.svd(centred, full_matrices=False)[2][:2].T
-    directions = np.pad(directions, ((0, 0), (0, 2 - directions.shape[1])))
-    largest = np.take_along_axis(directions, np.abs(directions).argmax(0)[None], 0)
-    signed: Floats = directions * np.where(largest < 0, -1, 1)
-    return signed
-
-
-def _framed(places: Floats) -> Floats:
-    """Turned such that the picture is wider than high, and brought into it."""
-    centred = places - places.mean(0)
-    turned = centred @ _main_directions(centred)
-    low, span = turned.min(0), np.ptp(turned, axis=0)
-    room = np.array([WIDTH - 2 * MARGIN, HEIGHT - 2 * MARGIN])
-    framed: Floats = np.where(span > 0, (turned - low) / np.where(span > 0, span, 1), 0.5) * room + MARGIN
-    return framed
 
 
 def pushed_apart(places: Floats, letters: list[int]) -> Floats:
@@ -130,24 +92,12 @@ def _sample(facts: Facts) -> Ints:
     return np.sort(np.concatenate(chosen))
 
 
-def _radius(places: Floats) -> float:
-    """How far a category's images reach: about halfway to the usual neighbour."""
-    apart = np.linalg.norm(places[:, None] - places[None], axis=2)
-    np.fill_diagonal(apart, np.inf)
-    return float(np.clip(_CLOUD * np.median(apart.min(1)), _SMALLEST, _LARGEST))
-
-
 def _dots(facts: Facts, rows: Ints, places: Floats, radius: float) -> Floats:
     """Where the images go."""
-    own, after = facts.clusters[rows], facts.runner_up[rows]
+    own = facts.clusters[rows]
     away = facts.whitened(rows).astype(np.float64) - facts.model.assigner.centers[own]
-    offset = away @ _main_directions(away[:: -(-len(away) // 2000)])
-    length = np.linalg.norm(offset, axis=1)
-    usual = np.quantile(length, 0.9) or 1.0
-    offset *= (radius / usual * np.minimum(1, 1.5 * usual / np.maximum(length, 1e-12)))[:, None]
-    pull = np.where(after >= 0, np.minimum(1 - facts.confidence[rows], 0.5), 0)[:, None]
-    towards: Floats = places[own] + pull * (places[after] - places[own]) + offset
-    return towards.clip(4, [WIDTH - 4, HEIGHT - 4])
+    offset = away @ main_directions(away[:: -(-len(away) // 2000)])
+    return place_images(offset, own, facts.runner_up[rows], facts.confidence[rows], places, radius)
 
 
 def _path(dots: Floats) -> str:

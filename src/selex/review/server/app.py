@@ -152,6 +152,11 @@ def _reading(app: FastAPI, views: Views) -> None:
         """Where one decision settles the most images."""
         return views.suggestions()
 
+    @app.get("/api/map", tags=["read"])
+    def map_of_images() -> schema.Map:
+        """Where images lie on the map; the first time takes some seconds."""
+        return views.map()
+
     @app.get("/api/check", tags=["read"])
     def check() -> schema.Check:
         """Near-duplicates, blurred, dark and empty photos, once they have been looked for."""

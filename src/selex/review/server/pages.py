@@ -35,6 +35,7 @@ STATIC |= {
     "keys.js": "text/javascript",
     "select.js": "text/javascript",
     "check.js": "text/javascript",
+    "map.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
 """All there is below `/static`; anything else is not looked for."""
@@ -90,6 +91,10 @@ def add_pages(app: FastAPI, views: Views) -> None:
     @app.get("/next", include_in_schema=False)
     def suggestions(request: Request) -> Response:
         return render("next.html", views.suggestions(), request, "/api/suggestions")
+
+    @app.get("/map", include_in_schema=False)
+    def map_page(request: Request) -> Response:
+        return render("map.html", views.suggestions(), request, "/api/map")
 
     @app.get("/check", include_in_schema=False)
     def check(request: Request) -> Response:

@@ -147,6 +147,32 @@ class FilteredImages(ImageList):
     value: str
 
 
+class Spot(BaseModel):
+    """A category on the map, at the middle of its images."""
+
+    id: int
+    name: str
+    known: bool
+    size: int
+    x: int
+    y: int
+
+
+class Map(BaseModel):
+    """Where images lie, similar ones together. Lists are in the order of `row`; junk is not among them."""
+
+    standing: Standing
+    width: int
+    height: int
+    row: list[int]
+    x: list[int]
+    y: list[int]
+    category: list[int]
+    confidence: list[int] = Field(description="In per cent.")
+    day: list[int] | None = Field(description="Days since 1970, -1 where unknown; null while they are read.")
+    categories: list[Spot]
+
+
 class Rows(BaseModel):
     """All images of a list, those of its other pages too."""
 

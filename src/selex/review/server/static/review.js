@@ -2,6 +2,7 @@
 import * as dialogs from "./dialogs.js";
 import { aside, check, follow } from "./check.js";
 import { listenToKeys } from "./keys.js";
+import { showMap } from "./map.js";
 import { chosenCategories, chosenRows, choose, listenToPointer, showChosen } from "./select.js";
 
 const page = () => document.body.dataset;
@@ -55,6 +56,7 @@ export async function refresh() {
   document.title = fresh.title;
   choose(rows.filter((row) => document.querySelector(`.tile[data-row="${row}"]`)));
   showCurrent();
+  showMap();
   if (held && document.querySelector(held)) document.querySelector(held).focus({ preventScroll: true });
   else if (held) document.getElementById("main").focus({ preventScroll: true });
 }
@@ -232,4 +234,5 @@ if (saved) {
   toast(`${saved}.`);
 }
 follow();
+showMap();
 if (location.hash === "#split" && document.getElementById("category")) perform("split");

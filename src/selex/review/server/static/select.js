@@ -1,4 +1,5 @@
 // Which images and categories are chosen: by click, shift-click, a box drawn with the mouse, or keys.
+import { showSelection } from "./map.js";
 import { ask } from "./review.js";
 
 let anchor = null;
@@ -62,13 +63,14 @@ const BUTTONS = {
 export function showChosen() {
   const rows = chosenRows(), cards = chosenCategories(), bar = document.getElementById("chosen");
   for (const card of document.querySelectorAll(".card")) card.classList.toggle("on", cards.includes(card));
+  showSelection();
   const kind = rows.length ? "rows" : "categories", count = rows.length || cards.length;
   bar.hidden = !count;
   bar.replaceChildren();
   if (!count) return;
   const text = document.createElement("strong");
   const [first, ...others] = cards.map((card) => card.dataset.name);
-  const away = beyond.length ? `, ${number(beyond.length)} on other pages` : "";
+  const away = beyond.length && tiles().length ? `, ${number(beyond.length)} on other pages` : "";
   text.textContent = kind === "rows" ? `${number(count)} selected${away}` : others.length ? `${others.join(", ")} → ${first}` : first;
   bar.append(text);
   for (const [act, words, key] of BUTTONS[kind]) {
@@ -80,7 +82,7 @@ export function showChosen() {
     button.disabled = kind === "categories" && count < 2;
     bar.append(button);
   }
-  if (kind === "rows" && !beyond.length && tiles().every(isOn) && listed() > count)
+  if (kind === "rows" && !beyond.length && tiles().length && tiles().every(isOn) && listed() > count)
     bar.append(plain(`Select all ${number(listed())}`, chooseList));
   bar.append(plain("Select nothing", () => choose([])));
 }
