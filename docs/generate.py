@@ -40,7 +40,7 @@ BENCHMARKS_TEXT = """# Benchmarks
 
 Each table below is a file of `benchmarks/results/`, its numbers as they are, with the machine and the
 command that made it (without its `--out`, and with `CUB` for the folder of images).
-No number was typed manually.
+Points of curves are left out; they are in the files. No number was typed manually.
 
 To rerun one, give its command from the root of a checkout, then rewrite this page:
 
@@ -88,36 +88,38 @@ a network that turned out to have been fine-tuned for other images; they are gon
 
 RELIABILITY_TEXT = """# Reliability
 
-**What is promised.**
+**What selex promises.**
 
-- *Your photos are only read.* Nothing that selex did not make is changed, moved or removed: an `--out`, `--store` or
-  `--runs` is a new folder, an empty one, or one that selex made. Links are not followed when something is written.
-- *A result is all there, or it is the one before.* A command that is killed, a disk that is full or fails, a power cut:
-  the same command, given again, ends with the same files, and nothing is left behind.
-- *A decision that the review page has acknowledged is on the disk.* No crash takes it back.
-- *Damage is noticed.* A result file that is not what was written is named; a cache is made anew; a damaged line of the
-  log, `metrics.jsonl`, is left out and a note says so, and so does one where `review.sqlite` is gone. What is not
-  noticed: whole lines, or all, of the log taken away, and changes to `clusters.csv`, which is for people.
-- *A mistake is one line* that starts with `error:`, and exit code 2: no traceback, nothing half-written.
-- *A weight file is never run*, and the review page neither falls over nor grows, whatever it is sent.
+- *Your photos are only ever read.* selex changes, moves or removes nothing that it did not create: every `--out`,
+  `--store` and `--runs` must be a new folder, an empty one, or one created by selex. Links are not followed when
+  writing.
+- *A result is complete, or it is still the previous one.* After a kill, a full or failing disk or a power cut, run
+  the same command again: it ends with the same files and leaves nothing behind.
+- *A decision that the review page has acknowledged is on disk.* No crash takes it back.
+- *Damage is noticed.* A damaged result file is reported by name; a damaged cache is rebuilt; a damaged line of the
+  log, `metrics.jsonl`, is skipped with a note; a missing `review.sqlite` gives a note too. Two things go unnoticed:
+  whole lines removed from the log, and changes to `clusters.csv`, which is meant for people.
+- *A mistake gives one line* that starts with `error:`, and exit code 2: no traceback, nothing half-written.
+- *Weight files are never executed*, and the review page neither crashes nor grows, whatever it is sent.
 
-**How it is tested.** `make chaos` breaks things on purpose and counts. The commands run as they are, on a small world
-of digits, under a library that sees every operation of theirs that changes a file:
+**How this is tested.** `make chaos` breaks things on purpose and counts what survives. It runs the real commands on a
+small set of digits, under a library that intercepts every operation that changes a file:
 
-- *killed at a write*: at each such operation the process is killed, a write half done; the command is given again, and
-  every file must then be what an undisturbed command leaves. *At a random moment*: the same, by the clock.
-- *disk*: that operation fails with EIO, or from there on the disk is full (ENOSPC) or read-only (EROFS).
-- *power cut*: the operations are replayed up to one of them, and whatever was not synchronised by then is lost.
-- *damage*: every file truncated, emptied, deleted, scrambled, swapped with another run's, or with one bit flipped.
-- *other people's files*: for every command and every option that is a path, a folder full of strangers' files, with
-  names like ours and links; contents, times and links are compared.
-- *images, tables, options, weights*: malformed ones by the hundred, made at random from a seed and by Hypothesis.
-- *web*: requests made of the OpenAPI description by schemathesis, smuggled bodies, clients that dawdle, a crowd.
-- *two at once*, *place*, *soak*: the same command twice, odd locales, homes and streams, long trainings and sessions.
+- *killed at a write*: the process is killed at each such operation, with the write half done. The command is run
+  again, and every file must equal that of an undisturbed run. *At a random moment*: the same, by the clock.
+- *disk*: the operation fails with EIO, or from then on the disk is full (ENOSPC) or read-only (EROFS).
+- *power cut*: operations are replayed up to some point, and everything not yet synchronised is lost.
+- *damage*: each file is truncated, emptied, deleted, scrambled, swapped with another run's, or has one bit flipped.
+- *other people's files*: every command and every path option is pointed at a folder full of other files, with names
+  like ours and with links; contents, times and links must not change.
+- *images, tables, options, weights*: hundreds of malformed ones, generated from a seed and by Hypothesis.
+- *web*: requests generated from the OpenAPI description by schemathesis, smuggled bodies, slow clients, many clients.
+- *two at once*, *place*, *soak*: the same command twice at a time; odd locales, home folders and streams; long
+  trainings and sessions.
 
-A try is *lost* if any of the above does not hold. A seeded sample of each case is part of `make test`. With
-`--minutes` each case does as many tries as there is time for, drawn by lot: the tries column says how many it did,
-and a case that was not run has none."""
+A try is *lost* if any promise is broken. A seeded sample of each case is part of `make test`. With `--minutes`, each
+case makes as many randomly chosen tries as time allows; the tries column says how many. A case that was not run has
+none."""
 
 TRIED = {
     "killed at a write": "kills at a write",
@@ -383,11 +385,15 @@ def _benchmark(name: str, record: dict[str, Any]) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    """A Markdown table; columns in the order in which they first appear."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+    """A Markdown table; columns in the order in which they first appear. Points of a curve are for figures."""
+    columns = list(dict.fromkeys(key for row in rows for key, value in row.items() if not _is_curve(value)))
     lines = [[column.replace("_", " ") for column in columns], ["---"] * len(columns)]
     lines += [[_cell(row.get(column)) for column in columns] for row in rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _is_curve(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
 def _cell(value: Any) -> str:

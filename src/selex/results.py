@@ -94,7 +94,7 @@ class Results:
         table = read_parquet(data, name)
         about = table.schema.metadata
         numbers = [table[name].to_numpy() for name in ("category", "labelled", "confidence", "runner_up")]
-        names, n_known, last = json.loads(about[b"names"]), int(about[b"n_known"]), int(about.get(b"last_number", 0))
+        names, n_known, last = json.loads(about[b"names"]), int(about[b"n_known"]), int(about[b"last_number"])
         category, labelled, confidence, runner_up = numbers
         files = table["file"].to_pylist()
         return cls(files, names, n_known, category, labelled, confidence, runner_up, None, last)
