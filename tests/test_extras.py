@@ -1,4 +1,4 @@
-"""What works without the packages of `selex[review]` and `selex[train]`, and what says that it needs them."""
+"""What works without `selex[review]`, `selex[train]` and `selex[cluster]`, and what says that it needs them."""
 
 import json
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 from commands import digit_photos
 
-REVIEW, TRAIN = ("fastapi", "starlette", "uvicorn"), ("lightning", "lightning_fabric")
+REVIEW, TRAIN, CLUSTER = ("fastapi", "starlette", "uvicorn"), ("lightning", "lightning_fabric"), ("ray",)
 WITHOUT = """
 import sys
 class Missing:
@@ -61,8 +61,10 @@ def test_without_extras_photos_are_sorted_shown_and_exported_and_the_rest_is_one
         "serve run": "error: the server needs uvicorn, which is not installed: pip install 'selex[review]'",
         "discover photos --preset best --backbone tiny-vit --categories 5 --out other": training,
         "demo --out demonstration": training,
+        "discover photos --backbone tiny-vit --engine ray --out other": "error: --engine ray needs ray, which is not "
+        "installed: pip install 'selex[cluster]'",
     }
-    said = python(COMMANDS, json.dumps([*whole, *refused]), missing=REVIEW + TRAIN, cwd=tmp_path)
+    said = python(COMMANDS, json.dumps([*whole, *refused]), missing=REVIEW + TRAIN + CLUSTER, cwd=tmp_path)
     lines = [line for line in said if line.startswith(("error", "exit code"))]
     assert lines[: len(whole)] == ["exit code 0"] * len(whole), said
     assert lines[len(whole) :] == [line for error in refused.values() for line in (error, "exit code 2")]

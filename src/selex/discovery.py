@@ -23,6 +23,8 @@ from selex.data.table import ImageTable, read_sources, read_table
 from selex.errors import InputError
 from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed, feature_cache
+from selex.features.ray_embed import Embedded, RayEngine, embed_on_ray
+from selex.features.sources import is_url
 from selex.models.backbones import default_backbone
 from selex.models.network import Backbone
 from selex.models.trunk import load_trained, trained_weights
@@ -49,6 +51,7 @@ def discover(
     strict: bool = False,
     progress: bool = False,
     options: TrainOptions | None = None,
+    engine: RayEngine | None = None,
     tell: Tell = lambda line: None,
 ) -> Run:
     """Sort images into known and novel categories and write a run folder.
@@ -63,6 +66,7 @@ def discover(
         strict: stop at the first image that cannot be read, rather than skipping it.
         progress: say on standard error how far it is: bars on a terminal, lines elsewhere.
         options: how training shall go, where the method trains: from the beginning, watched by whom.
+        engine: a Ray cluster whose workers embed the images, which may be behind a URL; None embeds them here.
         tell: called with a line about each step that is done.
 
     Returns:
@@ -73,6 +77,10 @@ def discover(
     if labels is None and Run(Path(out)).labelled_by_review(config):
         Run.open(out).result(LABELS)
     given = labels if labels is not None else config.data.labels
+    if engine is not None:
+        return _discover_on_ray(config, Path(out), given, engine, device, progress, tell)
+    if photos is None and is_url(config.data.photos):
+        raise InputError(f"{config.data.photos}: photos behind a URL are embedded by workers: use --engine ray")
     table = read_sources(config.data.sources, given) if photos is None else read_table(photos, given)
     check_categories(config, table)
     fabric = start(device) if config.train.method != FROZEN else None
@@ -89,6 +97,22 @@ def discover(
         else:
             found = job.cluster(job.embed(shown), images)
         publish(run, config, images, found, backbone)
+    return run
+
+
+def _discover_on_ray(
+    config: Config, out: Path, labels: Any, engine: RayEngine, device: str | torch.device, progress: bool, tell: Tell
+) -> Run:
+    """The same with images that workers of a Ray cluster read, decode and embed; clusters are made here."""
+    if config.train.method != FROZEN or config.features.attention_crop:
+        raise InputError("--engine ray embeds with the network as it comes: no training and no attention crop there")
+    with write_run(out, config, config.data.photos) as run:
+        backbone, config = load_backbone_for(config, device)
+        job = _Job(run, config, backbone, device, progress, tell)
+        images = job.embed_on_ray(engine, labels)
+        check_categories(config, images.table)
+        features = on_device(np.load(run.features, mmap_mode="r"), device)
+        publish(run, config, images, job.cluster(features, images), backbone)
     return run
 
 
@@ -132,6 +156,17 @@ class _Job:
             step.done(len(features), **({"made": cache.made} if cache else {}))
         return on_device(features, self.device)
 
+    def embed_on_ray(self, engine: RayEngine, labels: Any) -> Embedded:
+        """Features of images wherever they are, in the run's file; which images they are of."""
+        with self._step("embed") as step:
+            data, views = self.config.data, self.config.features.views
+            how: dict[str, Any] = {"size": data.size or 0, "views": views, "device": self.device}
+            images = embed_on_ray(
+                engine, self.backbone, data.sources, labels, self.run.features, progress=self.progress, **how
+            )
+            step.done(len(images), made=images.made, skipped=len(images.skipped), engine="ray")
+        return images
+
     def train(
         self, images: ImageStore, cut: ImageStore | None, shown: AnyImages, fabric: Any, options: TrainOptions
     ) -> FittedClusters:
@@ -172,7 +207,7 @@ class _Job:
     def cluster(
         self,
         features: Any,
-        images: ImageStore,
+        images: ImageStore | Embedded,
         method: Method | None = None,
         count: int | None = None,
         hidden: NDArray[np.bool_] | None = None,
@@ -205,7 +240,9 @@ def on_device(features: Any, device: str | torch.device) -> Any:
     return torch.from_numpy(np.array(features)).to(device) if torch.device(device).type == "cuda" else features
 
 
-def publish(run: RunWriter, config: Config, images: ImageStore, found: FittedClusters, backbone: Backbone) -> None:
+def publish(
+    run: RunWriter, config: Config, images: ImageStore | Embedded, found: FittedClusters, backbone: Backbone
+) -> None:
     """Everything that is known now, into the run folder."""
     base, table = found.hierarchy.levels[0], images.table
     names, last = lasting_names(
@@ -240,7 +277,7 @@ def _after_training(config: ClusterConfig) -> dict[str, Any]:
     return {name: way for name, way in paper.items() if getattr(config, name) == "auto"}
 
 
-def _labels(images: ImageStore) -> Any:
+def _labels(images: ImageStore | Embedded) -> Any:
     """Labels of the images, None where none has one."""
     return images.table.labels if images.table.n_known else None
 

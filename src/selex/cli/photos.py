@@ -11,7 +11,7 @@ import typer
 
 from selex.cli import settings
 from selex.cli.app import RunFolder, app, find_device, first_process, resumable
-from selex.cli.settings import BASICS, FLAG, TRAINING, configured
+from selex.cli.settings import BASICS, FEATURES, FLAG, TRAINING, configured
 from selex.config import FROZEN, Config
 from selex.errors import InputError
 
@@ -38,15 +38,29 @@ Board = Annotated[
 ]
 
 
+Engine = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Who embeds: `local`, or `ray`, a cluster's workers.", rich_help_panel=FEATURES),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="The Ray cluster; `auto` is a running one.", rich_help_panel=FEATURES),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(metavar="NUMBER", help="Copies of the backbone on the cluster.", rich_help_panel=FEATURES),
+]
+
+
 @app.command()
 def discover(
     photos: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="PHOTOS",
             show_default=False,
             help="A folder: its sub-folders are labelled categories, loose files and `unlabelled/` are unlabelled. Or "
-            "a CSV or parquet file with `file_name` and `label`. With `--add`, a run.",
+            "a CSV or parquet file with `file_name` and `label`. With `--add`, a run. With `--engine ray`, a URL too.",
         ),
     ],
     labels: Annotated[Path | None, settings.option("data.labels")] = None,
@@ -69,6 +83,9 @@ def discover(
     strict: Strict = False,
     backbone: settings.Backbone = None,
     attention_crop: settings.AttentionCrop = False,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
     categories: settings.Categories = None,
     refine: settings.Refine = None,
     unbalanced: settings.Unbalanced = False,
@@ -87,8 +104,9 @@ def discover(
 
     if add and out:
         raise InputError(f"--add writes to the run that it adds to, {photos}: leave --out out")
-    out = photos if add else out or Path("selex-run")
-    begin = _with_more(Run.open(photos), add) if add else Config.of(str(photos.absolute()), preset=preset or "photos")
+    out = Path(photos) if add else out or Path("selex-run")
+    place = photos if "://" in photos else str(Path(photos).absolute())
+    begin = _with_more(Run.open(photos), add) if add else Config.of(place, preset=preset or "photos")
     config = configured(
         begin,
         config_file,
@@ -107,7 +125,23 @@ def discover(
     )
     if resume:
         config = interrupted(Run.open(out)).change(photos=config.data.photos)
-    _discover(config, out, find_device(device), store, strict, restart, tensorboard, reviewed=not resume)
+    more = {"engine": _engine(engine, address, workers)}
+    _discover(config, out, find_device(device), store, strict, restart, tensorboard, not resume, more)
+
+
+def _engine(name: str, address: str | None, workers: int | None) -> Any:
+    """The cluster that embeds, None where this process does."""
+    if name == "local":
+        if address or workers is not None:
+            raise InputError("--address and --workers are for --engine ray")
+        return None
+    if name != "ray":
+        raise InputError(f"no engine {name!r}; there are: local, ray")
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers must be at least 1, not {workers}")
+    from selex.features.ray_embed import RayEngine
+
+    return RayEngine(address, workers)
 
 
 @app.command()
@@ -183,6 +217,7 @@ def _discover(
     restart: bool,
     tensorboard: bool,
     reviewed: bool,
+    more: dict[str, Any] | None = None,
 ) -> None:
     """Do the job and say what was found."""
     from selex.cli.results import summary
@@ -192,7 +227,7 @@ def _discover(
     how = {"device": device, "store": store, "strict": strict, "progress": first_process(), "options": options}
     done = "images and features" if config.train.method == FROZEN else "images, features and whole epochs"
     with resumable(f"{done} that are done are kept"):
-        run, changes = _done(config, out, reviewed, {**how, "tell": typer.echo})
+        run, changes = _done(config, out, reviewed, {**how, "tell": typer.echo}, more or {})
     if not first_process():
         return
     typer.echo(summary(run))
@@ -209,7 +244,9 @@ def _discover(
     )
 
 
-def _done(config: Config, out: Path, reviewed: bool, how: dict[str, Any]) -> tuple[Run, Changes | None]:
+def _done(
+    config: Config, out: Path, reviewed: bool, how: dict[str, Any], more: dict[str, Any]
+) -> tuple[Run, Changes | None]:
     """The run, done; and what changed, if it was there before. What was decided about it counts as labels."""
     from selex.discovery import discover as run_discover
     from selex.naming import earlier_results
@@ -225,10 +262,14 @@ def _done(config: Config, out: Path, reviewed: bool, how: dict[str, Any]) -> tup
     decisions = labels_of(before).decisions if before and found and reviewed else 0
     if before and decisions:
         _check_labels(config, before, decisions)
+        if more.get("engine"):
+            raise InputError(
+                f"{out}: has {decisions} decided in `selex review`: use `selex recluster`, or another --out"
+            )
         typer.echo(f"with {decisions} {'decision' if decisions == 1 else 'decisions'} of `selex review`")
         done = again(out, config=config, **how)
         return done.run, done.changes
-    run = run_discover(config, out, **how)
+    run = run_discover(config, out, **how, **more)
     return run, compare(State(found), Results.read(run)) if found and first_process() else None
 
 

@@ -1,0 +1,278 @@
+"""Features by the workers of a Ray cluster: tasks read and decode units of images, a pool of actors embeds them.
+
+Shards of features come back as they are done and are kept on this machine's disk: a worker or a node that is lost is
+Ray's to replace, and what is on disk is not made again. Nothing but images and features travels: the backbone is sent
+once, so that all workers have the same weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import os
+import pickle
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from selex.data.crops import to_device
+from selex.data.decode import Unreadable, decode
+from selex.data.labels import encode
+from selex.data.store import ImageStore
+from selex.data.table import ImageTable, read_table
+from selex.errors import InputError, needs_extra
+from selex.features.cache import FeatureFile, Standing
+from selex.features.embed import CPU_BATCH, embed
+from selex.features.sources import PIECE, Unit, find_units, key_of
+from selex.folders import cache_folder, own_folder, take_folder
+from selex.io import first_line, whole
+from selex.models.network import Backbone
+from selex.progress import images_bar
+
+KIND = "feature shards"
+
+
+@dataclass(frozen=True)
+class RayEngine:
+    """Which cluster, and how many actors hold the backbone; without an address Ray is started on this machine."""
+
+    address: str | None = None
+    workers: int | None = None
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Images that were embedded elsewhere: the table of those that could be read, and the others with the reason."""
+
+    table: ImageTable
+    skipped: list[tuple[str, str]]
+    size: int
+    made: int
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+
+def embed_on_ray(
+    engine: RayEngine,
+    backbone: Backbone,
+    sources: Sequence[str],
+    labels: Any,
+    out: Path,
+    *,
+    size: int,
+    views: int,
+    device: str | torch.device,
+    progress: bool = False,
+) -> Embedded:
+    """Features of all images at `out`, a `.npy` file in the order of images, and what they are of."""
+    root, units = find_units(sources, labels)
+    shards = Shards(backbone, size, views, torch.device(device).type)
+    made = 0
+    if any(not shards.complete(unit) for unit in units):
+        with _running(engine, torch.device(device)) as workers, images_bar("embedding", 0, 0, progress) as advance:
+            for number, piece, last, content in _made(units, shards, backbone, size, views, workers, str(device)):
+                made += shards.keep(units[number], piece, last, content)
+                advance(made)
+    return _joined(units, shards, root, labels, out, size, made, backbone)
+
+
+class Shards:
+    """Shards on disk, one for each piece of a unit, made by one backbone in one way."""
+
+    def __init__(self, backbone: Backbone, size: int, views: int, device: str) -> None:
+        way = f"{backbone.fingerprint()} {backbone.crop} {size} {views} {device} {PIECE}"
+        self.folder = cache_folder() / "shards" / hashlib.sha256(way.encode()).hexdigest()[:32]
+        self.folder.parent.parent.mkdir(parents=True, exist_ok=True)
+        own_folder(self.folder.parent)
+        take_folder(self.folder, KIND)
+
+    def have(self, unit: Unit) -> list[int]:
+        """The pieces of a unit that are there."""
+        return sorted(int(path.stem.split("-")[1]) for path in self.folder.glob(f"{key_of(unit)}-*.npz"))
+
+    def complete(self, unit: Unit) -> bool:
+        """Whether all pieces are there; the name of the last one says that it is."""
+        have = self.have(unit)
+        return have == list(range(len(have))) and any(self.folder.glob(f"{key_of(unit)}-*-last.npz"))
+
+    def keep(self, unit: Unit, piece: int, last: bool, content: bytes) -> int:
+        """Write a piece, whole or not at all; how many features it holds."""
+        with whole(self.folder / f"{key_of(unit)}-{piece:06}{'-last' if last else ''}.npz") as partial:
+            partial.write_bytes(content)
+        return len(_read(io.BytesIO(content), "features")[0])
+
+    def paths(self, unit: Unit) -> list[Path]:
+        """The pieces of a unit, in order."""
+        return sorted(self.folder.glob(f"{key_of(unit)}-*.npz"))
+
+
+def _joined(
+    units: list[Unit], shards: Shards, root: str, labels: Any, out: Path, size: int, made: int, backbone: Backbone
+) -> Embedded:
+    """All pieces as one file of features and one table; the features of one piece at a time are in memory."""
+    paths = [path for unit in units for path in shards.paths(unit)]
+    told = [_read(path, "names", "labels", "reasons") for path in paths]
+    names, given, reasons = ([str(value) for piece in told for value in piece[kind]] for kind in range(3))
+    _check_names(names)
+    table = read_table(ImageTable(names, *encode(given), root), labels)
+    rows = [row for row, reason in enumerate(reasons) if not reason]
+    skipped = [(name, reason) for name, reason in zip(names, reasons, strict=True) if reason]
+    if not rows:
+        first = "; the first is {}: {}".format(*skipped[0]) if skipped else ""
+        raise InputError(f"none of the {len(names)} images can be read{first}")
+    of = hashlib.sha256("\n".join([*map(key_of, units), *(names[row] for row in rows)]).encode()).hexdigest()
+    standing = Standing(f"{backbone.name} {shards.folder.name} {of}", len(rows), backbone.dim, CPU_BATCH)
+    _fill(FeatureFile(out, standing), paths)
+    return Embedded(table.take(rows), skipped, size, made)
+
+
+def _fill(file: FeatureFile, paths: list[Path]) -> None:
+    if file.complete:
+        return
+    rows, done = file.rows(), 0
+    for path in paths:
+        (features,) = _read(path, "features")
+        rows[done : done + len(features)] = features
+        done += len(features)
+    file.save(done)
+    file.finish()
+
+
+def _check_names(names: list[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InputError(f"two images are called {name}: names must differ")
+        seen.add(name)
+
+
+def _made(
+    units: list[Unit], shards: Shards, backbone: Backbone, size: int, views: int, workers: int, device: str
+) -> Iterator[tuple[int, int, bool, bytes]]:
+    """Pieces that are not on disk, as they are done: unit, piece, whether it is the unit's last, and a `.npz` file."""
+    import ray
+
+    todo = [
+        {"number": number, "work": pickle.dumps((unit, shards.have(unit), size))}
+        for number, unit in enumerate(units)
+        if not shards.complete(unit)
+    ]
+    on_gpu = torch.device(device).type == "cuda"
+    given = (ray.put(backbone.to("cpu")), size, views, device)
+    pieces = ray.data.from_items(todo, override_num_blocks=len(todo)).flat_map(_decoded, num_cpus=1)
+    rows = pieces.map(
+        _Embedder, fn_constructor_args=given, concurrency=workers, num_cpus=1, num_gpus=1 if on_gpu else 0
+    ).iter_rows()
+    for row in rows:
+        if row["error"]:
+            raise InputError(f"{units[row['number']].place}: cannot be read: {row['error']}")
+        yield int(row["number"]), int(row["piece"]), bool(row["last"]), row["content"]
+
+
+def _decoded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """In a task: the images of a unit, decoded, a piece at a time; pieces that are on disk are passed over."""
+    unit, have, size = pickle.loads(row["work"])
+    about = {"number": row["number"], "error": "", "content": b""}
+    try:
+        images = unit.read()
+        waiting, piece = list(islice(images, PIECE)), 0
+        while waiting or not piece:
+            following = list(islice(images, PIECE))
+            if piece not in have or not following:  # the last is made again, if another came before it was known to be
+                content = pickle.dumps([_pixels(image, size) for image in waiting])
+                yield {**about, "piece": piece, "last": not following, "content": content}
+            waiting, piece = following, piece + 1
+    except (InputError, OSError, tarfile.TarError, pa.ArrowException, KeyError) as error:
+        yield {**about, "piece": -1, "last": True, "error": first_line(error) or type(error).__name__}
+
+
+def _pixels(image: Any, size: int) -> tuple[str, str, Any, str]:
+    """Name, label, pixels and, where there are none, the reason."""
+    if image.data is None:
+        return image.name, image.label, None, image.reason
+    try:
+        return image.name, image.label, decode(image.data, size), ""
+    except Unreadable as error:
+        return image.name, image.label, None, error.reason
+
+
+class _Embedder:
+    """An actor: holds the backbone, makes pieces of pixels into shards of features."""
+
+    def __init__(self, backbone: Any, size: int, views: int, device: str) -> None:
+        import ray
+
+        torch.set_num_threads(1 if device == "cpu" else torch.get_num_threads())
+        self.backbone = ray.get(backbone).to(device)
+        self.size, self.views, self.device = size, views, torch.device(device)
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        if row["error"]:
+            return row
+        images = pickle.loads(row["content"])
+        names, labels, pixels, reasons = zip(*images, strict=True) if images else ((), (), (), ())
+        shown = [image for image in pixels if image is not None]
+        features = np.zeros((0, self.backbone.dim), np.float32)
+        if shown:
+            store = to_device(ImageStore.in_memory(shown, self.size), self.device)
+            features = np.asarray(embed(self.backbone, store, device=self.device, views=self.views))
+        file = io.BytesIO()
+        np.savez(file, features=features, names=_text(names), labels=_text(labels), reasons=_text(reasons))
+        return {**row, "content": file.getvalue()}
+
+
+def _text(values: Sequence[str]) -> np.ndarray[Any, Any]:
+    return np.array(values, dtype=str) if values else np.zeros(0, dtype="<U1")
+
+
+def _read(file: Any, *names: str) -> list[np.ndarray[Any, Any]]:
+    with np.load(file, allow_pickle=False) as arrays:
+        return [arrays[name] for name in names]
+
+
+@contextmanager
+def _running(engine: RayEngine, device: torch.device) -> Iterator[int]:
+    """Ray, joined or started here, and how many workers it is asked for; left as it was."""
+    with needs_extra("cluster", "--engine ray"):
+        import ray
+        import ray.data
+    ours = not ray.is_initialized()
+    if ours:
+        _join(ray, engine.address)
+    try:
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        yield _workers(ray.cluster_resources(), engine.workers, device)
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _join(ray: Any, address: str | None) -> None:
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # a user sees our own lines only
+    here = {} if address else {"num_cpus": max(2, os.cpu_count() or 1), "include_dashboard": False}
+    try:
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **here)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        line = first_line(error)
+        raise InputError(f"no Ray cluster at {address}: {line} (start one: ray start --head)") from None
+
+
+def _workers(resources: dict[str, float], asked: int | None, device: torch.device) -> int:
+    """How many actors: as asked, else one for each GPU, or one for every two cores; somebody has to decode."""
+    cores, cards = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
+    most = min(cards, cores - 1) if device.type == "cuda" else cores - 1
+    if (asked is not None and asked > most) or most < 1:
+        where = f"the cluster has {cores} CPU and {cards} GPU, one CPU of them to decode with"
+        raise InputError(f"{asked or 1} workers on {device.type} are too many: {where}")
+    return asked or (most if device.type == "cuda" else max(1, cores // 2))

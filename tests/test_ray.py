@@ -1,0 +1,164 @@
+"""`--engine ray` on a cluster of three nodes: the run that the local engine makes, also where a node is lost."""
+
+import numpy as np
+import pytest
+
+from commands import digit_photos
+from selex.config import Config
+from selex.discovery import discover
+from selex.errors import InputError
+from selex.features import ray_embed, sources
+from selex.features.embed import CPU_BATCH
+from selex.features.ray_embed import RayEngine, Shards
+from test_sources import write_tar
+
+ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'selex[cluster]'")
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+AWS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    digit_photos(home / "photos", per_digit=36)
+    return home
+
+
+@pytest.fixture(scope="module")
+def s3(home):
+    """A bucket with the photos, on a server of this machine; None where moto or s3fs is not installed."""
+    try:
+        import boto3
+        import s3fs  # noqa: F401
+        from moto.server import ThreadedMotoServer
+    except ModuleNotFoundError:
+        yield None
+        return
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (AWS | {"AWS_ENDPOINT_URL": f"http://{host}:{port}"}).items():
+            patch.setenv(name, value)
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="bucket")
+        for path in (home / "photos").rglob("*.png"):
+            client.upload_file(str(path), "bucket", f"photos/{path.relative_to(home / 'photos')}")
+        yield "s3://bucket/photos"
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(s3):
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for _ in range(2):  # all work is on these two
+        cluster.add_node(num_cpus=2)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture
+def pieces(monkeypatch, tmp_path):
+    """A cache of its own, and units of as many images as the local engine has in a batch."""
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sources, "PIECE", CPU_BATCH)
+
+
+def run(photos, out, engine=RayEngine(workers=1), labels=None):  # noqa: B008
+    config = Config.of(str(photos)).change(backbone="tiny-vit", categories=5)
+    return discover(config, out, labels=labels, engine=engine)
+
+
+def contents(folder, *names):
+    return [(folder / name).read_bytes() for name in names or ("embeddings.npy", "clusters.csv", "skipped.csv")]
+
+
+def made(run):
+    return [entry["made"] for entry in run.metrics if entry["step"] == "embed"][-1]
+
+
+@pytest.fixture(scope="module")
+def expected(home):
+    return contents(run(home / "photos", home / "local", engine=None).folder)
+
+
+def test_a_node_is_lost_and_nothing_of_the_result(cluster, home, expected, pieces, monkeypatch, tmp_path):
+    keep, killed = Shards.keep, []
+
+    def keep_and_kill(self, *given):
+        if not killed:
+            (place,) = {actor["Address"]["NodeID"] for actor in ray._private.state.actors().values() if embeds(actor)}
+            killed.extend(node for node in cluster.worker_nodes if node.node_id == place)
+            cluster.remove_node(killed[0], allow_graceful=False)
+        return keep(self, *given)
+
+    monkeypatch.setattr(Shards, "keep", keep_and_kill)
+    done = run(home / "photos", tmp_path / "run")
+    assert len(killed) == 1
+    assert made(done) == 180
+    assert contents(done.folder) == expected
+    cluster.add_node(num_cpus=2)
+
+
+def embeds(actor):
+    return actor["State"] == "ALIVE" and "MapWorker" in actor["ActorClassName"]
+
+
+def test_what_is_on_disk_is_not_made_again(cluster, home, expected, pieces, monkeypatch, tmp_path):
+    keep, kept = Shards.keep, []
+
+    def stop(self, *given):
+        if len(kept) == 3:
+            raise KeyboardInterrupt
+        kept.append(keep(self, *given))
+        return kept[-1]
+
+    monkeypatch.setattr(Shards, "keep", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(home / "photos", tmp_path / "run")
+    monkeypatch.setattr(Shards, "keep", keep)
+    done = run(home / "photos", tmp_path / "run")
+    assert made(done) == 180 - 3 * CPU_BATCH
+    assert contents(done.folder) == expected
+    monkeypatch.setattr(ray_embed, "_running", None)  # nothing is left for it to do
+    assert made(run(home / "photos", tmp_path / "other")) == 0
+
+
+def test_photos_behind_a_url_and_in_tar_shards(cluster, home, s3, expected, pieces, tmp_path):
+    if s3 is None:
+        pytest.skip("moto or s3fs is not installed: pip install 'moto[server]' s3fs")
+    found = run(s3, tmp_path / "s3")
+    assert contents(found.folder) == expected
+    files = sorted((home / "photos").rglob("*.png"))
+    (tmp_path / "shards").mkdir()
+    for number, part in enumerate((files[:25], files[25:])):
+        images = {f"{path.parent.name}/{path.name}": path.read_bytes() for path in part}
+        write_tar(tmp_path / "shards" / f"{number}.tar", images, [label_of(name) for name in images])
+    (tmp_path / "shards" / "broken.tar").write_bytes(b"no archive")
+    with pytest.raises(InputError, match=r"broken.tar: cannot be read"):
+        run(tmp_path / "shards", tmp_path / "tars")
+    (tmp_path / "shards" / "broken.tar").unlink()
+    found = run(tmp_path / "shards", tmp_path / "tars")
+    names = [name.partition("/")[2] for name in table(found.folder)]
+    order = [names.index(name) for name in table(home / "local")]
+    assert np.allclose(np.load(found.folder / "embeddings.npy")[order], np.load(home / "local" / "embeddings.npy"))
+    assert [entry["count"] for entry in found.metrics if entry["step"] == "cluster"] == [180]
+    assert found.hierarchy["levels"][0]["n_known"] == 3
+
+
+def label_of(name):
+    return name.split("/")[0] if name.startswith("digit") else ""
+
+
+def table(folder):
+    return [line.split(",")[0] for line in (folder / "clusters.csv").read_text().splitlines()[1:]]
+
+
+def test_more_workers_than_the_cluster_has(cluster, home, pieces, tmp_path):
+    with pytest.raises(InputError, match="9 workers on cpu are too many: the cluster has 4 CPU and 0 GPU"):
+        run(home / "photos", tmp_path / "run", RayEngine(workers=9))
+    assert not (tmp_path / "run").exists()
