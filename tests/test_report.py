@@ -21,7 +21,7 @@ from selex.report.categories import build_tree, find_categories, find_label_erro
 from selex.report.curves import training_charts
 from selex.report.facts import read_facts
 from selex.report.html import write_report
-from selex.report.plane import HEIGHT, ICONS, LETTERS, WIDTH, draw_map, pushed_apart
+from selex.report.plane import HEIGHT, ICONS, LETTERS, WIDTH, draw_map, pushed_apart, with_room
 from selex.run_writer import RunWriter
 
 CSS = (Path(__file__).parent.parent / "src/selex/report/templates/report.css").read_text()
@@ -111,9 +111,11 @@ def test_a_card_shows_size_confidence_typical_and_borderline_images(run, page):
         rows = [row for row, category in enumerate(table["category"]) if category == name]
         card = next(card for card in page.all("article") if card.one("h3").text == name)
         assert card.one("p", "facts").text.startswith(f"{len(rows)} images")
-        shown = [image.attributes["alt"] for image in card.all("img")]
+        folded = [image for fold in card.all("details") for image in fold.all("img")]
+        shown = [image.attributes["alt"] for image in card.all("img")][: -len(folded) or None]
         near = sorted(rows, key=lambda row: table["distance"][row])
         assert shown[:8] == [table["file"][row] for row in near[:8]]
+        assert [image.attributes["alt"] for image in folded] == [table["file"][row] for row in near], "all of them"
         rest = sorted((row for row in near[8:] if not table["labelled"][row]), key=lambda row: table["confidence"][row])
         assert shown[8:] == [table["file"][row] for row in rest[:4]]
         captions = [caption.text for caption in card.all("figcaption")]
@@ -140,7 +142,7 @@ def test_images_on_the_page_are_the_photos_encoded_anew(run, page):
     image = page.one(id="new").all("img")[0]
     kind, _, data = image.attributes["src"].partition(",")
     assert kind == "data:image/jpeg;base64"
-    assert base64.b64decode(data) == thumbnail(str(run.root / image.attributes["alt"]), 144, 72)
+    assert base64.b64decode(data) == thumbnail(str(run.root / image.attributes["alt"]), 320, 76)
 
 
 @pytest.fixture(scope="module")
@@ -412,6 +414,53 @@ def test_pictures_and_names_that_lie_on_each_other_are_pushed_apart(letters):
     assert (pushed_apart(apart, [letters, letters]) == apart).all()
 
 
+def test_names_on_a_map_of_many_do_not_cover_each_other():
+    rng = np.random.default_rng(0)
+    places, letters, sizes = (
+        rng.uniform([0, 0], [WIDTH, HEIGHT], (300, 2)),
+        rng.integers(3, 18, 300),
+        rng.integers(1, 99, 300),
+    )
+    named = np.flatnonzero(with_room(places, letters.tolist(), sizes))
+    assert sizes.argmax() in named
+    assert 40 < len(named) < 300
+    for one in named:
+        for other in named[named > one]:
+            x, y = np.abs(places[one] - places[other])
+            assert x > 6.8 * (letters[one] + letters[other]) / 2 or y > 15
+
+
+def test_the_title_can_be_set(home):
+    done = selex("report", "run", "--title", " Birds  of <b>Kent</b> ", cwd=home)
+    assert done.returncode == 0
+    page = parse((home / "run/report.html").read_text(encoding="utf-8"))
+    assert page.one("h1").text == "Birds of <b>Kent</b>"
+    assert page.all("title")[0].text == "Birds of <b>Kent</b>: 5 categories"
+    refused("a report needs a title", "report", "run", "--title", "  ", "--out", "other.html", cwd=home)
+
+
+def test_progress_counts_steps_and_images(run, tmp_path):
+    told = []
+    write_report(run, tmp_path / "page.html", progress=lambda done, total: told.append((done, total)))
+    assert told[:4] == [(step, 4) for step in range(4)]
+    images = told[4][1] - 3
+    assert told[4:] == [(3 + done, 3 + images) for done in range(1, images + 1)]
+
+
+def test_all_images_of_a_category_are_on_the_page_where_there_is_room(run, tmp_path, monkeypatch):
+    table = run.clusters.to_pydict()
+    for room, word in ((1200, "All"), (50, "10 of")):
+        monkeypatch.setattr("selex.report.html.MOST_SMALL", room)
+        for card in page_of(run).all("article"):
+            size = table["category"].count(card.one("h3").text)
+            if size > 10:
+                fold = card.one("details")
+                assert fold.one("summary").text == f"{word} {size} images"
+                assert len(fold.all("img")) == (size if word == "All" else 10)
+    monkeypatch.setattr("selex.report.html.MOST_SMALL", 30)
+    assert page_of(run).one(id="new").all("details") == []
+
+
 def test_of_many_images_the_map_draws_some_and_says_so(run, monkeypatch):
     monkeypatch.setattr("selex.report.plane.MOST_DOTS", 30)
     assert "of the 60 images are drawn, evenly from all categories" in page_of(run).one(id="map").text
@@ -534,7 +583,7 @@ def test_photos_that_are_gone_are_grey_and_noted(home):
     assert done.stderr.startswith("note: 1 of ")
     after = parse((home / "run/report.html").read_text())
     image = after.one(id="new").all("img")[0]
-    assert base64.b64decode(image.attributes["src"].partition(",")[2]) == thumbnail("", 144, 72)
+    assert base64.b64decode(image.attributes["src"].partition(",")[2]) == thumbnail("", 320, 76)
     assert "could not be read and are grey" in after.one("p", "note").text
 
 

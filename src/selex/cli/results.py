@@ -95,6 +95,9 @@ def report(
         Path | None,
         typer.Option(metavar="CSV", help="Columns `file` and `label`: the true categories, to report accuracy."),
     ] = None,
+    title: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Title of the page; default the name of the photos.")
+    ] = None,
 ) -> None:
     """Write a report of a run as one HTML file with example images, to open in a browser or send by e-mail.
 
@@ -105,8 +108,8 @@ def report(
     from selex.run import Run
 
     opened = Run.open(run)
-    with progress_bar("images") as show:
-        path = write_report(opened, out or run / NAME, truth, show)
+    with progress_bar("report, step") as show:
+        path = write_report(opened, out or run / NAME, truth, show, title)
     typer.echo(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser")
     if count := count_decisions(opened):
         typer.echo(f"it shows what the run found, without {count} decided in `selex review`;")

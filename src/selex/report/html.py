@@ -8,19 +8,20 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from selex.data.decode import thumbnail
-from selex.errors import Note
+from selex.errors import InputError, Note
 from selex.io import check_target, whole
 from selex.report import curves, plane
-from selex.report.categories import Category, LabelError
+from selex.report.categories import MOST_TYPICAL, Category, LabelError
 from selex.report.facts import Facts
-from selex.report.summary import MOST_CARDS, Summary, summarise
+from selex.report.summary import MOST_CARDS, STEPS, Summary, summarise
 from selex.run import Run
 
 Progress = Callable[[int, int], None]
@@ -31,8 +32,12 @@ LIMIT = 8_500_000
 MOST_ERRORS = 24
 """Label errors that are shown with their image; more are only named."""
 
+MOST_SMALL, SMALL_SIDE = 1200, 64
+"""Small images that a page has room for, to see all of a category, and their side in pixels."""
+
 ICON_SIDE = 40
 _ICON_QUALITY = 60
+_SMALL_BYTES = 2400  # of a small image, at most about
 _SAMPLE = 24  # images whose encoded size stands for all
 _WORDS, _MORE_WORDS = 200, 2800  # bytes of text about an image beside its name, and about a category
 
@@ -49,6 +54,8 @@ class Format:
 
 
 FORMATS = (
+    Format(320, 76, 8, 4, 3_000_000),
+    Format(224, 74, 8, 4, 3_000_000),
     Format(144, 72, 8, 4, 3_000_000),
     Format(128, 70, 8, 4, 4_000_000),
     Format(112, 70, 8, 4, 5_500_000),
@@ -65,12 +72,16 @@ FORMATS = (
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images as `data:` addresses by row, small ones for the tree and the map, and how many could not be read."""
+    """Images as `data:` addresses by row, small ones for the tree and the map, and how many could not be read.
+
+    `small` are all images of each category, or as many as a page has room for: rows and addresses, typical ones first.
+    """
 
     form: Format
     large: dict[int, str]
     icons: dict[int, str]
     missing: int
+    small: dict[int, list[tuple[int, str]]]
 
 
 def choose_format(facts: Facts, categories: Sequence[Category], errors: Sequence[LabelError]) -> Format:
@@ -78,10 +89,12 @@ def choose_format(facts: Facts, categories: Sequence[Category], errors: Sequence
     rows = [row for category in categories for row in (*category.typical, *category.borderline)]
     sample = rows[:: -(-len(rows) // _SAMPLE)]
     words = _WORDS + 2 * sum(len(facts.files[row].encode(errors="replace")) for row in sample) / len(sample)
+    small = sum(map(len, _every(facts, categories).values())) * (words + _SMALL_BYTES)
     for form in FORMATS:
         count = len(wanted(categories, errors, form))
         each = sum(len(_data(facts.paths[row], form.side, form.quality)) for row in sample) / len(sample)
-        if count * (each + words) + len(categories) * _MORE_WORDS <= form.most:
+        most = min(form.most, LIMIT - small)
+        if count * (each + words) + len(categories) * _MORE_WORDS <= most:
             return form
     return FORMATS[-1]
 
@@ -101,7 +114,9 @@ def make_pictures(
     form = choose_format(facts, categories, errors)
     rows = wanted(categories, errors, form)
     first = [category.typical[0] for category in categories]
+    every = _every(facts, categories)
     jobs = [(row, form.side, form.quality) for row in rows] + [(row, ICON_SIDE, _ICON_QUALITY) for row in first]
+    jobs += [(row, SMALL_SIDE, _ICON_QUALITY) for rows_of in every.values() for row in rows_of]
     done: list[str] = []
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for picture in pool.map(lambda job: _data(facts.paths[job[0]], *job[1:]), jobs):
@@ -109,7 +124,19 @@ def make_pictures(
             progress(len(done), len(jobs))
     large = dict(zip(rows, done, strict=False))
     grey = _data("", form.side, form.quality)
-    return Pictures(form, large, dict(zip(first, done[len(rows) :], strict=True)), list(large.values()).count(grey))
+    icons, rest = done[len(rows) : len(rows) + len(first)], iter(done[len(rows) + len(first) :])
+    small = {number: [(row, next(rest)) for row in rows_of] for number, rows_of in every.items()}
+    return Pictures(form, large, dict(zip(first, icons, strict=True)), list(large.values()).count(grey), small)
+
+
+def _every(facts: Facts, categories: Sequence[Category]) -> dict[int, list[int]]:
+    """All rows of each category, typical ones first, or as many as there is room for; none where that is but a few."""
+    room = MOST_SMALL // len(categories)
+    if room < MOST_TYPICAL:
+        return {}
+    members = {category.number: facts.members[category.number] for category in categories}
+    ordered = {number: rows[np.argsort(facts.distances[rows], kind="stable")] for number, rows in members.items()}
+    return {number: rows[:room].tolist() for number, rows in ordered.items()}
 
 
 def _data(path: str, side: int, quality: int) -> str:
@@ -125,29 +152,47 @@ _LINES = 200  # label errors and skipped images that are named
 _PLURALS = {"category": "categories"}
 
 
-def write_report(run: Run, out: Path, truth: Path | None = None, progress: Progress = lambda done, total: None) -> Path:
+def write_report(
+    run: Run,
+    out: Path,
+    truth: Path | None = None,
+    progress: Progress = lambda done, total: None,
+    title: str | None = None,
+) -> Path:
     """Write the report of a finished run.
 
     Args:
         run: the run.
         out: the file to write; another report there is replaced, any other file is not.
         truth: a CSV with `file` and `label`, as `selex evaluate` takes it; adds accuracy and confusion.
-        progress: called with how many images are done, and of how many.
+        progress: called with how many steps are done, and of how many: three, then one for each image.
+        title: of the page; None for what the photos are called.
 
     Returns:
         The file.
     """
     out, truth = Path(out), Path(truth) if truth else None
     check_target(out, [truth] if truth else [], is_report)
-    summary = summarise(run, truth)
+    summary = summarise(run, truth, lambda step: progress(step, STEPS + 1))
+    if title is not None:
+        summary = replace(summary, facts=replace(summary.facts, title=_one_line(title)))
     shown = [*summary.new[:MOST_CARDS], *summary.known[:MOST_CARDS]]
-    pictures = make_pictures(summary.facts, shown, summary.errors, progress)
+    pictures = make_pictures(
+        summary.facts, shown, summary.errors, lambda done, total: progress(STEPS + done, STEPS + total)
+    )
     page = render(summary, pictures)
     if pictures.missing:
         warnings.warn(f"{pictures.missing} of {len(pictures.large)} images {_why_grey(summary)}", Note, stacklevel=2)
     with whole(out) as partial:
         partial.write_text(page, encoding="utf-8", errors="replace")
     return out
+
+
+def _one_line(title: str) -> str:
+    words = " ".join(title.split())
+    if not words:
+        raise InputError("a report needs a title: leave --title out for the name of the photos")
+    return words
 
 
 _GONE = "that the report shows could not be read and are grey: they have moved, or changed, since the run"
@@ -175,10 +220,20 @@ def render(summary: Summary, pictures: Pictures) -> str:
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         limits={"cards": MOST_CARDS, "errors": MOST_ERRORS, "lines": _LINES, "leaves": _OPEN_LEAVES},
+        gallery=_gallery(summary),
         icons_on_map=len(summary.categories) <= plane.ICONS,
         frame={"curves": curves, "plane": plane},
         gone=_why_grey(summary),
     )
+
+
+_GALLERY, _OF_NEW = 12, 8  # categories that the first screen shows a photo of, and how many of them are new
+
+
+def _gallery(summary: Summary) -> list[Category]:
+    """Categories for the first screen: new ones first, then known ones, the largest."""
+    new = summary.new[: max(_OF_NEW, _GALLERY - len(summary.known))]
+    return [*new, *sorted(summary.known, key=lambda category: -category.size)][:_GALLERY]
 
 
 def _why_grey(summary: Summary) -> str:

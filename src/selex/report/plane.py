@@ -13,8 +13,9 @@ MOST_DOTS = 5000
 ICONS = 80
 """Categories up to which there is room for an image of each."""
 
-_ICON, _LETTER = 44, 6.8  # width of an image and of a letter of its name
+_ICON, _LETTER, _GAP = 44, 6.8, 8  # width of an image, of a letter of its name, and between two names
 _ABOVE, _BELOW = 20, 36  # how far an image reaches up from its place, and its name down
+_LINE = 16  # height of a name
 LETTERS = 18
 """Letters of a name that the map shows."""
 
@@ -23,12 +24,16 @@ _TURNS = 200  # rounds of pushing images apart that lie on each other
 
 @dataclass(frozen=True)
 class CropParams:
-    """Where a category is on the map, and its images as the path of an SVG: points are lines without length."""
+    """Where a category is on the map, and its images as the path of an SVG: points are lines without length.
+
+    `named` says whether there is room for its name.
+    """
 
     number: int
     x: float
     y: float
     dots: str
+    named: bool
 
 
 @dataclass(frozen=True)
@@ -56,17 +61,29 @@ def draw_map(facts: Facts) -> Map | None:
     rows = _sample(facts)
     dots = _dots(facts, rows, places, cloud_radius(places[filled]))
     owners = facts.clusters[rows]
+    named = with_room(places[filled], letters, facts.sizes[filled]) if len(filled) > ICONS else [True] * len(filled)
     found = [
-        CropParams(number, round(x, 1), round(y, 1), _path(dots[owners == number]))
-        for number, (x, y) in zip(filled.tolist(), places[filled].tolist(), strict=True)
+        CropParams(number, round(x, 1), round(y, 1), _path(dots[owners == number]), name)
+        for number, (x, y), name in zip(filled.tolist(), places[filled].tolist(), named, strict=True)
     ]
     return Map(found, len(rows), len(facts.files))
+
+
+def with_room(places: Floats, letters: list[int], sizes: Ints) -> list[bool]:
+    """Which names can be written above their places without covering each other, the largest categories first."""
+    widths, taken = _LETTER * np.array(letters) / 2, list[int]()
+    for number in np.argsort(-sizes, kind="stable").tolist():
+        x, y = np.abs(places[taken] - places[number]).T
+        inside = widths[number] <= places[number, 0] <= WIDTH - widths[number]
+        if inside and ((x > widths[taken] + widths[number] + _GAP / 2) | (y > _LINE)).all():
+            taken.append(number)
+    return [number in taken for number in range(len(places))]
 
 
 def pushed_apart(places: Floats, letters: list[int]) -> Floats:
     """Moved where images or names would cover each other: a pair along the axis that needs the smaller move."""
     places, order = places.copy(), np.arange(len(places))
-    widths = np.maximum(_ICON, _LETTER * np.array(letters))
+    widths = np.maximum(_ICON, _LETTER * np.array(letters) + _GAP)
     room = np.stack(np.broadcast_arrays((widths[:, None] + widths[None]) / 2, float(_ABOVE + _BELOW)), axis=2)
     room[order, order] = 0
     low = np.stack([widths / 2, np.full(len(places), _ABOVE)], axis=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -25,6 +26,9 @@ from selex.report.facts import Facts, read_facts
 from selex.report.plane import Map, draw_map
 from selex.report.truth import Truth, compare
 from selex.run import Run
+
+STEPS = 3
+"""Steps that `summarise` takes: it reads the run, judges the categories, and draws the map."""
 
 MOST_CARDS = 1000
 """Categories that get a card, of each kind; a page of more is of no use to anybody."""
@@ -63,12 +67,17 @@ class Summary:
     about: dict[str, str]
 
 
-def summarise(run: Run, truth: Path | None = None) -> Summary:
+def summarise(run: Run, truth: Path | None = None, step: Callable[[int], None] = lambda done: None) -> Summary:
     """Everything that a report says about a finished run, with the truth where a file gives it."""
+    step(0)
     facts = read_facts(run)
+    step(1)
     compared = compare(run, facts, truth) if truth else None
     errors = find_label_errors(facts)
     categories = find_categories(facts, errors)
+    step(2)
+    drawn = draw_map(facts)
+    step(STEPS)
     return Summary(
         facts=facts,
         categories={category.number: category for category in categories},
@@ -77,7 +86,7 @@ def summarise(run: Run, truth: Path | None = None) -> Summary:
         errors=errors,
         doubtful=int((facts.confidence < DOUBTFUL).sum()),
         tree=build_tree(facts, categories),
-        map=draw_map(facts),
+        map=drawn,
         training=training_charts(facts.metrics),
         estimate=estimate_chart(facts.tree),
         truth=compared,
