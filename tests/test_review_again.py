@@ -83,6 +83,25 @@ def test_decisions_become_labels_and_start_anew(made, folder):
     assert str(after.changes) == str(done.changes)
 
 
+def test_names_leave_every_other_image_where_it_was(made, folder):
+    before = decide(
+        folder, *(("name", {"category": c, "name": f"digit {c}"}) for c in (3, 4)), ("confirm", {"category": 5})
+    )
+    done = again(folder, store=made / "store")
+    assert done.changes.images == 0
+    assert (done.changes.came, done.changes.went) == ([], [])
+    table = done.run.clusters.to_pydict()
+    assert table["category"] == [before.state.names[c] for c in before.state.category]
+    assert [entry.get("resumed") for entry in done.run.metrics if entry["step"] == "cluster"] == [None, True]
+
+
+def test_other_settings_cluster_from_nothing(made, folder):
+    decide(folder, ("name", {"category": 3, "name": "three"}))
+    again(folder, store=made / "store", change=lambda config: config.change(refine="uniform"))
+    done = [entry for entry in Run.open(folder).metrics if entry["step"] == "cluster"][-1]
+    assert ("resumed" not in done, done["refine"]) == (True, "uniform")
+
+
 def test_a_second_round_keeps_the_first(made, folder):
     first = decide(folder, ("name", {"category": 3, "name": "three"}), ("junk", {"rows": (0,)}))
     again(folder, store=made / "store")

@@ -20,6 +20,7 @@ from selex.data.clusters import Columns, cluster_columns
 from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable, read_sources, read_table
+from selex.earlier import Earlier
 from selex.errors import InputError
 from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed, feature_cache
@@ -53,6 +54,7 @@ def discover(
     options: TrainOptions | None = None,
     engine: RayEngine | None = None,
     tell: Tell = lambda line: None,
+    earlier: Earlier | None = None,
 ) -> Run:
     """Sort images into known and novel categories and write a run folder.
 
@@ -68,6 +70,7 @@ def discover(
         options: how training shall go, where the method trains: from the beginning, watched by whom.
         engine: a Ray cluster whose workers embed the images, which may be behind a URL; None embeds them here.
         tell: called with a line about each step that is done.
+        earlier: categories to continue from, in place of a search, where nothing is trained.
 
     Returns:
         The finished run.
@@ -94,6 +97,8 @@ def discover(
         shown = to_device(images, torch.device(device), cut)
         if fabric:
             found = job.train(images, cut, shown, fabric, options or TrainOptions(progress=progress))
+        elif earlier and backbone.fingerprint() == earlier.model.fingerprint:
+            found = job.resume(job.embed(shown), images, earlier)
         else:
             found = job.cluster(job.embed(shown), images)
         publish(run, config, images, found, backbone)
@@ -229,6 +234,16 @@ class _Job:
             step.done(len(images), levels=found.hierarchy.sizes, inertia=base.inertia, **found.selection.settings)
             for line in found.selected(config):
                 self.tell(line)
+        return replace(found, hierarchy=found.hierarchy.on_host())
+
+    def resume(self, features: Any, images: ImageStore, earlier: Earlier) -> FittedClusters:
+        """Categories that continue from earlier ones."""
+        with self._step("cluster") as step:
+            how: dict[str, Any] = {"rng": self.config.seed, "progress": self.progress}
+            start = earlier.start(images.table)
+            found = fit_clusters(features, _labels(images), self.config.cluster, start=start, **how)
+            base, settings = found.hierarchy.levels[0], found.selection.settings
+            step.done(len(images), levels=found.hierarchy.sizes, inertia=base.inertia, resumed=True, **settings)
         return replace(found, hierarchy=found.hierarchy.on_host())
 
     def _step(self, name: str) -> _Step:

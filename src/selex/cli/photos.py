@@ -183,7 +183,7 @@ def recluster(
     store: Store = None,
     strict: Strict = False,
 ) -> None:
-    """Cluster a run again, with the decisions made in `selex review` as labels.
+    """Cluster a run again, with the decisions made in `selex review`.
 
     Example: `selex recluster birds`
     """

@@ -64,18 +64,31 @@ def hssk(
     check_refinement(refine, rows)
     generator = np.random.default_rng(rng)
     problem = Problem(rows, known, n_known, novel_clusters(n_clusters, n_known, known, rows), settings)
-    base = searched(problem, search, generator)
-    levels = [refined(rows, known, base, refine)]
-    coarser = level_sizes(n_known, levels[0].n_novel)[1:n_levels]
-    group = torch.arange(n_known, device=rows.device)  # of each known cluster of the base level
+    base = refined(rows, known, searched(problem, search, generator), refine)
+    return hierarchy_on(base, problem, data, n_levels, generator, progress)
+
+
+def hierarchy_on(
+    base: Level,
+    problem: Problem,
+    data: Any,
+    n_levels: int | None,
+    rng: np.random.Generator,
+    progress: Callable[[int, int], None] | None = None,
+) -> Hierarchy:
+    """The levels above a base level, whose centres are in centred coordinates; arguments as of `hssk`."""
+    rows, known, settings = problem.rows, problem.known, problem.settings
+    levels = [base]
+    coarser = level_sizes(base.n_known, base.n_novel)[1:n_levels]
+    group = torch.arange(base.n_known, device=rows.device)  # of each known cluster of the base level
     for n_known, n_novel in coarser:
         if progress:
             progress(len(levels), len(coarser) + 1)
         if settings.variant.grouping == "base":
-            group = _group(levels[0], n_known, generator, memory)
+            group = _group(levels[0], n_known, rng, rows.memory)
         else:
-            group = _group(levels[-1], n_known, generator, memory)[group]
-        levels.append(run(rows, _hyper_labels(levels[0], group), n_known, n_novel, settings, generator))
+            group = _group(levels[-1], n_known, rng, rows.memory)[group]
+        levels.append(run(rows, _hyper_labels(levels[0], group), n_known, n_novel, settings, rng))
     if progress:
         progress(len(levels), len(levels))
     if settings.variant.level_order == "known-first":

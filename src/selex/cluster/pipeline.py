@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 from selex.cluster.adapt import adapt
 from selex.cluster.assign import Assigner, Assignment, fit_assigner
 from selex.cluster.estimate_k import estimate_k
-from selex.cluster.hierarchy import hssk
+from selex.cluster.hierarchy import hierarchy_on, hssk
 from selex.cluster.holdout import held_out_temperature
-from selex.cluster.kmeans import as_labels
+from selex.cluster.kmeans import Problem, Settings, as_labels, prepare
 from selex.cluster.maps import FeatureMaps
 from selex.cluster.refine import of_one_length
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.select import REFINED, SEARCHED, Selection, select
 from selex.cluster.variant import Variant
+from selex.cluster.warm import Start, continued, with_kept_centers
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.config import ClusterConfig
 from selex.progress import estimate_bar, progress_bar
@@ -90,6 +91,7 @@ def fit_clusters(
     calibrate: bool = True,
     memory: int = DEFAULT_MEMORY,
     progress: bool = False,
+    start: Start | None = None,
 ) -> FittedClusters:
     """Known and novel categories of features, at every level of abstraction.
 
@@ -105,6 +107,7 @@ def fit_clusters(
         calibrate: work out confidences too, and what new rows need.
         memory: bytes that temporaries may take.
         progress: say on standard error how far it is: bars on a terminal, lines elsewhere.
+        start: clusters to continue from, in place of a search; what was selected for them holds.
 
     Returns:
         The clusters, and all that sorting new rows takes.
@@ -112,6 +115,10 @@ def fit_clusters(
     known = as_labels(labels, Rows(features, memory)).cpu().numpy()
     fit = _Fit(features, labels, known, config or ClusterConfig(), variant, hidden, memory, progress)
     generator = np.random.default_rng(rng)
+    if start:
+        rows = start.maps.transform(features)
+        found = FittedClusters(fit.resume(rows, start, generator), start.maps, start.selection)
+        return calibrated(found, rows, known, start.temperature, memory) if calibrate else found
     spare = deepcopy(generator)  # so that what is selected gives what it would give if it were asked for
     estimate = fit.estimate(deepcopy(generator))
     count = estimate.n_clusters if estimate else fit.config.categories or 0
@@ -216,6 +223,16 @@ class _Fit:
                 memory=self.memory,
                 progress=advance,
             )
+
+    def resume(self, rows: Any, start: Start, rng: np.random.Generator) -> Hierarchy:
+        """All levels of clusters that continue from earlier ones."""
+        config, count = self.config, len(start.centers)
+        settings = Settings(config.balanced, config.iterations, config.restarts, self.variant or Variant())
+        data, known, n_known = prepare(rows, self.labels, self.memory)
+        problem = Problem(data, known, n_known, count - n_known, settings)
+        with progress_bar("clustering, level", self.progress) as advance:
+            found = hierarchy_on(continued(problem, start), problem, rows, config.levels, rng, advance)
+        return Hierarchy((with_kept_centers(found.levels[0], start), *found.levels[1:]))
 
     def temperature(self, found: FittedClusters, count: int, rng: np.random.Generator) -> float | None:
         """That of confidences, from hidden labels: where labels have chosen the refinement, or have shaped the rows."""

@@ -104,7 +104,8 @@ def refined(rows: Rows, known: Tensor, level: Level, refine: Refinement) -> Leve
     if refine == "balanced" and not _settled(torch.bincount(labels, minlength=k), held_counts):
         warnings.warn("sizes differ too much to be balanced: clusters are left as they are", Note, stacklevel=4)
         return level
-    return _filled(rows, labels, centers, offsets if refine != "uniform" else None, level)
+    offsets_kept = offsets if refine != "uniform" else None
+    return without_empty(rows, labels, centers, offsets_kept, level.n_known, level.n_iter + _ROUNDS)
 
 
 def of_one_length(rows: Rows) -> bool:
@@ -186,14 +187,16 @@ def _counts(rows: Rows, centers: Tensor, offsets: Tensor, temperature: float) ->
     return counts
 
 
-def _filled(rows: Rows, labels: Tensor, centers: Tensor, offsets: Tensor | None, level: Level) -> Level:
+def without_empty(
+    rows: Rows, labels: Tensor, centers: Tensor, offsets: Tensor | None, n_known: int, n_iter: int
+) -> Level:
     """The level of these clusters, without novel ones that are empty."""
     kept = torch.bincount(labels, minlength=len(centers)) > 0
-    kept[: level.n_known] = True
+    kept[:n_known] = True
     if not kept.all():
         gone = int((~kept).sum())
         warnings.warn(f"{gone} of {len(kept)} clusters have no row: there are {len(kept) - gone}", Note, stacklevel=5)
         labels = (kept.cumsum(0) - 1)[labels]
         centers, offsets = centers[kept], None if offsets is None else offsets[kept]
     inertia = float(rows.distances_to_own(centers, labels).sum(dtype=torch.float64))
-    return Level(labels, centers, level.n_known, inertia, level.n_iter + _ROUNDS, offsets)
+    return Level(labels, centers, n_known, inertia, n_iter, offsets)

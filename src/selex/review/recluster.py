@@ -1,4 +1,4 @@
-"""Close the loop: cluster a run again with what was decided as labels."""
+"""Close the loop: cluster a run again with what was decided."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from selex.config import Config
 from selex.data.names import cell_of_label
 from selex.data.table import ImageTable, read_sources
 from selex.discovery import discover
+from selex.earlier import Earlier, continues
 from selex.errors import InputError, Note
 from selex.io import write_csv
 from selex.results import Results
@@ -41,7 +44,10 @@ def again(
     config: Config | None = None,
     **options: Any,
 ) -> Again:
-    """Do a run again with its own settings, its decisions as labels, and without the images that are junk.
+    """Do a run again with its own settings and its decisions, and without the images that are junk.
+
+    Confirmed images are labelled with the names of their categories. Where settings are as they were and nothing is
+    trained, it continues from the categories as they stand; see `cluster.warm`.
 
     Args:
         folder: a finished run.
@@ -71,12 +77,24 @@ def again(
     count = asked.cluster.categories and max(asked.cluster.categories, known)
     table = str((folder / LABELS).absolute())
     options["store"] = options.get("store") or run.store
+    earlier = _earlier(run, before.state, labels, asked)
     asked = asked.change(labels=table, categories=count)
-    done = discover(asked, folder, photos=photos, labels=table, tell=tell, **options)
+    done = discover(asked, folder, photos=photos, labels=table, tell=tell, earlier=earlier, **options)
     changes, late = _changes(done, before.state), _since(folder, number, before.version)
     if late:
         tell(f"note: {late} decided in the meantime; that counts from the next time on")
     return Again(done, labels, changes)
+
+
+def _earlier(run: Run, state: State, labels: Labels, asked: Config) -> Earlier | None:
+    """The categories as they stand, to continue from; None where other settings, or results since, ask for new ones."""
+    count = asked.cluster.categories
+    same = continues(run.config, asked) and count in (None, labels.categories, run.config.cluster.categories)
+    files = set(state.results.files)
+    names = {state.names[category] for category in np.unique(state.category)}
+    if not same or not {name for file, name in labels.of.items() if file in files} <= names:
+        return None
+    return Earlier.of(run, state.results, state.category, state.names)
 
 
 def _standing(run: Run) -> tuple[int, Timeline]:

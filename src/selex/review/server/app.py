@@ -206,7 +206,7 @@ def _leaving(app: FastAPI, views: Views, job: Job) -> None:
 
     @app.post("/api/continue", tags=["leave"], responses=SENT)
     def start_again() -> schema.ContinueOut:
-        """Cluster again with the decisions as labels; until it is done there are no decisions."""
+        """Cluster again with the decisions; until it is done there are no decisions."""
         return job.start()
 
     @app.get("/api/continue", tags=["leave"])

@@ -1,0 +1,289 @@
+"""Whether decisions help: a simulated person decides, the run is clustered again, and accuracy is compared.
+
+Rows are features with their truth; without arguments scikit-learn's handwritten digits. The person knows the truth of
+every image. `names` gives the N largest novel categories the name of most of their images, or merges them with the
+category of that name; `names, 5 % wrong` takes any other name one time in twenty; `corrects` looks at the N least sure
+categories, names those of which 70 % are one class, splits others in two as the page proposes it, if the parts are of two
+classes, and names what is of one class for the most part. Then the run is clustered again: continued from where it was, as `selex
+recluster` does, and beside it from nothing with the same decisions as plain labels, as it did before. All, Known and
+Novel are of all images that had no label at first; `elsewhere` is the accuracy on those in categories that no decision
+was about; `right name` is the share of images whose category has the name of their class. Means over seeds of the first
+clustering; K is given, features are not adapted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from common import RESULTS, save
+from minima import digits
+from selex import ClusterConfig, fit_clusters, split_accuracy
+from selex.cluster.pipeline import FittedClusters
+from selex.data.table import ImageTable
+from selex.earlier import Earlier
+from selex.metrics import matched
+from selex.predictor import Model
+from selex.results import Results
+from selex.review.core.decisions import Decision
+from selex.review.core.overview import parts_of
+from selex.review.core.state import CONFIRMED, State
+
+COUNTS = (0, 5, 10, 20, 50)
+PURE, MOST = 0.7, 0.5
+
+
+@dataclass(frozen=True)
+class Data:
+    """Features, the class of every row, and the label of some, -1 elsewhere."""
+
+    features: np.ndarray
+    truth: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def free(self) -> np.ndarray:
+        """Rows without a label."""
+        return self.labels < 0
+
+    @property
+    def known(self) -> np.ndarray:
+        """Whether the class of each row has labels."""
+        return np.isin(self.truth, np.unique(self.truth[~self.free]))
+
+
+def read(path: Path | None, key: str) -> Data:
+    """Features of a file, with `truth` and `labels`; or the digits, half of them known and half of those labelled."""
+    if path is None:
+        features, columns = digits()
+        truth = np.unique(columns["class"], return_inverse=True)[1]
+        some = np.random.default_rng(0).random(len(truth)) < 0.5
+        return Data(features, truth, np.where((truth < 5) & some, truth, -1))
+    with np.load(path) as stored:
+        features, truth, labels = (stored[name] for name in (key, "truth", "labels"))
+    features = features.astype(np.float32)
+    return Data(features / np.linalg.norm(features, axis=1, keepdims=True), truth, labels)
+
+
+class Run:
+    """A run without a folder: what was found, as results that decisions stand on."""
+
+    def __init__(self, data: Data, refine: str, seed: int) -> None:
+        self.data, count = data, len(np.unique(data.truth))
+        self.config = ClusterConfig(categories=count, levels=1, adapt="off", search="swaps", refine=refine)
+        found = fit_clusters(data.features, data.labels, self.config, rng=seed)
+        names = [f"class {data.truth[data.labels == c][0]}" for c in range(data.labels.max() + 1)]
+        self.take(found, data.labels, names, 0)
+
+    def take(self, found: FittedClusters, labels: np.ndarray, names: list[str], last: int) -> None:
+        """What was found is what there is now; clusters without a name get one."""
+        base, judged = found.hierarchy.levels[0], found.assignment
+        names = [*names, *(f"novel-{last + n + 1}" for n in range(base.n_clusters - len(names)))]
+        self.selection, self.last = found.selection, last + base.n_clusters
+        self.model = Model(found.assigner, names, base.n_known, "", None, "", 0, 0, maps=found.maps)
+        files = [str(row) for row in range(len(labels))]
+        self.results = Results(
+            files,
+            names,
+            base.n_known,
+            np.asarray(base.labels).astype(np.int32),
+            labels >= 0,
+            judged.confidence.astype(np.float64),
+            judged.runner_up.astype(np.int32),
+        )
+
+    def resumed(self, state: State) -> tuple[FittedClusters, ImageTable, list[str]]:
+        """Clusters after decisions, continued from where they were; the labels, and the names of all categories."""
+        table = labelled(state)
+        earlier = Earlier.standing(self.model, self.selection, self.results, state.category, state.names)
+        start = earlier.start(table)
+        found = fit_clusters(self.data.features, table.labels, self.config, start=start)
+        free = np.flatnonzero(~table.labelled)
+        rest = list(dict.fromkeys(state.names[c] for c in state.category[free]))
+        return found, table, list(dict.fromkeys([*table.categories, *rest]))
+
+    def from_nothing(self, state: State, seed: int) -> np.ndarray:
+        """Clusters with decisions as plain labels."""
+        config = ClusterConfig(**{**vars(self.config), "categories": len(np.unique(state.category))})
+        return np.asarray(
+            fit_clusters(self.data.features, labelled(state).labels, config, rng=seed, calibrate=False).labels
+        )
+
+
+def labelled(state: State) -> ImageTable:
+    """The images, with confirmed ones labelled by the name of their category."""
+    held = state.mark == CONFIRMED
+    known = np.unique(state.category[held])
+    labels = np.where(held, np.searchsorted(known, state.category), -1)
+    return ImageTable(state.results.files, labels, [state.names[c] for c in known])
+
+
+class Person:
+    """Knows the truth and makes decisions on a state; now and then a wrong one."""
+
+    def __init__(self, data: Data, state: State, wrong: float = 0.0, seed: int = 0) -> None:
+        self.data, self.state, self.wrong = data, state, wrong
+        self.rng = np.random.default_rng(seed)
+        self.decisions = 0
+
+    def decide(self, kind: str, **fields: object) -> None:
+        """Make a decision."""
+        self.state.apply(Decision(kind, **fields))  # type: ignore[arg-type]
+        self.decisions += 1
+
+    def seen(self, category: int) -> tuple[int, float]:
+        """The class that most images of a category are of, and their share."""
+        counts = np.bincount(self.data.truth[self.state.category == category])
+        return int(counts.argmax()), float(counts.max() / max(1, counts.sum()))
+
+    def called(self, name: str) -> int | None:
+        """The category of a name."""
+        there = set(np.unique(self.state.category).tolist())
+        return next((c for c, other in enumerate(self.state.names) if other == name and c in there), None)
+
+    def name(self, category: int) -> None:
+        """Give a category the name of most of its images; or merge it with the one that has it."""
+        one = self.seen(category)[0]
+        if self.rng.random() < self.wrong:
+            one = int(self.rng.choice(np.setdiff1d(np.unique(self.data.truth), [one])))
+        self.call(category, f"class {one}")
+
+    def call(self, category: int, name: str) -> None:
+        """Give a category this name; or merge it with the one that has it."""
+        there = self.called(name)
+        if there == category:
+            return
+        if there is not None:
+            self.decide("merge", categories=(there, category))
+        elif not self.state.known(category):
+            self.decide("name", category=category, name=name)
+
+    def correct(self, category: int) -> None:
+        """Name a category that is of one class; split another where that helps, and name what is of one then."""
+        if self.seen(category)[1] >= PURE:
+            self.name(category)
+            return
+        for part in [category, *self.split(category)]:
+            if self.seen(part)[1] >= MOST:
+                self.name(part)
+
+    def split(self, category: int) -> list[int]:
+        """Split a category in two as the page proposes it, if the parts are of two classes; the new one."""
+        rows = np.flatnonzero(self.state.category == category)
+        if len(rows) < 4:
+            return []
+        parts = parts_of(self.data.features, rows, 2)
+        own = [np.bincount(self.data.truth[part]) for part in parts]
+        if len(parts) < 2 or own[0].argmax() == own[1].argmax():
+            return []
+        self.decide("split", category=category, parts=(tuple(parts[1].tolist()),))
+        return [len(self.state.names) - 1]
+
+
+def largest(results: Results, count: int) -> list[int]:
+    sizes = np.bincount(results.category, minlength=len(results.names))
+    return [int(c) for c in np.argsort(-sizes, kind="stable") if c >= results.n_known][:count]
+
+
+def least_sure(results: Results, count: int) -> list[int]:
+    sizes = np.maximum(np.bincount(results.category, minlength=len(results.names)), 1)
+    mean = np.bincount(results.category, results.confidence, minlength=len(results.names)) / sizes
+    return [int(c) for c in np.argsort(mean, kind="stable")][:count]
+
+
+WAYS: dict[str, tuple[Callable[[Results, int], list[int]], Callable[[Person, int], None], float]] = {
+    "names": (largest, Person.name, 0.0),
+    "names, 5 % wrong": (largest, Person.name, 0.05),
+    "corrects": (least_sure, Person.correct, 0.0),
+}
+
+
+def scores(data: Data, clusters: np.ndarray, elsewhere: np.ndarray) -> list[float]:
+    """All, Known and Novel of the rows without a label, and the accuracy of some of them, in percent."""
+    free, truth = data.free, data.truth
+    hit = np.zeros(len(free), dtype=bool)
+    hit[free] = matched(truth[free], clusters[free])
+    parts = split_accuracy(truth[free], clusters[free], data.known[free])
+    return [100 * score for score in (*parts, hit[elsewhere].mean())]
+
+
+def right(data: Data, clusters: np.ndarray, names: list[str]) -> float:
+    """Share of the rows without a label whose category has the name of their class, in percent."""
+    called = np.array(names)[clusters[data.free]]
+    return 100 * float((called == np.char.add("class ", data.truth[data.free].astype(str))).mean())
+
+
+def review(run: Run, way: str, count: int, seed: int) -> dict[str, list[float]]:
+    """Accuracies before, after, and from nothing."""
+    choose, act, wrong = WAYS[way]
+    person = Person(run.data, State(run.results), wrong, seed)
+    for category in choose(run.results, count):
+        if (person.state.category == category).any():
+            act(person, category)
+    state, before = person.state, run.results.category
+    decided = (state.mark == CONFIRMED) & run.data.free | (state.category != before)
+    touched = np.unique([*before[decided], *state.category[decided]])
+    elsewhere = run.data.free & ~np.isin(before, touched)
+    found, _, names = run.resumed(state)
+    again = np.asarray(found.labels)
+    plain = run.from_nothing(state, seed) if count else before
+    ways = {"before": before, "after": again, "labels": plain}
+    return {
+        "decisions": [person.decisions],
+        "categories": [len(np.unique(state.category))],
+        "right": [right(run.data, before, run.results.names), right(run.data, again, names)],
+        **{name: scores(run.data, clusters, elsewhere) for name, clusters in ways.items()},
+    }
+
+
+def row(way: str, count: int, runs: list[dict[str, list[float]]]) -> dict[str, object]:
+    """The mean over seeds, as a line of the table."""
+    mean = {key: np.mean([one[key] for one in runs], axis=0) for key in runs[0]}
+
+    def text(values: np.ndarray, between: str = " / ") -> str:
+        return between.join(f"{value:.1f}" for value in values)
+
+    return {
+        "person": way,
+        "N": count,
+        "seeds": len(runs),
+        "decisions": round(float(mean["decisions"][0]), 1),
+        "categories": round(float(mean["categories"][0]), 1),
+        "before": text(mean["before"][:3]),
+        "clustered again": text(mean["after"][:3]),
+        "as plain labels": text(mean["labels"][:3]),
+        "elsewhere": text(np.array([mean["before"][3], mean["after"][3]]), " → "),
+        "elsewhere, plain": text(mean["labels"][3:]),
+        "right name": text(mean["right"], " → "),
+    }
+
+
+def main(options: argparse.Namespace) -> None:
+    warnings.simplefilter("ignore")
+    data = read(options.features, options.key)
+    path = (options.out or RESULTS) / f"decisions_{options.name}.json"
+    runs = [Run(data, options.refine, seed) for seed in range(options.seeds)]
+    results = json.loads(path.read_text())["results"] if path.exists() else []
+    for way in WAYS:
+        for count in [count for count in COUNTS if count <= len(largest(runs[0].results, max(COUNTS)))]:
+            if (way, count) not in [(one["person"], one["N"]) for one in results]:
+                results.append(row(way, count, [review(run, way, count, seed) for seed, run in enumerate(runs)]))
+                print(results[-1], flush=True)
+                save(f"decisions_{options.name}", results, options.out)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("features", type=Path, nargs="?", help="an .npz with features, truth and labels (-1: none)")
+    parser.add_argument("--key", default="center", help="of the features in it")
+    parser.add_argument("--refine", default="proportional", help="as `discover` chose it")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--name", default="digits", help="of the results")
+    parser.add_argument("--out", type=Path)
+    main(parser.parse_args())

@@ -1,0 +1,109 @@
+"""Clusters that continue from where they were: what nobody touched stays, what was decided holds.
+
+After a review some rows are fixed, some clusters were merged or split, and there may be new rows. Clustering from
+nothing would draw all clusters anew, the many that nobody spoke of too. Shapes: n rows, d dimensions, k clusters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from selex.cluster.kmeans import Problem
+from selex.cluster.maps import FeatureMaps
+from selex.cluster.refine import without_empty
+from selex.cluster.rows import Rows
+from selex.cluster.select import Selection
+from selex.types import UNLABELLED, Level
+
+_ROUNDS = 10
+
+
+@dataclass(frozen=True)
+class Start:
+    """Clusters to continue from.
+
+    Attributes:
+        clusters: cluster of every row, `(n,)`: known ones numbered as labels have them, then novel ones; -1 for a row
+            that was not there.
+        centers: where clusters that stay have their centres, `(k, d)`, after `maps`; those of others are not looked at.
+        stays: clusters that nobody has changed, `(k,)`.
+        offsets: what is taken off squared distances to each centre, `(k,)`; None takes nothing.
+        maps: what features go through, as before.
+        selection: how clusters were searched for and refined.
+        temperature: that of confidences, as before.
+    """
+
+    clusters: NDArray[Any]
+    centers: NDArray[Any]
+    stays: NDArray[Any]
+    offsets: NDArray[Any] | None
+    maps: FeatureMaps
+    selection: Selection
+    temperature: float
+
+
+def continued(problem: Problem, start: Start) -> Level:
+    """The clusters that a start leads to; centres in centred coordinates.
+
+    Labelled rows are fixed, and clusters that stay keep their centres. Those of changed clusters are the means of their
+    rows. A row leaves its cluster only for one that was changed, and that is nearer by more than chance: with odds of
+    more than e under the temperature of confidences. New rows go to the nearest cluster.
+    """
+    rows, free = problem.rows, problem.free_index
+    stays = torch.as_tensor(start.stays).to(rows.device)
+    first = torch.as_tensor(start.clusters).to(rows.device)[free]
+    centers = torch.as_tensor(start.centers).to(rows.device, rows.dtype) - rows.shift
+    offsets = torch.as_tensor(0.0 if start.offsets is None else start.offsets).to(rows.device, rows.dtype)
+    offsets = offsets.expand(len(centers))
+    length = None if start.selection.refine == "none" else _length(centers[stays] + rows.shift)
+    labels, moves = first, 0
+    while len(free) and moves < _ROUNDS:
+        centers = torch.where(stays[:, None], centers, _means(problem, labels, centers, length))
+        previous, labels = labels, _moved(problem.free, centers, offsets, first, stays, start.temperature)
+        moves += 1
+        if torch.equal(labels, previous):
+            break
+    found = problem.known.clone()
+    found[free] = labels
+    kept = None if start.offsets is None else offsets
+    return without_empty(rows, found, centers, kept, problem.n_known, moves)
+
+
+def with_kept_centers(level: Level, start: Start) -> Level:
+    """The level with the centres of clusters that stay as they were to the last bit: the same again ends the same."""
+    if level.n_clusters != len(start.centers):  # one is gone, which has moved the numbers
+        return level
+    centers = torch.as_tensor(level.centers)
+    kept = torch.as_tensor(start.centers).to(centers)
+    centers = torch.where(torch.as_tensor(start.stays).to(centers.device)[:, None], kept, centers)
+    return replace(level, centers=centers if isinstance(level.centers, Tensor) else centers.numpy())
+
+
+def _moved(rows: Rows, centers: Tensor, offsets: Tensor, first: Tensor, stays: Tensor, temperature: float) -> Tensor:
+    """Where rows go that were in the clusters `first`."""
+    nearest, distance = rows.nearest(centers, offsets)
+    own = torch.where(first == UNLABELLED, nearest, first)
+    ahead = rows.distances_to_own(centers, own) - offsets[own] - (distance - offsets[nearest])
+    return torch.where(~stays[nearest] & (ahead > temperature), nearest, own)
+
+
+def _means(problem: Problem, labels: Tensor, centers: Tensor, length: Tensor | None) -> Tensor:
+    """Means of clusters, labelled rows among them, as long as rows are where that is given; rows of -1 do not count."""
+    some = labels != UNLABELLED
+    sums, counts = problem.free.at(torch.nonzero(some)[:, 0]).sums(labels[some], problem.k)
+    sums, counts = sums + problem.mass, counts + problem.counts
+    means = sums / counts.clamp(min=1)[:, None]
+    if length is not None:
+        means = normalize(means + problem.rows.shift, dim=1) * length - problem.rows.shift
+    return torch.where(counts[:, None] > 0, means, centers)
+
+
+def _length(centers: Tensor) -> Tensor | None:
+    """The length that centres of one length have."""
+    return centers.norm(dim=1).median() if len(centers) else None

@@ -1,0 +1,142 @@
+"""Clusters that continue from where they were, against rules checked row by row."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from selex import ClusterConfig, fit_clusters, split_accuracy
+from selex.cluster.warm import Start
+from selex.results import Results
+from selex.review.core.decisions import Decision
+from selex.review.core.state import CONFIRMED, State
+
+N_KNOWN = 4
+
+
+def overlapping(seed, n=600, k=10, d=12):
+    """Rows of length 1 around k directions, some of them near each other; half of the first four are labelled."""
+    rng = np.random.default_rng(seed)
+    directions = rng.normal(size=(k, d))
+    truth = np.arange(n) % k
+    rows = directions[truth] + 1.3 * rng.normal(size=(n, d))
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    return rows, truth, np.where((truth < N_KNOWN) & (rng.random(n) < 0.5), truth, -1)
+
+
+def found(rows, labels, refine="proportional"):
+    config = ClusterConfig(categories=10, levels=1, adapt="off", search="swaps", refine=refine)
+    return fit_clusters(rows, labels, config, rng=0)
+
+
+def start_from(first, clusters=None, changed=()):
+    """A start from a clustering, with rows in other clusters where `clusters` says so."""
+    assigner = first.assigner
+    stays = np.ones(len(assigner.centers), dtype=bool)
+    stays[list(changed)] = False
+    clusters = first.labels if clusters is None else clusters
+    return Start(clusters, assigner.centers, stays, assigner.offsets, first.maps, first.selection, assigner.temperature)
+
+
+def states(first, labels):
+    """A state on what was found, as a review has it."""
+    names = [*map(str, range(N_KNOWN)), *(f"novel-{c}" for c in range(1, len(first.assigner.centers) - N_KNOWN + 1))]
+    judged = first.assignment
+    files = [f"{row}" for row in range(len(labels))]
+    return State(Results(files, names, N_KNOWN, judged.labels, labels >= 0, judged.confidence, judged.runner_up))
+
+
+@pytest.mark.parametrize("refine", ["none", "uniform", "proportional"])
+def test_nothing_decided_nothing_changes(refine):
+    rows, _, labels = overlapping(0)
+    first = found(rows, labels, refine)
+    again = fit_clusters(rows, labels, ClusterConfig(levels=1), start=start_from(first))
+    assert np.array_equal(again.labels, first.labels)
+    assert np.array_equal(again.assigner.centers, first.assigner.centers)
+    assert np.array_equal(again.assignment.confidence, first.assignment.confidence)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_names_change_no_other_category_and_it_is_never_worse(seed):
+    """Where plain labels, clustered from nothing, move images of categories that nobody spoke of."""
+    rows, truth, labels = overlapping(seed)
+    first = found(rows, labels)
+    free, state = labels < 0, states(first, labels)
+    for category in (4, 6, 8):
+        state.apply(Decision("name", category=category, name=f"named {category}"))
+    order = np.array([*range(N_KNOWN), 4, 6, 8, 5, 7, 9])  # named ones are known now
+    place = np.argsort(order)
+    given = np.where(state.mark == CONFIRMED, place[state.category], -1)
+    start = start_from(first, place[first.labels])
+    start = replace(start, centers=start.centers[order], offsets=start.offsets[order])
+    again = fit_clusters(rows, given, ClusterConfig(levels=1), start=start)
+    assert np.array_equal(order[again.labels], first.labels)
+    known = truth < N_KNOWN
+    before, after = (split_accuracy(truth[free], one.labels[free], known[free]) for one in (first, again))
+    assert after == pytest.approx(before)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("refine", ["none", "proportional"])
+def test_rows_leave_only_for_a_changed_cluster_that_is_clearly_nearer(seed, refine):
+    rows, _, labels = overlapping(seed)
+    first = found(rows, labels, refine)
+    rng = np.random.default_rng(seed)
+    clusters = first.labels.copy()
+    part = np.flatnonzero(clusters == 5)[::2]
+    clusters[part] = 7  # every second image of one was moved to another
+    given = np.where(np.isin(np.arange(len(rows)), rng.choice(part, len(part) // 2)), 7, labels)
+    given, order = numbered(given, clusters)
+    start = start_from(first, np.argsort(order)[clusters], ())
+    stays = ~np.isin(order, (5, 7))
+    offsets = None if start.offsets is None else start.offsets[order]
+    start = replace(start, centers=start.centers[order], offsets=offsets, stays=stays)
+    again = fit_clusters(rows, given, ClusterConfig(levels=1), start=start)
+    centers, mapped = again.assigner.centers, first.maps.transform(rows)
+    assert np.array_equal(centers[stays], start.centers[stays]), "nobody touched them"
+    assert (again.labels[given >= 0] == given[given >= 0]).all(), "what was decided holds"
+    squares = ((mapped[:, None] - centers[None]) ** 2).sum(2) - (0 if offsets is None else offsets)
+    for row in np.flatnonzero(given < 0):
+        own, now = start.clusters[row], again.labels[row]
+        if own != now:
+            assert not stays[now]
+            assert squares[row, own] - squares[row, now] > start.temperature - 1e-4
+        elif not stays[squares[row].argmin()]:
+            assert squares[row, own] - squares[row].min() < start.temperature + 1e-4
+
+
+def numbered(given, clusters):
+    """Labels with known clusters first, and the cluster that each number stands for."""
+    known = np.unique(given[given >= 0])
+    order = np.array([*known, *np.setdiff1d(np.unique(clusters), known)])
+    return np.where(given >= 0, np.argsort(order)[given], -1), order
+
+
+def test_new_rows_go_to_the_nearest_cluster():
+    rows, _, labels = overlapping(3)
+    first = found(rows, labels)
+    new = np.arange(len(rows)) % 25 == 7
+    new &= labels < 0
+    start = start_from(first, np.where(new, -1, first.labels))
+    again = fit_clusters(rows, labels, ClusterConfig(levels=1), start=start)
+    assert np.array_equal(again.labels, first.labels), "each is where it is nearest"
+
+
+def test_merged_is_one_and_split_is_two():
+    rows, truth, labels = overlapping(1)
+    first = found(rows, labels)
+    merged = np.where(first.labels == 9, 8, first.labels)
+    start = start_from(first, merged, (8,))
+    offsets = start.offsets[:9]
+    start = replace(start, centers=start.centers[:9], stays=start.stays[:9], offsets=offsets)
+    one = fit_clusters(rows, labels, ClusterConfig(levels=1), start=start)
+    assert len(one.assigner.centers) == 9
+    assert (one.labels[merged == 8] == 8).mean() > 0.9
+    halves = np.where((first.labels == 8) & (truth % 2 == 0), 10, first.labels)
+    start = start_from(first, halves, (8,))
+    more = {"centers": np.vstack([start.centers, start.centers[:1]]), "offsets": np.append(start.offsets, 0)}
+    two = fit_clusters(
+        rows, labels, ClusterConfig(levels=1), start=replace(start, stays=np.append(start.stays, False), **more)
+    )
+    assert len(two.assigner.centers) == 11
+    assert (two.labels[halves == 10] == 10).mean() > 0.9
