@@ -3,12 +3,13 @@
 Rows are features with their truth; without arguments scikit-learn's handwritten digits. The person knows the truth of
 every image. `names` gives the N largest novel categories the name of most of their images, or merges them with the
 category of that name; `names, 5 % wrong` takes any other name one time in twenty; `corrects` looks at the N least sure
-categories, names those of which 70 % are one class, splits others in two as the page proposes it, if the parts are of two
-classes, and names what is of one class for the most part. Then the run is clustered again: continued from where it was, as `selex
-recluster` does, and beside it from nothing with the same decisions as plain labels, as it did before. All, Known and
-Novel are of all images that had no label at first; `elsewhere` is the accuracy on those in categories that no decision
-was about; `right name` is the share of images whose category has the name of their class. Means over seeds of the first
-clustering; K is given, features are not adapted.
+categories, names those of which 70 % are one class, splits others in two as the page proposes it, if 70 % of each part
+are of one class, names the parts, and of the eight least sure images moves those whose class has a category by name.
+Then the run is clustered again: continued from where it was, as `selex recluster` does, and beside it from nothing with
+the same decisions as plain labels, as it did before.
+All, Known and Novel are of all images that had no label at first; `elsewhere` is the accuracy on those in categories
+that no decision was about; `right name` is the share of images whose category has the name of their class. Means over
+seeds of the first clustering; K is given, features are not adapted.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ from selex.predictor import Model
 from selex.results import Results
 from selex.review.core.decisions import Decision
 from selex.review.core.overview import parts_of
-from selex.review.core.state import CONFIRMED, State
+from selex.review.core.state import CONFIRMED, UNDECIDED, State
 
 COUNTS = (0, 5, 10, 20, 50)
-PURE, MOST = 0.7, 0.5
+PURE = 0.7
+LOOKED_AT = 8
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,11 @@ def read(path: Path | None, key: str) -> Data:
 class Run:
     """A run without a folder: what was found, as results that decisions stand on."""
 
-    def __init__(self, data: Data, refine: str, seed: int) -> None:
-        self.data, count = data, len(np.unique(data.truth))
+    def __init__(self, data: Data, refine: str, seed: int, count: int | None = None) -> None:
+        self.data, count = data, count or len(np.unique(data.truth))
         self.config = ClusterConfig(categories=count, levels=1, adapt="off", search="swaps", refine=refine)
         found = fit_clusters(data.features, data.labels, self.config, rng=seed)
-        names = [f"class {data.truth[data.labels == c][0]}" for c in range(data.labels.max() + 1)]
+        names = [f"class {np.bincount(data.truth[data.labels == c]).argmax()}" for c in range(data.labels.max() + 1)]
         self.take(found, data.labels, names, 0)
 
     def take(self, found: FittedClusters, labels: np.ndarray, names: list[str], last: int) -> None:
@@ -157,33 +159,40 @@ class Person:
     def call(self, category: int, name: str) -> None:
         """Give a category this name; or merge it with the one that has it."""
         there = self.called(name)
-        if there == category:
+        if self.state.known(category) or there == category:
             return
         if there is not None:
             self.decide("merge", categories=(there, category))
-        elif not self.state.known(category):
+        else:
             self.decide("name", category=category, name=name)
 
     def correct(self, category: int) -> None:
-        """Name a category that is of one class; split another where that helps, and name what is of one then."""
-        if self.seen(category)[1] >= PURE:
-            self.name(category)
-            return
-        for part in [category, *self.split(category)]:
-            if self.seen(part)[1] >= MOST:
-                self.name(part)
+        """Name a category that is of one class; split another where that makes two that are; move what is wrong."""
+        for part in [category] if self.seen(category)[1] >= PURE else self.split(category):
+            self.name(part)
+        self.move_doubtful(category)
+
+    def move_doubtful(self, category: int) -> None:
+        """Of the least sure images of a category, move those to where they belong whose class has a category."""
+        there = (self.state.category == category) & (self.state.mark == UNDECIDED)
+        rows = np.flatnonzero(there)[np.argsort(self.state.results.confidence[there], kind="stable")][:LOOKED_AT]
+        for one in np.unique(self.data.truth[rows]).tolist():
+            home = self.called(f"class {one}")
+            if home not in (None, category):
+                self.decide("move", rows=tuple(rows[self.data.truth[rows] == one].tolist()), category=home)
 
     def split(self, category: int) -> list[int]:
-        """Split a category in two as the page proposes it, if the parts are of two classes; the new one."""
+        """Split a category in two as the page proposes it, if each part is of one class; the parts."""
         rows = np.flatnonzero(self.state.category == category)
         if len(rows) < 4:
             return []
         parts = parts_of(self.data.features, rows, 2)
         own = [np.bincount(self.data.truth[part]) for part in parts]
-        if len(parts) < 2 or own[0].argmax() == own[1].argmax():
+        pure = all(one.max() >= PURE * one.sum() for one in own)
+        if len(parts) < 2 or not pure or own[0].argmax() == own[1].argmax():
             return []
         self.decide("split", category=category, parts=(tuple(parts[1].tolist()),))
-        return [len(self.state.names) - 1]
+        return [category, len(self.state.names) - 1]
 
 
 def largest(results: Results, count: int) -> list[int]:

@@ -13,7 +13,7 @@ from selex.results import Results
 from selex.review.core.decisions import FIELDS, Decision, Refused, alike_key
 from selex.review.core.ledger import FILE, Ledger
 from selex.review.core.outcome import compare, corrected, labels_of, reviewed
-from selex.review.core.overview import Overview, Space, ideas, parts_of
+from selex.review.core.overview import Overview, Space, parts_of
 from selex.review.core.session import Conflict, Review
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE, State
 from selex.review.core.timeline import DECIDE, REDO, UNDO, Event, Timeline
@@ -402,14 +402,3 @@ def test_parts_of_two_blobs():
         parts_of(np.zeros((5, 2)), np.arange(5), 2)
     with pytest.raises(Refused, match="2 images cannot"):
         parts_of(features, np.arange(2), 3)
-
-
-def test_ideas_go_by_what_they_settle_and_end_when_all_is_settled(review):
-    sure = np.argsort(-review.results.confidence, kind="stable")
-    found = ideas(review, Overview.of(review, sure), 10)
-    assert [idea.images for idea in found] == sorted((idea.images for idea in found), reverse=True)
-    numbers = [number for idea in found for number in idea.categories]
-    assert len(set(numbers)) == len(numbers)
-    for category in range(5):
-        decide(review, "confirm", category=category)
-    assert ideas(review, Overview.of(review, sure), 10) == []

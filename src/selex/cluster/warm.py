@@ -22,6 +22,8 @@ from selex.cluster.select import Selection
 from selex.types import UNLABELLED, Level
 
 _ROUNDS = 10
+CLEARLY = 2.0
+"""Times the temperature of confidences: by so much squared distance a cluster is clearly nearer, with odds of e²."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,7 @@ def continued(problem: Problem, start: Start) -> Level:
     """The clusters that a start leads to; centres in centred coordinates.
 
     Labelled rows are fixed, and clusters that stay keep their centres. Those of changed clusters are the means of their
-    rows. A row leaves its cluster only for one that was changed, and that is nearer by more than chance: with odds of
-    more than e under the temperature of confidences. New rows go to the nearest cluster.
+    rows. A row leaves its cluster only for one that was changed and is clearly nearer. New rows go to the nearest.
     """
     rows, free = problem.rows, problem.free_index
     stays = torch.as_tensor(start.stays).to(rows.device)
@@ -90,7 +91,7 @@ def _moved(rows: Rows, centers: Tensor, offsets: Tensor, first: Tensor, stays: T
     nearest, distance = rows.nearest(centers, offsets)
     own = torch.where(first == UNLABELLED, nearest, first)
     ahead = rows.distances_to_own(centers, own) - offsets[own] - (distance - offsets[nearest])
-    return torch.where(~stays[nearest] & (ahead > temperature), nearest, own)
+    return torch.where(~stays[nearest] & (ahead > CLEARLY * temperature), nearest, own)
 
 
 def _means(problem: Problem, labels: Tensor, centers: Tensor, length: Tensor | None) -> Tensor:

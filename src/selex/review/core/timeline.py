@@ -63,6 +63,11 @@ class Timeline:
         """How many decisions count now."""
         return len(self._done)
 
+    @property
+    def checked(self) -> set[int]:
+        """Rows that somebody spoke of one by one, as decisions count now."""
+        return {row for decision, _ in self._done for row in decision.rows}
+
     def play(self, event: Event) -> Played:
         """Let an event happen; one that cannot is `Refused` and changes nothing."""
         if event.kind == UNDO:

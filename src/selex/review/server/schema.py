@@ -199,12 +199,13 @@ class ImagePage(BaseModel):
 
 
 class Suggestion(BaseModel):
-    """A decision that would settle many images."""
+    """A decision that would settle many images: give them their right name."""
 
-    kind: Literal["name", "confirm", "merge", "split"]
+    kind: Literal["name", "merge", "split", "doubtful", "labels", "confirm"]
     categories: list[Category]
-    images: int = Field(description="How many images it would settle, as far as can be told.")
+    images: int = Field(description="How many images it is expected to settle; how many `confirm` confirms.")
     reason: str
+    rows: list[int] = Field(description="The images to look at, where it is about some.")
 
 
 class Suggestions(BaseModel):

@@ -9,9 +9,10 @@ import numpy as np
 
 from selex.review.core.decisions import Refused
 from selex.review.core.metadata import Where
-from selex.review.core.overview import Overview, ideas, parts_of
+from selex.review.core.overview import Overview, parts_of
 from selex.review.core.session import Review
 from selex.review.core.state import JUNK
+from selex.review.core.suggest import ideas
 from selex.review.server import schema
 from selex.review.server.cards import Gone, category_card, facets, image_card, one_page
 from selex.review.server.checks import Checks
@@ -148,8 +149,9 @@ class Views:
                     categories=[category_card(self.review, overview, number) for number in idea.categories],
                     images=idea.images,
                     reason=idea.reason,
+                    rows=list(idea.rows),
                 )
-                for idea in ideas(self.review, overview, SUGGESTIONS)
+                for idea in ideas(self.review.state, SUGGESTIONS, self.review.timeline.checked)
             ]
             return schema.Suggestions(standing=self._lists.standing(overview), suggestions=found)
 

@@ -1,0 +1,191 @@
+"""What to look at next: the decisions that promise to give most images their right name.
+
+An image is settled once it is in a category that has a name, and it is that. Confidences are probabilities, so what a
+decision would settle can be expected before it is made; `benchmarks/decisions.py` compares that with what it then is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from selex.review.core.overview import DOUBTFUL
+from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE, State
+
+Array = np.ndarray[Any, Any]
+
+NEXT_BEST = 0.25
+"""Of images that are in the wrong category, about so many belong to their next best one."""
+TWINS = 0.1
+"""Two categories may be one if images of each belong to the other with this probability, in the mean."""
+LARGE, PARTS = 1.5, 0.5
+"""A category that is so many times as large as the median may be mixed; then splitting settles about this share of what
+is expected to be wrong in it."""
+WRONG_LABELS = 0.02
+"""Labels are wrong so often before anything is known of their images."""
+_SPLIT = 4  # images at least
+_LEAST = 0.5  # images; what promises less is not suggested
+
+
+@dataclass(frozen=True)
+class Idea:
+    """Something to decide.
+
+    Attributes:
+        kind: `name` a category, `merge` it with one that has a name (or name it), `split` one that is mixed, check
+            `doubtful` images near another category or `labels` that look wrong, `confirm` what is sorted already.
+        categories: those it is about.
+        gain: images that it is expected to settle; for `confirm` those that are confirmed.
+        decisions: how many it takes.
+        reason: why, for a person.
+        rows: the images to look at, where it is about some.
+    """
+
+    kind: str
+    categories: tuple[int, ...]
+    gain: float
+    decisions: int
+    reason: str
+    rows: tuple[int, ...] = ()
+
+    @property
+    def images(self) -> int:
+        """How many images it settles, as far as can be told."""
+        return int(self.gain + 0.5)
+
+
+def ideas(state: State, count: int, checked: Collection[int] = ()) -> list[Idea]:
+    """The `count` ideas that promise most for each decision, at most one for each category.
+
+    `checked` are rows that somebody has spoken of one by one: their labels are not doubted.
+    """
+    seen, chosen = set[int](), list[Idea]()
+    for idea in sorted(all_ideas(state, checked), key=_promise):
+        if not seen & set(idea.categories):
+            chosen.append(idea)
+            seen |= set(idea.categories)
+        if len(chosen) == count:
+            break
+    return chosen
+
+
+def all_ideas(state: State, checked: Collection[int] = ()) -> list[Idea]:
+    """Every idea that promises to settle something."""
+    figures = _Figures(state)
+    found = [*figures.names(), *figures.mixed(), *figures.borders(), *figures.labels(checked)]
+    return [*(idea for idea in found if idea.gain >= _LEAST), *figures.confirmations()]
+
+
+def _promise(idea: Idea) -> tuple[bool, float, tuple[int, ...]]:
+    return idea.kind == "confirm", -idea.gain / idea.decisions, idea.categories
+
+
+class _Figures:
+    """What ideas are made of: for each row whether it is right where it is, for each category how many are."""
+
+    def __init__(self, state: State) -> None:
+        self.state, results, count = state, state.results, len(state.names)
+        self.category, self.sure = state.category, results.confidence
+        self.undecided = state.mark == UNDECIDED
+        there = state.mark != JUNK
+        self.sizes = self._count(there)
+        right = np.where(state.mark == CONFIRMED, 1.0, self.sure)
+        self.right = self._count(there & (state.mark != UNSURE), right)
+        self.left = self._count(self.undecided)
+        self.wrong = self._count(self.undecided, 1 - self.sure)
+        self.named = np.array([state.known(c) or state.named[c] for c in range(count)])
+        self.live = np.flatnonzero(self.sizes)
+        self.next_best = self._heirs()[results.runner_up]
+        self.next_best[(results.runner_up < 0) | (self.next_best == self.category)] = -1
+
+    def names(self) -> list[Idea]:
+        """Categories without a name; one that may be the same as a named one can be merged with that instead."""
+        found, twins = [], self._twins()
+        for c in self.live[~self.named[self.live]].tolist():
+            kind, both = ("merge", (twins[c], c)) if c in twins else ("name", (c,))
+            why = f"may be the same as {self.state.names[both[0]]}" if c in twins else "no name yet"
+            found.append(Idea(kind, both, self.right[c], 1, f"{why}, {self.right[c] / self.sizes[c]:.0%} sure"))
+        return found
+
+    def mixed(self) -> list[Idea]:
+        """Large categories with a name of which many images belong elsewhere: a part may be another category."""
+        large = self.sizes[self.live] > LARGE * np.median(self.sizes[self.live])
+        some = self.live[large & (self.left[self.live] >= _SPLIT) & self.named[self.live]]
+        text = "large, and about {:.0f} of {:,} are something else"
+        return [
+            Idea("split", (c,), PARTS * self.wrong[c], 2, text.format(self.wrong[c], self.sizes[c]))
+            for c in some.tolist()
+        ]
+
+    def borders(self) -> list[Idea]:
+        """Doubtful images of a category near another one that has a name."""
+        rows = np.flatnonzero(self.undecided & (self.sure < DOUBTFUL) & (self.next_best >= 0))
+        rows = rows[self.named[self.next_best[rows]] & self.named[self.category[rows]]]
+        found = []
+        for (a, b), few in self._grouped(rows).items():
+            gain = NEXT_BEST * float((1 - self.sure[few]).sum())
+            text = f"{len(few):,} doubtful, near {self.state.names[b]}"
+            found.append(Idea("doubtful", (a, b), gain, 1, text, tuple(few.tolist())))
+        return found
+
+    def labels(self, checked: Collection[int]) -> list[Idea]:
+        """Labels that look wrong: what is known of the image speaks against them more than labels are usually right."""
+        given = self.state.results.labelled & (self.state.mark == CONFIRMED) & (self.next_best >= 0)
+        given &= self.category == self.state.results.category
+        given[list(checked)] = False
+        wrong = WRONG_LABELS * (1 - self.sure)
+        wrong = wrong / (wrong + (1 - WRONG_LABELS) * self.sure)
+        rows = np.flatnonzero(given & (wrong >= _LEAST))
+        found = []
+        for category in np.unique(self.category[rows]).tolist():
+            few = rows[self.category[rows] == category]
+            text = f"{len(few):,} {'label looks' if len(few) == 1 else 'labels look'} wrong"
+            found.append(Idea("labels", (category,), float(wrong[few].sum()), len(few), text, tuple(few.tolist())))
+        return found
+
+    def confirmations(self) -> list[Idea]:
+        """Categories with a name that have undecided images."""
+        some = self.live[(self.left[self.live] > 0) & self.named[self.live]]
+        sure = 1 - self.wrong[some] / self.left[some]
+        return [
+            Idea("confirm", (c,), float(self.left[c]), 1, f"{self.left[c]:,.0f} undecided, {share:.0%} sure")
+            for c, share in zip(some.tolist(), sure.tolist(), strict=True)
+        ]
+
+    def _count(self, rows: Array, weights: Array | None = None) -> Array:
+        counts: Array = np.bincount(
+            self.category[rows], None if weights is None else weights[rows], minlength=len(self.state.names)
+        )
+        return counts
+
+    def _heirs(self) -> Array:
+        """Where each category of the run is now: itself, or what it was merged into."""
+        heirs = np.arange(len(self.state.names))
+        for gone in np.flatnonzero(self._count(self.category >= 0) == 0).tolist():
+            went = self.category[self.state.results.category == gone]
+            heirs[gone] = np.bincount(went).argmax() if len(went) else gone
+        return heirs
+
+    def _twins(self) -> dict[int, int]:
+        """For categories without a name the one with a name that they may be the same as, if there is one."""
+        rows = np.flatnonzero(self.undecided & (self.next_best >= 0))
+        doubt = {
+            (a, b): float((1 - self.sure[few]).sum()) / self.sizes[a] for (a, b), few in self._grouped(rows).items()
+        }
+        found: dict[int, int] = {}
+        for (a, b), share in sorted(doubt.items(), key=lambda item: item[1]):  # the most likely one last
+            if not self.named[a] and self.named[b] and min(share, doubt.get((b, a), 0.0)) >= TWINS:
+                found[a] = b
+        return found
+
+    def _grouped(self, rows: Array) -> dict[tuple[int, int], Array]:
+        """Rows by their category and the next best one."""
+        pairs = self.category[rows].astype(np.int64) * len(self.state.names) + self.next_best[rows]
+        order = np.argsort(pairs, kind="stable")
+        keys, starts = np.unique(pairs[order], return_index=True)
+        parts = np.split(rows[order], starts[1:]) if len(keys) else []
+        count = len(self.state.names)
+        return {(int(key // count), int(key % count)): part for key, part in zip(keys, parts, strict=True)}

@@ -1,0 +1,81 @@
+"""What to look at next, on states small enough to work out what is expected by hand."""
+
+import numpy as np
+
+from review_runs import small_run
+from selex.results import Results
+from selex.review.core.decisions import Decision
+from selex.review.core.session import Review
+from selex.review.core.state import State
+from selex.review.core.suggest import all_ideas, ideas
+
+
+def state_of(category, confidence, runner_up, n_known=2, labelled=(), names=5):
+    """A state on made-up results."""
+    called = [f"known-{i}" if i < n_known else f"novel-{i}" for i in range(names)]
+    files, held = [f"{row}" for row in range(len(category))], np.zeros(len(category), dtype=bool)
+    held[list(labelled)] = True
+    return State(
+        Results(files, called, n_known, np.array(category), held, np.array(confidence, float), np.array(runner_up))
+    )
+
+
+def test_ideas_end_when_all_is_settled(tmp_path):
+    review = Review(small_run(tmp_path).folder)
+    found = ideas(review.state, 10)
+    numbers = [number for idea in found for number in idea.categories]
+    assert len(set(numbers)) == len(numbers)
+    assert found
+    for category in range(5):
+        review.decide(Decision("confirm", category=category), review.version)
+        review.decide(Decision("name", category=category, name=f"name {category}"), review.version)
+    assert ideas(review.state, 10) == []
+
+
+def test_a_name_settles_what_is_expected_to_be_right():
+    state = state_of([2] * 10 + [3] * 8, [0.5] * 10 + [0.9] * 8, [3] * 10 + [2] * 8)
+    first, second = (idea for idea in ideas(state, 9) if idea.kind == "name")
+    assert (first.categories, first.images) == ((3,), 7), "8 images at 90 %, before 10 at 50 %"
+    assert (second.categories, second.images) == ((2,), 5)
+    state.apply(Decision("name", category=3, name="x"))
+    assert [idea.categories for idea in ideas(state, 9) if idea.kind == "name"] == [(2,)]
+
+
+def test_doubtful_images_near_a_named_category_are_to_be_checked():
+    state = state_of([0] * 12, [0.2] * 10 + [0.9] * 2, [1] * 12)
+    idea = next(idea for idea in all_ideas(state) if idea.kind == "doubtful")
+    assert (idea.categories, idea.rows, idea.images) == ((0, 1), tuple(range(10)), 2), "a quarter of 10 · 0.8"
+    state.apply(Decision("confirm", rows=tuple(range(10))))
+    assert "doubtful" not in {idea.kind for idea in all_ideas(state)}
+
+
+def test_a_large_mixed_category_is_to_be_split():
+    sizes, sure, other = (24, 24, 8, 8, 8), (0.5, 0.99, 0.4, 0.4, 0.4), (1, 0, 0, 0, 0)
+    state = state_of(*(np.repeat(values, sizes) for values in (range(5), sure, other)))
+    splits = [idea for idea in all_ideas(state) if idea.kind == "split"]
+    assert [(idea.categories, idea.images, idea.decisions) for idea in splits] == [((0,), 6, 2)], "half of 24 · 0.5"
+
+
+def test_labels_that_look_wrong_are_shown_until_somebody_has_spoken_of_them():
+    state = state_of([0] * 6 + [1] * 6, [0.001, 0.3, *[0.9] * 10], [1] * 6 + [0] * 6, labelled=range(12))
+    idea = next(idea for idea in all_ideas(state) if idea.kind == "labels")
+    assert (idea.categories, idea.rows, idea.images) == ((0,), (0,), 1), "0.3 is no reason to doubt a label"
+    assert "labels" not in {idea.kind for idea in all_ideas(state, checked=[0])}
+    state.apply(Decision("move", rows=(0,), category=1))
+    assert "labels" not in {idea.kind for idea in all_ideas(state)}
+
+
+def test_twins_doubt_each_other():
+    one_way = state_of([1] * 10 + [2] * 10, [0.99] * 10 + [0.7] * 10, [0] * 10 + [1] * 10)
+    assert [idea.kind for idea in all_ideas(one_way) if idea.categories[-1] == 2] == ["name"]
+    both = state_of([1] * 10 + [2] * 10, [0.7] * 20, [2] * 10 + [1] * 10)
+    idea = next(idea for idea in all_ideas(both) if idea.kind == "merge")
+    assert (idea.categories, idea.images) == ((1, 2), 7), "merged or named, seven of ten have a name then"
+
+
+def test_the_next_best_of_a_merged_category_is_what_it_was_merged_into():
+    state = state_of([0] * 12 + [1] * 4 + [2] * 4, [0.2] * 12 + [0.9] * 8, [2] * 12 + [0] * 8)
+    assert not [idea for idea in all_ideas(state) if idea.kind == "doubtful"], "novel-2 has no name"
+    state.apply(Decision("merge", categories=(1, 2)))
+    idea = next(idea for idea in all_ideas(state) if idea.kind == "doubtful")
+    assert idea.categories == (0, 1)
