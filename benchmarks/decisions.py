@@ -35,6 +35,7 @@ from selex.results import Results
 from selex.review.core.decisions import Decision
 from selex.review.core.overview import parts_of
 from selex.review.core.state import CONFIRMED, UNDECIDED, State
+from selex.types import Refinement
 
 COUNTS = (0, 5, 10, 20, 50)
 PURE = 0.7
@@ -76,7 +77,7 @@ def read(path: Path | None, key: str) -> Data:
 class Run:
     """A run without a folder: what was found, as results that decisions stand on."""
 
-    def __init__(self, data: Data, refine: str, seed: int, count: int | None = None) -> None:
+    def __init__(self, data: Data, refine: Refinement, seed: int, count: int | None = None) -> None:
         self.data, count = data, count or len(np.unique(data.truth))
         self.config = ClusterConfig(categories=count, levels=1, adapt="off", search="swaps", refine=refine)
         found = fit_clusters(data.features, data.labels, self.config, rng=seed)
@@ -86,6 +87,8 @@ class Run:
     def take(self, found: FittedClusters, labels: np.ndarray, names: list[str], last: int) -> None:
         """What was found is what there is now; clusters without a name get one."""
         base, judged = found.hierarchy.levels[0], found.assignment
+        assert judged is not None
+        assert found.assigner is not None
         names = [*names, *(f"novel-{last + n + 1}" for n in range(base.n_clusters - len(names)))]
         self.selection, self.last = found.selection, last + base.n_clusters
         self.model = Model(found.assigner, names, base.n_known, "", None, "", 0, 0, maps=found.maps)

@@ -152,7 +152,7 @@ def main(options: argparse.Namespace) -> None:
         results.append({"order": order, "seeds": len(runs), **{f"after {at}": round(share, 1) for at, share in points}})
         if order == "expected":
             kinds = list(dict.fromkeys(kind for _, one in done for kind in one))
-            sums = {kind: sum(one[kind] for _, one in done if kind in one) for kind in kinds}
+            sums = {kind: np.sum([one[kind] for _, one in done if kind in one], axis=0) for kind in kinds}
     for kind, (said, settled, often) in sums.items():
         counts = {"said": round(said, 1), "settled": int(settled), "times": int(often)}
         results.append({"order": f"of which: {kind}", "seeds": len(runs), **counts})
