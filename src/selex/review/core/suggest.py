@@ -21,7 +21,7 @@ NEXT_BEST = 0.25
 """Of images that are in the wrong category, about so many belong to their next best one."""
 TWINS = 0.1
 """Two categories may be one if images of each belong to the other with this probability, in the mean."""
-LARGE, PARTS = 1.5, 0.5
+LARGE, PARTS = 1.5, 0.15
 """A category that is so many times as large as the median may be mixed; then splitting settles about this share of what
 is expected to be wrong in it."""
 WRONG_LABELS = 0.02
