@@ -74,7 +74,7 @@ def cluster(
 
     Example: `selex cluster features.npz --labels labels.csv --categories 200 --out clusters.csv`
     """
-    from selex.cluster.estimators import encode
+    from selex.cluster.inputs import encode
     from selex.cluster.kmeans import distances_to_own
     from selex.cluster.pipeline import fit_clusters
     from selex.cluster.variant import published as published_variant
@@ -130,7 +130,7 @@ def estimate(
 
     Example: `selex estimate features.npz --labels labels.csv`
     """
-    from selex.cluster.estimators import encode
+    from selex.cluster.inputs import encode
     from selex.io import check_target
     from selex.report.plots import check_ending, is_plot, plot_estimate
 

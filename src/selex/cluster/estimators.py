@@ -15,10 +15,11 @@ from sklearn.base import (
     OneToOneFeatureMixin,
     TransformerMixin,
 )
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from selex.cluster.assign import probabilities
+from selex.cluster.inputs import encode, features_of, generator_of
 from selex.cluster.maps import FeatureMaps
 from selex.cluster.pipeline import fit_clusters
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
@@ -26,7 +27,7 @@ from selex.cluster.variant import Variant
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.config import ClusterConfig
 from selex.errors import InputError
-from selex.types import UNLABELLED, Hierarchy, KEstimate, Refinement, Search
+from selex.types import Hierarchy, KEstimate, Refinement, Search
 
 if TYPE_CHECKING:
     from selex.types import Array
@@ -121,13 +122,13 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
 
     def fit(self, X: Any, y: Any = None) -> HierarchicalKMeans:
         """Find the clusters of `X`; `y` holds the category of each row, -1 (or None, NaN, "") where it is unknown."""
-        X = _features(self, X, reset=True)
+        X = features_of(self, X, reset=True)
         self.classes_, labels = encode(y, len(X))
         found = fit_clusters(
             X,
             labels if y is not None else None,
             self._config(),
-            rng=_generator(self.random_state),
+            rng=generator_of(self.random_state),
             variant=self.variant,
             memory=self.memory,
         )
@@ -199,7 +200,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
     def _against(self, X: Any) -> tuple[Rows, Tensor, Callable[[Tensor], Array]]:
         """New rows after `maps_`, the centres in their coordinates, and how to hand back a result."""
         check_is_fitted(self)
-        X = _features(self, X, reset=False)
+        X = features_of(self, X, reset=False)
         centers = torch.as_tensor(self.cluster_centers_)
         # not the mean of X: a row's answer must not depend on the others
         rows = Rows(self.maps_.transform(X), self.memory, centers.mean(0))
@@ -287,90 +288,13 @@ class Whitening(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type:
 
     def fit(self, X: Any, y: Any = None) -> Whitening:
         """Learn the scatter; `y` holds the category of each row, -1 (or None, NaN, "") where it is unknown."""
-        X = _features(self, X, reset=True, finite=True)
+        X = features_of(self, X, reset=True, finite=True)
         self.whitener_ = fit_whitener(X, encode(y, len(X))[1], self.amount, self.memory)
         return self
 
     def transform(self, X: Any) -> Array:
         """The rows of `X`, whitened."""
         check_is_fitted(self)
-        X = _features(self, X, reset=False, finite=True)
+        X = features_of(self, X, reset=False, finite=True)
         rows: Array = self.whitener_(X) if self.whitener_ else X
         return rows
-
-
-def _features(estimator: Any, X: Any, reset: bool, finite: bool = False) -> Any:
-    """`X` checked by scikit-learn, or by ourselves where it is a tensor that must stay on its device."""
-    if not isinstance(X, Tensor):
-        return validate_data(estimator, X, reset=reset, dtype="numeric", ensure_all_finite=finite)
-    if X.ndim != 2:
-        raise InputError(f"features must be a table, rows × dimensions, not of shape {tuple(X.shape)}")
-    if reset:
-        estimator.n_features_in_ = X.shape[1]
-    elif X.shape[1] != estimator.n_features_in_:
-        raise InputError(f"features have {X.shape[1]} columns, the fitted data had {estimator.n_features_in_}")
-    return X
-
-
-def encode(y: Any, n: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Names of the known categories in sorted order, and for every row the index of its name or -1.
-
-    Unlabelled rows are -1, None, NaN or an empty string, whichever the type of `y` allows.
-    """
-    if y is None:
-        return np.empty(0, dtype=np.int64), np.full(n, UNLABELLED)
-    names = _as_given(y)
-    if names.shape not in ((n,), (n, 1)):
-        raise InputError(f"labels have shape {names.shape} for {n} rows: one label a row, -1 where unknown")
-    names = names.reshape(n)
-    unlabelled = _unlabelled(names)
-    labels = np.full(n, UNLABELLED)
-    given = names[~unlabelled]
-    try:
-        classes, labels[~unlabelled] = np.unique(given, return_inverse=True)
-    except TypeError:  # names of several types, which have no order among them: sort by what they look like
-        classes, labels[~unlabelled] = _unique_mixed(given)
-    return classes, labels
-
-
-def _as_given(y: Any) -> NDArray[Any]:
-    """Labels as an array; a list of several types keeps them, where numpy would make them all text."""
-    if isinstance(y, Tensor):
-        return np.asarray(y.detach().cpu())
-    if hasattr(y, "__array__"):
-        return np.asarray(y)
-    names = np.empty(len(y), dtype=object)
-    names[:] = y
-    return np.array(y) if len({type(name) for name in y}) == 1 else names
-
-
-def _unlabelled(names: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which entries say that there is no label."""
-    if names.dtype.kind in "iuf":
-        found: NDArray[np.bool_] = np.isin(names, -1) | np.isnan(names)
-        return found
-    if names.dtype.kind in "US":
-        return np.isin(names, np.array(["", "-1"], dtype=names.dtype.kind))  # numpy writes -1 as "-1" among strings
-    return np.array([_is_missing(name) for name in names.tolist()], dtype=bool)
-
-
-def _is_missing(name: Any) -> bool:
-    try:
-        return name is None or bool(name != name) or name in (-1, "", "-1")
-    except TypeError:  # pandas' NA is neither equal nor unequal to itself
-        return True
-
-
-def _unique_mixed(names: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    classes = sorted(set(names.tolist()), key=lambda name: (type(name).__name__, str(name)))
-    index = {name: i for i, name in enumerate(classes)}
-    found = np.empty(len(classes), dtype=object)
-    found[:] = classes
-    return found, np.array([index[name] for name in names.tolist()], dtype=np.int64)
-
-
-def _generator(random_state: Any) -> np.random.Generator:
-    """A numpy generator from a seed, a generator (used as it is) or a legacy RandomState."""
-    if isinstance(random_state, np.random.RandomState):
-        return np.random.default_rng(random_state.randint(1 << 31))
-    return np.random.default_rng(random_state)
