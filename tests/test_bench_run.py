@@ -9,8 +9,9 @@ import pytest
 
 from commands import digit_photos, refused, selex
 from selex import InputError, Run, bssk, load, split_accuracy
+from selex.bench.datasets.own import own_dataset
 from selex.bench.results import read_results
-from selex.bench.runner import Job, own_dataset, planned, read_split, run
+from selex.bench.runner import Job, planned, read_split, run
 from selex.bench.suites import SUITES
 from selex.config import PAPER
 

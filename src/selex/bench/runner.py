@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch.utils.flop_counter import FlopCounterMode
 
+from selex.bench import measure
+from selex.bench.datasets.own import own_dataset
 from selex.bench.datasets.splits import (
     Benchmark,
     Split,
-    draw_labelled,
     hide_labels,
     load_benchmark,
     long_tail,
@@ -30,18 +29,16 @@ from selex.bench.suites import Row
 from selex.checksums import file_digest
 from selex.cluster.kmeans import bssk
 from selex.config import PAPER, Config
-from selex.data.labels import encode
 from selex.data.store import ImageStore
-from selex.data.table import ImageTable
 from selex.discovery import discover
 from selex.errors import InputError
 from selex.folders import take_folder
-from selex.io import column, read_csv, temporary_folder
+from selex.io import temporary_folder
 from selex.metrics import split_accuracy
-from selex.predictor import load, load_backbone_for, place_for
+from selex.predictor import load, place_for
 from selex.run import Run
 from selex.run_writer import versions
-from selex.training.fit import TrainOptions, make_method
+from selex.training.fit import TrainOptions
 from selex.training.methods import check_method
 from selex.types import Scores
 
@@ -115,33 +112,12 @@ def read_split(job: Job) -> tuple[Benchmark, Benchmark | None]:
     return train, test
 
 
-def own_dataset(path: Path, label_ratio: float = 0.5) -> Benchmark:
-    """A dataset of one's own: `file` and `class` of every image, `known` 1 where the class counts as known."""
-    lines = read_csv(path)
-    header = lines[0][1]
-    places = [column(path, header, [name]) for name in ("file", "class", "known")]
-    files, names, flags = ([line[place] for _, line in lines[1:]] for place in places)
-    known = np.array([flag == "1" for flag in flags], dtype=bool)  # of no lines, too
-    classes = sorted(set(names))
-    mixed = sorted({name for name, flag in zip(names, known, strict=True) if flag} & set(_where(names, ~known)))
-    if mixed:
-        raise InputError(f"{path}: class {mixed[0]} is known in some lines and not in others; a class is one of both")
-    if not known.any():
-        raise InputError(f"{path}: no line has known 1: say which classes are known")
-    number = {name: index for index, name in enumerate(classes)}
-    truth = np.array([number[name] for name in names])
-    labelled = draw_labelled(known, label_ratio)
-    shown = [name if held else "" for name, held in zip(names, labelled, strict=True)]
-    table = ImageTable(files, *encode(shown), str(path.absolute().parent), {})
-    return Benchmark(table, truth, known, classes, len(set(_where(names, known))))
-
-
 def run(job: Job, seed: int, command: str = "", progress: bool = False, tell: Callable[[str], None] = print) -> Result:
     """One run with one seed."""
     train, test = read_split(job)
     config = _config(job, train, seed)
     begun = time.perf_counter()
-    _reset_memory(job.device)
+    measure.reset_memory(job.device)
     with _folder(job, seed) as out:
         found = discover(
             config,
@@ -211,7 +187,7 @@ def _draft(job: Job, seed: int, config: Config | None) -> Result:
         n_categories=0,
         config={} if config is None else _record(job, config),
         versions=versions(),
-        device=_device_name(job.device),
+        device=measure.device_name(job.device),
         seconds={},
         transductive={},
     )
@@ -264,24 +240,13 @@ def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, t
         n_categories=len(tree["names"]),
         estimated=estimate and {key: estimate[key] for key in ("n_clusters", "low", "high")},
         seconds={key: round(value, 4) for key, value in seconds.items()},
-        memory_gb=_memory(job.device),
+        memory_gb=measure.memory(job.device),
         parameters=steps["train"]["parameters"] if epochs else 0,
-        flops=_flops(config, len(tree["names"]), tree["levels"][0]["n_known"]) if epochs else 0,
+        flops=measure.flops(config, len(tree["names"]), tree["levels"][0]["n_known"]) if epochs else 0,
         transductive=_scores(train, clusters, train.scored),
         curve=[{key: entry.get(key, math.nan) for key in _CURVE} for entry in epochs],
         command=command,
     )
-
-
-def _flops(config: Config, n_categories: int, n_known: int) -> int:
-    """Operations of one image in two views, forward and backward, counted without doing them; those of losses aside."""
-    backbone, config = load_backbone_for(config, "cpu")
-    method = make_method(config, backbone, n_categories, n_known).to("meta")
-    views = torch.zeros(2, 3, backbone.crop, backbone.crop, device="meta")
-    with FlopCounterMode(display=False) as counter:
-        encoded = method.encode(method.trunk.to("meta")(views))
-        torch.autograd.backward([part.sum() for part in encoded if part.requires_grad])
-    return int(counter.get_total_flops())
 
 
 _SELECTED = ("adapt", "search", "refine", "kept", "untrained", "trained")
@@ -324,20 +289,3 @@ def _folder(job: Job, seed: int) -> Iterator[Path]:
         return
     with temporary_folder(Path(tempfile.gettempdir())) as folder:
         yield folder / "run"
-
-
-def _where(names: list[str], mask: Any) -> list[str]:
-    return [name for name, held in zip(names, mask, strict=True) if held]
-
-
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else "CPU"
-
-
-def _reset_memory(device: str) -> None:
-    if torch.device(device).type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def _memory(device: str) -> float | None:
-    return round(torch.cuda.max_memory_allocated(device) / 1e9, 2) if torch.device(device).type == "cuda" else None
