@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from selex.cluster.pipeline import FittedClusters, estimate_clusters, fit_clusters
 from selex.cluster.variant import variant_for
-from selex.config import FROZEN, ClusterConfig, Config
+from selex.config import ClusterConfig, Config
 from selex.data.clusters import Columns, cluster_columns
 from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
@@ -26,6 +26,7 @@ from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed, feature_cache
 from selex.features.ray_embed import Embedded, RayEngine, embed_on_ray
 from selex.features.sources import is_url
+from selex.groups import FROZEN
 from selex.models.backbones import default_backbone
 from selex.models.network import Backbone
 from selex.models.trunk import load_trained, trained_weights

@@ -191,7 +191,11 @@ def versions() -> dict[str, str]:
 def code_digest() -> str:
     """Changes with whatever may change a result: the code from images to categories, not that of pages and commands."""
     package = Path(__file__).parent
-    files = [package / "config.py", *(file for room in _ROOMS for file in sorted((package / room).rglob("*.py")))]
+    files = [
+        package / "config.py",
+        package / "groups.py",
+        *(file for room in _ROOMS for file in sorted((package / room).rglob("*.py"))),
+    ]
     return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()[:12]
 
 

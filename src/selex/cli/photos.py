@@ -12,8 +12,9 @@ import typer
 from selex.cli import settings
 from selex.cli.app import RunFolder, app, find_device, first_process, resumable
 from selex.cli.settings import BASICS, FEATURES, FLAG, TRAINING, configured
-from selex.config import FROZEN, Config
+from selex.config import Config
 from selex.errors import InputError
+from selex.groups import FROZEN
 
 if TYPE_CHECKING:
     from selex.review.core.outcome import Changes
