@@ -293,6 +293,25 @@ def test_incomplete_files(change, says, tmp_path):
     assert says in one_line(error)
 
 
+@pytest.mark.parametrize("name", ["file", "dinov2-vits14"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensor: torch.zeros(()),
+        lambda tensor: torch.zeros(0),
+        lambda tensor: torch.zeros(*(2 * side for side in tensor.shape)),
+        lambda tensor: torch.zeros(tensor.shape, dtype=torch.int8),
+    ],
+    ids=["numbers", "nothing", "wide", "integers"],
+)
+def test_weights_of_absurd_shapes_are_one_clear_line(change, name, tmp_path):
+    state = {key: change(tensor) for key, tensor in layouts.small_vit(image=32).state_dict().items()}
+    path = layouts.write(tmp_path / "a.pth", state)
+    with pytest.raises(InputError) as error:
+        load_backbone(*((f"file:{path}",) if name == "file" else (name, "cpu", path)))
+    assert "a.pth" in one_line(error)
+
+
 @pytest.mark.parametrize("name", ["pixels", "file:a.pth"])
 def test_weights_where_none_are_taken(name):
     with pytest.raises(InputError, match="takes no weights of its own"):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,10 +88,17 @@ def _named(spec: Spec, weights: str | Path | None) -> Backbone:
 def _read(file: WeightFile) -> State:
     """A file's weights under timm's names."""
     tensors = _tensors(file)
-    try:
+    with _known_layout(file, "its weights"):
         return lite1_state(tensors) or vit_state(tensors) or tensors
-    except (RuntimeError, KeyError, IndexError, TypeError, ValueError) as error:
-        raise InputError(f"{file.path}: its weights have an unknown layout ({first_line(error)})") from None
+
+
+@contextmanager
+def _known_layout(file: WeightFile, what: str) -> Iterator[None]:
+    """Whatever arithmetic with shapes that nobody expected comes to, it is the file's fault."""
+    try:
+        yield
+    except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"{file.path}: {what} have an unknown layout ({first_line(error)})") from None
 
 
 def _tensors(file: WeightFile) -> State:
@@ -115,7 +123,8 @@ def _fill(name: str, spec: Spec, state: State, file: WeightFile) -> Backbone:
 
 def _load(network: nn.Module, state: State, crop: int, name: str, file: WeightFile) -> None:
     if "patch_embed.proj.weight" in state:
-        state = resize_positions(state, crop // state["patch_embed.proj.weight"].shape[-1])
+        with _known_layout(file, "its patch and position embeddings"):
+            state = resize_positions(state, crop // state["patch_embed.proj.weight"].shape[-1])
     if misfit := _misfit(network.state_dict(), state):
         raise InputError(f"{file.path} does not fit {name}: {misfit}")
     network.load_state_dict(state)
@@ -128,6 +137,8 @@ def _misfit(wanted: State, given: State) -> str:
             return f"{name} is missing"
         if given[name].shape != tensor.shape:
             return f"{name} is {_shape(given[name])}, expected {_shape(tensor)}"
+        if given[name].is_floating_point() != tensor.is_floating_point():
+            return f"{name} is of {given[name].dtype}, expected {tensor.dtype}"
     extra = [name for name in given if name not in wanted]
     return f"it has {extra[0]}, which the network has not" if extra else ""
 
@@ -153,10 +164,8 @@ def _from_file(name: str, path: str, _: str | Path | None) -> Backbone:
         return _fill(name, _dinov3_of(dim, path), state, file)
     if "blocks.0.mlp.fc1.weight" not in state or "blocks.0.mlp.fc2.weight" not in state:
         raise InputError(f"{path}: its transformer blocks have an unknown layout")
-    try:
+    with _known_layout(file, "its transformer blocks"):
         network = _vit_like(state, dim, patch)
-    except (RuntimeError, KeyError, IndexError, TypeError, ValueError, ZeroDivisionError, AssertionError) as error:
-        raise InputError(f"{path}: its transformer blocks have an unknown layout ({first_line(error)})") from None
     _load(network, state, CROP, name, file)
     return Backbone(name, network, dim=dim, crop=CROP, mean=IMAGENET_MEAN, std=IMAGENET_STD, weights=file)
 
