@@ -56,7 +56,7 @@ def program() -> str:
 
 
 def save(path: Path, rows: list[Row], commit: str) -> None:
-    """With the machine and the versions; each row with its commit; those of other cases stay as they were."""
+    """With machines and versions, a line each; every row with its commit; those of other cases stay as they were."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.parent, wait=True):  # others may run other cases at the same time
         _merge(path, rows, commit)
@@ -67,16 +67,19 @@ def _merge(path: Path, rows: list[Row], commit: str) -> None:
 
     import selex
 
-    old = json.loads(path.read_text()) if path.exists() else {"command": "", "results": []}
+    old = json.loads(path.read_text()) if path.exists() else {"results": []}
     before, command = old["results"], " ".join(["python -m chaos", *map(shlex.quote, sys.argv[1:])])
     found = {row["case"]: row for row in before if row["tries"]} | {
         row.case: row.to_json() | {"commit": commit} for row in rows
     }
-    record = {
-        "command": "\n".join(dict.fromkeys([*old["command"].splitlines(), command])),
+    here = {
+        "command": command,
         "device": f"{platform.machine()} CPU, {os.cpu_count()} cores",
         "python": platform.python_version(),
         "torch": torch.__version__,
+    }
+    record = {
+        **{key: "\n".join(dict.fromkeys([*old.get(key, "").splitlines(), value])) for key, value in here.items()},
         "selex": selex.__version__,
         "results": [found.get(str(case)) or Row(str(case)).to_json() for case in CASES],
     }

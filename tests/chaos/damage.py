@@ -69,10 +69,11 @@ def scramble(path: Path, rng: random.Random) -> None:
 
 
 def swap(path: Path, rng: random.Random) -> None:
-    """With the same file of the other run, if that has one."""
+    """With the same file of the other run, or of another folder of the cache; with another file where there is none."""
     run = path.parent.parent if path.parent.name == "model" else path.parent
-    other = run.with_name("other") / path.relative_to(run)
-    shutil.copyfile(other if other.exists() else path.parent / "config.json", path)
+    others = [run.with_name("other") / path.relative_to(run), *sorted(path.parent.parent.glob(f"*/{path.name}"))]
+    others += [path.parent / "config.json", *sorted(path.parent.iterdir())]
+    shutil.copyfile(next(other for other in others if other.is_file() and other != path), path)
 
 
 DAMAGES: tuple[Callable[[Path, random.Random], None], ...] = (truncate, empty, delete, swap, scramble, *[flip] * 7)
