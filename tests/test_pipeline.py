@@ -168,7 +168,7 @@ def test_features_are_adapted_where_hidden_labels_say_so(monkeypatch, short):
     chosen = fit_clusters(x, labels, config)
     assert (
         chosen.selection.settings
-        == select(x, labels, 8, adapt=(False, True), search=("swaps",), whiten=0.5, rng=0).settings
+        == select(x, labels, 8, adapt=(True, False), search=("swaps",), whiten=0.5, rng=0).settings
     )
     auto = {name: way for name, way in chosen.selection.settings.items() if name != "search"}
     assert list(chosen.selected(config)) == [f"{name}: {way} (auto)" for name, way in auto.items()]

@@ -136,6 +136,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "interval": 5,
         "views": 10,
         "attention_crop": True,
+        "holdout": 0.1,
         "adapt": "on",
         "search": "bssk",
         "restarts": 10,

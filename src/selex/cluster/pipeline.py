@@ -186,7 +186,7 @@ class _Fit:
     @property
     def _adapts(self) -> tuple[bool, ...]:
         if self.config.adapt == "auto":
-            return (False, True) if len(self.known) >= ENOUGH_TO_ADAPT else (False,)
+            return (True, False) if len(self.known) >= ENOUGH_TO_ADAPT else (False,)
         return (self.config.adapt == "on",)
 
     def _refinements(self, tells: bool) -> tuple[Refinement, ...]:
