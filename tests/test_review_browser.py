@@ -476,6 +476,24 @@ def test_the_map_is_zoomed_coloured_and_selected_in(served):
     sync_api.expect(page.locator("#chosen strong")).to_have_text(f"{inside} selected")
 
 
+def test_a_suggested_name_is_offered_and_taken_by_the_person_alone(browser, tmp_path):
+    files = [f"{name}_{number}.png" for name in ("cat", "robin") for number in range(6)]
+    (tmp_path / "photos").mkdir()
+    for file in files:
+        Image.new("RGB", (8, 8)).save(tmp_path / "photos" / file)
+    made_up_run(tmp_path / "run", tmp_path / "photos", files, [0] * 6 + [1] * 6, 1, ["tabby", "novel-1"])
+    served = Served(tmp_path, browser)
+    page = served.page("category/1")
+    sync_api.expect(page.locator(".suggested button")).to_have_text(["robin", "like tabby"])
+    page.click(".suggested >> text=robin")
+    sync_api.expect(page.locator("#ask-text")).to_have_value("robin")
+    assert served.api("api/standing")["decisions"] == 0, "it is a suggestion"
+    page.click("#ask-go")
+    said(page, "Named novel-1 “robin”")
+    sync_api.expect(page.locator(".suggested")).to_have_count(0)
+    served.close()
+
+
 def spoilt_run(folder):
     """Photos of three categories, two copied with less contrast, two blurred, one dark, one empty; `run` is made up."""
     rng = np.random.default_rng(0)

@@ -117,6 +117,35 @@ def report(
 
 
 @app.command()
+def names(
+    run: RunFolder,
+    names: Annotated[
+        Path, typer.Option("--names", metavar="FILE", help="Word list: names to choose from, one to a line.")
+    ],
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Text-image model of open_clip or of transformers.")
+    ] = None,
+) -> None:
+    """Suggest names for novel categories from a word list of your own, by a text-image model. Nothing is named by it.
+
+    Example: `selex names birds --names species.txt`
+    """
+    from selex.results import Results
+    from selex.review.core.names import write_suggested
+    from selex.run import Run
+    from selex.text_image import load_text_image_model, read_words, suggest_names
+
+    opened, words = Run.open(run), read_words(str(names))
+    results, loaded = Results.read(opened), load_text_image_model(model)
+    with progress_bar("naming, category") as show:
+        found = suggest_names(opened, words, loaded, show)
+    for category, best in found.items():
+        typer.echo(f"{category}: {', '.join(f'{word} ({score:.2f})' for word, score in best)}")
+    path = write_suggested(run, results, model or "default", found)
+    typer.echo(f"wrote {path}: selex review {run} offers these names")
+
+
+@app.command()
 def review(
     run: RunFolder,
     port: Annotated[

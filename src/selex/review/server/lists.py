@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from selex.review.core.metadata import Metadata, Where
+from selex.review.core.names import Suggested, from_files, read_suggested, words_of
 from selex.review.core.overview import DOUBTFUL, Overview, Space
 from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE
@@ -48,6 +50,8 @@ class Lists:
         self._by_confidence = np.argsort(-review.results.confidence, kind="stable")
         self._lower = [file.casefold() for file in review.results.files]
         self.space, self._tree = Space(review), Tree(review.run.hierarchy)
+        self._suggested = read_suggested(review.run.folder, review.results)
+        self._words: Counter[str] | None = None
         self.metadata = Metadata(review.run, review.results.files, self._table)
         self.note = gone_photos(review.run, review.results.files)
 
@@ -117,6 +121,22 @@ class Lists:
         words = q.casefold()
         rows = np.array([row for row, file in enumerate(self._lower) if words in file], dtype=int)
         return self.metadata.keep(rows, where) if where else rows
+
+    def suggested(self, number: int, overview: Overview, near: list[tuple[int, float]]) -> list[Suggested]:
+        """What a category that nobody has named could be called; `near` are those most like it."""
+        state, results = self.review.state, self.review.results
+        if state.known(number) or state.named[number]:
+            return []
+        listed = self._suggested.get(results.names[number], []) if number < len(results.names) else []
+        if self._words is None:  # not before it is asked for: there may be many files
+            self._words = Counter(word for file in results.files for word in words_of(file))
+        written = from_files(results.files, overview.rows(number), self._words)
+        like = [(other, cosine) for other, cosine in near if state.known(other) or state.named[other]][:1]
+        alike = [
+            Suggested(f"like {state.names[other]}", "most similar known category", max(0.0, cosine))
+            for other, cosine in like
+        ]
+        return [*listed, *written[:2], *alike]
 
     def check_category(self, number: int, overview: Overview) -> None:
         """Refuse a category that is not there."""

@@ -180,8 +180,18 @@ class Rows(BaseModel):
     rows: list[int]
 
 
+class SuggestedName(BaseModel):
+    """A name that a novel category could have; nothing is named by it."""
+
+    name: str
+    source: Literal["word list", "file names", "most similar known category"]
+    score: float = Field(description="How much speaks for it, from 0 to 1.")
+
+
 class CategoryPage(ImageList):
-    """A category: its images, a page of them, and the categories most like it."""
+    """A category: its images, a page of them, the categories most like it, and what it could be called."""
+
+    suggested: list[SuggestedName]
 
     category: Category
     neighbours: list[Near]

@@ -85,6 +85,10 @@ class Views:
             return schema.CategoryPage(
                 **dict(images),
                 category=category_card(self.review, overview, number),
+                suggested=[
+                    schema.SuggestedName(name=one.name, source=one.source, score=round(one.score, 4))  # type: ignore[arg-type]
+                    for one in self._lists.suggested(number, overview, near)
+                ],
                 neighbours=[
                     schema.Near(**dict(category_card(self.review, overview, other)), similarity=round(cosine, 4))
                     for other, cosine in near

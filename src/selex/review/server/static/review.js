@@ -151,6 +151,14 @@ const actions = {
     if (chosen.id === undefined) await decide({ kind: "name", category, name: chosen.name });
     else await decide({ kind: "merge", categories: [chosen.id, category] }, afterMerge(chosen.id));
   },
+  // A suggested name is offered in the question for a name, never given by itself.
+  async suggested() {
+    const { category, name } = target(), offered = document.activeElement.dataset.name;
+    const chosen = await dialogs.choose({ title: `Name ${name}`, go: "Name", text: offered, create: "rename", without: [category] });
+    if (!chosen) return;
+    if (chosen.id === undefined) await decide({ kind: "name", category, name: chosen.name });
+    else await decide({ kind: "merge", categories: [chosen.id, category] }, afterMerge(chosen.id));
+  },
   async move() {
     const rows = targetRows();
     if (!rows) return;
