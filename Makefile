@@ -24,7 +24,7 @@ demo: $(READY)
 test: $(READY) browser
 	$(BIN)/python -m pytest
 
-# The same, slower, with a list of the lines that no test reaches.
+# The same, slower, with a list of the lines that no test reaches; fails if there are too many of them.
 coverage: $(READY) browser
 	$(BIN)/python -m pytest --cov --cov-report=term-missing
 
@@ -72,7 +72,7 @@ wheel:
 	.venv-wheel/bin/python $(PIP_INSTALL) $(FROM_INDEX) dist/*.whl
 	cd dist && ../.venv-wheel/bin/selex --help && ../.venv-wheel/bin/python -c "import selex; selex.HierarchicalKMeans()"
 	.venv-wheel/bin/python $(PIP_INSTALL) "selex[all] @ file://$$(echo $(CURDIR)/dist/*.whl)"
-	cd dist && ../.venv-wheel/bin/python -c "import selex.demo, selex.review.server.serve"
+	cd dist && ../.venv-wheel/bin/python -c "import selex.demo, selex.review.server.serve, selex.serve.server"
 
 bench: $(READY)
 	$(BIN)/python $(PIP_INSTALL) --group bench

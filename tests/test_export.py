@@ -457,6 +457,9 @@ def test_no_folder_that_was_added_is_written_into(tmp_path):
     for folder in ("photos", "more", "and more"):
         for to, place in (("csv", "t.csv"), ("folders", "sorted")):
             refuse(run, to, tmp_path / folder / place, f"is inside the folder of photos.* outside {tmp_path / folder}")
+        with pytest.raises(InputError, match=f"is inside the folder of photos.* a --store outside {tmp_path / folder}"):
+            discover(config, tmp_path / "other", store=tmp_path / folder / "store")
+        assert not (tmp_path / folder / "store").exists()
     assert export(run, "csv", tmp_path / "t.csv").images == 12
 
 

@@ -137,7 +137,7 @@ class _Job:
         """Images at the size they are needed in, and the folder that they are stored in."""
         with self._step("decode") as step:
             size = self.config.data.size or 0
-            folder = place_for(store, self.config.data.photos, table.root, size)
+            folder = place_for(store, self.config.data.sources, table.root, size)
             images = ImageStore.build(table, folder, size=size, strict=strict, progress=self.progress)
             check_categories(self.config, images.table)
             step.done(len(images), skipped=len(images.skipped), **({"store": str(folder.absolute())} if store else {}))

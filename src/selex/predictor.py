@@ -270,10 +270,11 @@ def _stored_size(backbone: Backbone) -> int:
 
 
 def place_for(store: str | Path | None, photos: Any, root: str, size: int) -> Path:
-    """Where decoded images go: the folder asked for, not inside the folder of photos, else one in the cache."""
+    """Where decoded images go: the folder asked for, not inside a folder of photos, else one in the cache."""
     if store is None:
         return store_folder(root, size)
-    check_outside(Path(store), photos, "a --store")
+    for source in photos if isinstance(photos, list) else [photos]:
+        check_outside(Path(store), source, "a --store")
     return Path(store)
 
 

@@ -115,7 +115,7 @@ def train_worker(config: Config, out: Path, table: ImageTable, fabric: Any, stor
     """What all processes do but the first: they train with it, and write nothing."""
     backbone, config = load_backbone_for(config, fabric.device)
     n_categories, boxes = fabric.broadcast((0, None))
-    folder = place_for(store, config.data.photos, table.root, config.data.size or 0)
+    folder = place_for(store, config.data.sources, table.root, config.data.size or 0)
     images = ImageStore.build(table, folder, size=config.data.size or 0)
     seen = Seen.of(config, images.table.labels)
     method = make_method(config, backbone, n_categories, seen.n_known)
