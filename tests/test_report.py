@@ -17,6 +17,7 @@ from html_pages import parse
 from selex import Config, Run, discover
 from selex.checksums import stamped_line
 from selex.data.decode import thumbnail
+from selex.metrics import matched
 from selex.report.categories import build_tree, find_categories, find_label_errors, ranked
 from selex.report.curves import training_charts
 from selex.report.facts import read_facts
@@ -33,6 +34,9 @@ def make(folder, **more):
     truth = digit_photos(folder / "photos")
     config = Config.of(str(folder / "photos"), **{"categories": 5, "backbone": "pixels", **more})
     return discover(config, folder / "run", store=folder / "store"), truth
+
+
+KNOWN = ("digit 0", "digit 1", "digit 2")
 
 
 def write_truth(path, truth):
@@ -480,15 +484,32 @@ def test_scores_are_those_of_evaluate(digits, page):
     assert page.one(id="truth").all("p")[0].text.startswith(f"{scores['rows']} unlabelled images with a true category")
 
 
+def test_failure_cases_are_the_surest_mistakes(digits, run, tmp_path):
+    table = run.clusters.to_pydict()
+    with (digits / "truth.csv").open(newline="") as file:
+        true = {row["file"]: row["label"] for row in csv.DictReader(file)}
+    free = [row for row in range(60) if not table["labelled"][row]]
+    for row in free[::7]:  # whatever was found, these are wrong
+        true[table["file"][row]] = "digit 0" if true[table["file"][row]] != "digit 0" else "digit 4"
+    names, found = np.array([true[table["file"][row]] for row in free]), np.array(table["cluster"])[free]
+    wrong = [row for row, right in zip(free, matched(names, found), strict=True) if not right]
+    surest = sorted(wrong, key=lambda row: -table["confidence"][row])
+    sides = [[row for row in surest if (true[table["file"][row]] in KNOWN) == side] for side in (True, False)]
+    expected = [table["file"][row] for side in sides for row in side[:8]]
+    shown = page_of(run, truth=write_truth(tmp_path / "truth.csv", true)).one(id="failures").all("figure")
+    assert len(expected) >= 3
+    assert [figure.one("img").attributes["alt"] for figure in shown] == expected
+    assert all(true[figure.one("img").attributes["alt"]] in figure.one("figcaption").text for figure in shown)
+
+
 def test_confusion_counts_every_scored_image(digits, run, page):
     table = run.clusters.to_pydict()
     with (digits / "truth.csv").open(newline="") as file:
         true = {row["file"]: row["label"] for row in csv.DictReader(file)}
     free = [row for row in range(60) if not table["labelled"][row]]
     sides = page.one("table", "sides").all("td")
-    known = ["digit 0", "digit 1", "digit 2"]
     expected = [
-        sum((true[table["file"][row]] in known) == side and table["known"][row] == place for row in free)
+        sum((true[table["file"][row]] in KNOWN) == side and table["known"][row] == place for row in free)
         for side in (True, False)
         for place in (1, 0)
     ]

@@ -22,6 +22,7 @@ from selex.report import curves, plane
 from selex.report.categories import MOST_TYPICAL, Category, LabelError
 from selex.report.facts import Facts
 from selex.report.summary import MOST_CARDS, STEPS, Summary, summarise
+from selex.report.truth import Failure
 from selex.run import Run
 
 Progress = Callable[[int, int], None]
@@ -84,14 +85,16 @@ class Pictures:
     small: dict[int, list[tuple[int, str]]]
 
 
-def choose_format(facts: Facts, categories: Sequence[Category], errors: Sequence[LabelError]) -> Format:
+def choose_format(
+    facts: Facts, categories: Sequence[Category], errors: Sequence[LabelError], failures: Sequence[Failure] = ()
+) -> Format:
     """The best format whose images leave the page small, judged by some of them."""
     rows = [row for category in categories for row in (*category.typical, *category.borderline)]
     sample = rows[:: -(-len(rows) // _SAMPLE)]
     words = _WORDS + 2 * sum(len(facts.files[row].encode(errors="replace")) for row in sample) / len(sample)
     small = sum(map(len, _every(facts, categories).values())) * (words + _SMALL_BYTES)
     for form in FORMATS:
-        count = len(wanted(categories, errors, form))
+        count = len(wanted(categories, errors, form, failures))
         each = sum(len(_data(facts.paths[row], form.side, form.quality)) for row in sample) / len(sample)
         most = min(form.most, LIMIT - small)
         if count * (each + words) + len(categories) * _MORE_WORDS <= most:
@@ -99,20 +102,26 @@ def choose_format(facts: Facts, categories: Sequence[Category], errors: Sequence
     return FORMATS[-1]
 
 
-def wanted(categories: Sequence[Category], errors: Sequence[LabelError], form: Format) -> list[int]:
+def wanted(
+    categories: Sequence[Category], errors: Sequence[LabelError], form: Format, failures: Sequence[Failure] = ()
+) -> list[int]:
     """Rows whose images the page shows, each once."""
-    rows = [error.row for error in errors[:MOST_ERRORS]]
+    rows = [error.row for error in errors[:MOST_ERRORS]] + [failure.row for failure in failures]
     for category in categories:
         rows += category.typical[: form.typical] + category.borderline[: form.borderline]
     return list(dict.fromkeys(rows))
 
 
 def make_pictures(
-    facts: Facts, categories: Sequence[Category], errors: Sequence[LabelError], progress: Progress
+    facts: Facts,
+    categories: Sequence[Category],
+    errors: Sequence[LabelError],
+    progress: Progress,
+    failures: Sequence[Failure] = (),
 ) -> Pictures:
     """Encode the images that the page shows."""
-    form = choose_format(facts, categories, errors)
-    rows = wanted(categories, errors, form)
+    form = choose_format(facts, categories, errors, failures)
+    rows = wanted(categories, errors, form, failures)
     first = [category.typical[0] for category in categories]
     every = _every(facts, categories)
     jobs = [(row, form.side, form.quality) for row in rows] + [(row, ICON_SIDE, _ICON_QUALITY) for row in first]
@@ -177,8 +186,9 @@ def write_report(
     if title is not None:
         summary = replace(summary, facts=replace(summary.facts, title=_one_line(title)))
     shown = [*summary.new[:MOST_CARDS], *summary.known[:MOST_CARDS]]
+    failures = summary.truth.failures if summary.truth else []
     pictures = make_pictures(
-        summary.facts, shown, summary.errors, lambda done, total: progress(STEPS + done, STEPS + total)
+        summary.facts, shown, summary.errors, lambda done, total: progress(STEPS + done, STEPS + total), failures
     )
     page = render(summary, pictures)
     if pictures.missing:

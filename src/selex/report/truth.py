@@ -13,12 +13,13 @@ from scipy.optimize import linear_sum_assignment
 from selex.data.clusters import read_clusters
 from selex.data.features import read_truth
 from selex.errors import InputError
-from selex.metrics import ari, contingency, nmi, split_accuracy
+from selex.metrics import ari, contingency, matched, nmi, split_accuracy
 from selex.report.facts import Facts
 from selex.run import Run
 from selex.types import Scores
 
 MOST_CONFUSIONS = 15
+MOST_FAILURES = 8  # of known categories, and of novel ones
 MOST_CELLS = 30  # true categories, and found ones, up to which the whole table is shown
 SHADES = 5
 
@@ -44,6 +45,15 @@ class Confusion:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """An image in the wrong category: which one it is, and what it truly shows."""
+
+    row: int
+    true: str
+    known: bool
+
+
+@dataclass(frozen=True)
 class Truth:
     """The comparison.
 
@@ -55,6 +65,7 @@ class Truth:
         ari: adjusted Rand index.
         sides: images by true side (known, novel) and by found side (known, new).
         confusions: the most frequent mistakes.
+        failures: images in the wrong category, the surest first: of known categories, then of novel ones.
         true_names: true categories, in the order of `table`.
         found_numbers: found categories, in the order of `table`; matched ones have the same position.
         table: counts, true × found; empty where there are too many categories.
@@ -68,6 +79,7 @@ class Truth:
     ari: float
     sides: list[list[int]]
     confusions: list[Confusion]
+    failures: list[Failure]
     true_names: list[str]
     found_numbers: list[int]
     table: list[list[Cell]]
@@ -94,6 +106,7 @@ def compare(run: Run, facts: Facts, path: Path) -> Truth:
         ari=ari(names, found),
         sides=_sides(known, found < facts.n_known),
         **_confusion(names, found),
+        failures=_failures(facts, np.flatnonzero(scored), names, known),
         mostly=_mostly(facts, true),
     )
 
@@ -101,6 +114,15 @@ def compare(run: Run, facts: Facts, path: Path) -> Truth:
 def _sides(true: NDArray[np.bool_], found: NDArray[np.bool_]) -> list[list[int]]:
     """Images that are known or novel, by whether they were found in a known category or in a new one."""
     return [[int((side & place).sum()) for place in (found, ~found)] for side in (true, ~true)]
+
+
+def _failures(facts: Facts, rows: NDArray[np.int64], names: NDArray[Any], known: NDArray[np.bool_]) -> list[Failure]:
+    """The images that are wrong and were thought most surely right."""
+    wrong = np.flatnonzero(~matched(names, facts.clusters[rows]))
+    surest = wrong[np.argsort(-facts.confidence[rows[wrong]], kind="stable")]
+    found = [Failure(int(rows[one]), str(names[one]), bool(known[one])) for one in surest]
+    sides = ([failure for failure in found if failure.known == side] for side in (True, False))
+    return [failure for side in sides for failure in side[:MOST_FAILURES]]
 
 
 def _confusion(names: NDArray[Any], found: NDArray[np.int64]) -> dict[str, Any]:
