@@ -158,6 +158,19 @@ def table(folder):
     return [line.split(",")[0] for line in (folder / "clusters.csv").read_text().splitlines()[1:]]
 
 
+@pytest.mark.parametrize(
+    ("address", "line"),
+    [
+        ("127.0.0.1:1", "no Ray cluster at 127.0.0.1:1: .*refused"),
+        ("127.0.0.1:port", "the port after the colon must be a number"),
+        ("127.0.0.1:99999999", "no Ray cluster at 127.0.0.1:99999999"),
+    ],
+)
+def test_an_address_where_nobody_listens(address, line):
+    with pytest.raises(InputError, match=line):
+        ray_embed._join(ray, address)
+
+
 def test_more_workers_than_the_cluster_has(cluster, home, pieces, tmp_path):
     with pytest.raises(InputError, match="9 workers on cpu are too many: the cluster has 4 CPU and 0 GPU"):
         run(home / "photos", tmp_path / "run", RayEngine(workers=9))

@@ -12,6 +12,7 @@ import io
 import logging
 import os
 import pickle
+import socket
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -259,6 +260,7 @@ def _running(engine: RayEngine, device: torch.device) -> Iterator[int]:
 
 
 def _join(ray: Any, address: str | None) -> None:
+    _check_address(address)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # a user sees our own lines only
     here = {} if address else {"num_cpus": max(2, os.cpu_count() or 1), "include_dashboard": False}
     try:
@@ -266,6 +268,19 @@ def _join(ray: Any, address: str | None) -> None:
     except (ConnectionError, ValueError, RuntimeError) as error:
         line = first_line(error)
         raise InputError(f"no Ray cluster at {address}: {line} (start one: ray start --head)") from None
+
+
+def _check_address(address: str | None) -> None:
+    """Refuse an address at which nobody listens: Ray itself would go on trying for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or "/" in host:  # auto, or a client's URL, which Ray refuses itself
+        return
+    if not port.isdigit():
+        raise InputError(f"--address {address}: the port after the colon must be a number")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(f"no Ray cluster at {address}: {first_line(error)} (start one: ray start --head)") from None
 
 
 def _workers(resources: dict[str, float], asked: int | None, device: torch.device) -> int:
