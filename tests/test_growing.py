@@ -314,3 +314,21 @@ def test_a_file_that_is_half_done_and_a_cache_with_gaps(images, tmp_path, monkey
     assert np.array_equal(found, expected)
     assert cache.made == 8
     assert count(images)[1] == 0
+
+
+def test_photos_that_are_added_leave_the_others_where_they_are(tmp_path, monkeypatch):
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    digit_photos(tmp_path / "photos", per_digit=20, n_known=3, digits=5)
+    (tmp_path / "more").mkdir()
+    for file in sorted((tmp_path / "photos" / "unlabelled").glob("*"))[:12]:
+        shutil.move(file, tmp_path / "more" / file.name)
+    assert selex(*FIVE, "run", cwd=tmp_path).returncode == 0
+    before = Run.open(tmp_path / "run").clusters.to_pydict()
+    done = selex("discover", "run", "--add", "more", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "12 images new; 0 images in another category" in done.stdout
+    after = Run.open(tmp_path / "run")
+    now = dict(zip(after.clusters["file"].to_pylist(), after.clusters["category"].to_pylist(), strict=True))
+    assert {file: now[file] for file in before["file"]} == dict(zip(before["file"], before["category"], strict=True))
+    assert len(set(now.values())) == 5, "they are no reason for another category"
+    assert [entry.get("resumed") for entry in after.metrics if entry["step"] == "cluster"] == [None, True]

@@ -140,3 +140,30 @@ def test_merged_is_one_and_split_is_two():
     )
     assert len(two.assigner.centers) == 11
     assert (two.labels[halves == 10] == 10).mean() > 0.9
+
+
+def grown(seed, with_a_new_one):
+    """Ten categories, of which five rows each are new; and another one, all of whose rows are new."""
+    rng = np.random.default_rng(seed)
+    truth = np.repeat(np.arange(11), 30)
+    rows = 3 * np.eye(16)[truth] + 0.5 * rng.normal(size=(330, 16))
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    new = (np.arange(330) % 30 >= 25) | (truth == 10)
+    kept = (truth < 10) | with_a_new_one
+    return rows[kept], truth[kept], new[kept]
+
+
+@pytest.mark.parametrize("refine", ["none", "proportional"])
+@pytest.mark.parametrize("with_a_new_one", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_new_rows_open_a_cluster_only_where_they_are_distinct(seed, with_a_new_one, refine):
+    rows, truth, new = grown(seed, with_a_new_one)
+    labels = np.where((truth < N_KNOWN) & ~new & (np.arange(len(rows)) % 2 == 0), truth, -1)
+    first = found(rows[~new], labels[~new], refine)
+    clusters = np.full(len(rows), -1)
+    clusters[~new] = first.labels
+    again = fit_clusters(rows, labels, ClusterConfig(levels=1), start=start_from(first, clusters))
+    assert len(again.assigner.centers) == 10 + with_a_new_one
+    assert np.array_equal(again.labels[~new], first.labels)
+    assert split_accuracy(truth[new], again.labels[new], np.ones(new.sum())).all == 1
+    assert np.array_equal(again.assigner.centers[:10], first.assigner.centers)

@@ -98,8 +98,10 @@ def discover(
         shown = to_device(images, torch.device(device), cut)
         if fabric:
             found = job.train(images, cut, shown, fabric, options or TrainOptions(progress=progress))
-        elif earlier and backbone.fingerprint() == earlier.model.fingerprint:
+        elif earlier and earlier.fits(backbone, images.table):
             found = job.resume(job.embed(shown), images, earlier)
+            count = found.hierarchy.levels[0].n_clusters
+            config = config.change(categories=config.cluster.categories and max(count, config.cluster.categories))
         else:
             found = job.cluster(job.embed(shown), images)
         publish(run, config, images, found, backbone)

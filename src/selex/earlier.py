@@ -14,6 +14,7 @@ from selex.cluster.warm import Start
 from selex.config import Config
 from selex.data.table import ImageTable
 from selex.errors import InputError
+from selex.models.network import Backbone
 from selex.predictor import Model, load
 from selex.results import Results
 from selex.run import Run
@@ -32,6 +33,7 @@ class Earlier:
         offsets: of all of them; None where no category has one.
         model: that of the run.
         selection: how the run searched for categories and refined them.
+        given: labels that images had, by file, where these must be as they were; None where decisions changed them.
     """
 
     category: dict[str, str]
@@ -39,6 +41,7 @@ class Earlier:
     offsets: dict[str, float] | None
     model: Model
     selection: Selection
+    given: dict[str, str] | None = None
 
     @classmethod
     def of(cls, run: Run, results: Results, category: Array, names: Sequence[str]) -> Earlier | None:
@@ -69,6 +72,26 @@ class Earlier:
             model,
             selection,
         )
+
+    @classmethod
+    def grown(cls, run: Run, results: Results) -> Earlier | None:
+        """Those of a run that photos come to, or go from, and nothing else."""
+        found = cls.of(run, results, results.category, results.names)
+        rows = np.flatnonzero(results.labelled)
+        return found and replace(
+            found, given={results.files[row]: results.names[results.category[row]] for row in rows.tolist()}
+        )
+
+    def fits(self, backbone: Backbone, table: ImageTable) -> bool:
+        """Whether features of these images compare with the categories, and there is a reason to continue from them."""
+        if backbone.fingerprint() != self.model.fingerprint:
+            return False
+        if self.given is None:
+            return True
+        names = zip(table.files, table.label_names, strict=True)
+        same = all(self.given.get(file, "") == name for file, name in names if file in self.category)
+        there = set(table.files)
+        return same and there != self.category.keys() and set(self.given.values()) <= {*table.categories}
 
     def start(self, table: ImageTable) -> Start:
         """The same for the images of a table, whose labels are fixed."""

@@ -250,6 +250,7 @@ def _done(
 ) -> tuple[Run, Changes | None]:
     """The run, done; and what changed, if it was there before. What was decided about it counts as labels."""
     from selex.discovery import discover as run_discover
+    from selex.earlier import Earlier, continues
     from selex.naming import earlier_results
     from selex.results import Results
     from selex.review.core.outcome import compare, labels_of
@@ -270,6 +271,9 @@ def _done(
         typer.echo(f"with {decisions} {'decision' if decisions == 1 else 'decisions'} of `selex review`")
         done = again(out, config=config, **how)
         return done.run, done.changes
+    if before and found and not more.get("engine") and continues(before.config, config):
+        count = config.cluster.categories
+        how["earlier"] = Earlier.grown(before, found) if count in (None, before.config.cluster.categories) else None
     run = run_discover(config, out, **how, **more)
     return run, compare(State(found), Results.read(run)) if found and first_process() else None
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from selex.cluster.grow import opened
 from selex.cluster.kmeans import Problem
 from selex.cluster.maps import FeatureMaps
 from selex.cluster.refine import without_empty
@@ -22,6 +23,7 @@ from selex.cluster.select import Selection
 from selex.types import UNLABELLED, Level
 
 _ROUNDS = 10
+_ROUNDING = 1e-5
 CLEARLY = 2.0
 """Times the temperature of confidences: by so much squared distance a cluster is clearly nearer, with odds of e²."""
 
@@ -54,7 +56,8 @@ def continued(problem: Problem, start: Start) -> Level:
     """The clusters that a start leads to; centres in centred coordinates.
 
     Labelled rows are fixed, and clusters that stay keep their centres. Those of changed clusters are the means of their
-    rows. A row leaves its cluster only for one that was changed and is clearly nearer. New rows go to the nearest.
+    rows. A row leaves its cluster only for one that was changed and is clearly nearer. New rows go to the nearest one,
+    or to one that they open, see `grow.opened`.
     """
     rows, free = problem.rows, problem.free_index
     stays = torch.as_tensor(start.stays).to(rows.device)
@@ -63,6 +66,14 @@ def continued(problem: Problem, start: Start) -> Level:
     offsets = torch.as_tensor(0.0 if start.offsets is None else start.offsets).to(rows.device, rows.dtype)
     offsets = offsets.expand(len(centers))
     length = None if start.selection.refine == "none" else _length(centers[stays] + rows.shift)
+    centers = torch.where(stays[:, None], centers, _means(problem, first, centers, length))
+    more = _more(problem, first, centers, length)
+    if len(more):
+        problem = Problem(
+            rows, problem.known, problem.n_known, problem.k + len(more) - problem.n_known, problem.settings
+        )
+        centers, stays = torch.cat([centers, more]), torch.cat([stays, stays.new_zeros(len(more))])
+        offsets = torch.cat([offsets, offsets.mean().expand(len(more))])
     labels, moves = first, 0
     while len(free) and moves < _ROUNDS:
         centers = torch.where(stays[:, None], centers, _means(problem, labels, centers, length))
@@ -76,13 +87,24 @@ def continued(problem: Problem, start: Start) -> Level:
     return without_empty(rows, found, centers, kept, problem.n_known, moves)
 
 
+def _more(problem: Problem, first: Tensor, centers: Tensor, length: Tensor | None) -> Tensor:
+    """Centres of clusters that new rows open."""
+    there = first != UNLABELLED
+    old, new = (torch.nonzero(part)[:, 0] for part in (there, ~there))
+    if not len(new):
+        return centers[:0]
+    return opened(problem.free.at(old), first[old], centers, problem.free.take(new), length)
+
+
 def with_kept_centers(level: Level, start: Start) -> Level:
     """The level with the centres of clusters that stay as they were to the last bit: the same again ends the same."""
-    if level.n_clusters != len(start.centers):  # one is gone, which has moved the numbers
-        return level
-    centers = torch.as_tensor(level.centers)
-    kept = torch.as_tensor(start.centers).to(centers)
-    centers = torch.where(torch.as_tensor(start.stays).to(centers.device)[:, None], kept, centers)
+    centers = torch.as_tensor(level.centers).clone()
+    kept = torch.as_tensor(start.centers[: len(centers)]).to(centers)
+    same = torch.as_tensor(start.stays[: len(centers)]).to(centers.device)
+    same &= (centers[: len(kept)] - kept).abs().amax(
+        1
+    ) <= _ROUNDING * kept.abs().max()  # one that is gone moves numbers
+    centers[: len(kept)] = torch.where(same[:, None], kept, centers[: len(kept)])
     return replace(level, centers=centers if isinstance(level.centers, Tensor) else centers.numpy())
 
 
