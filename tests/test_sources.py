@@ -11,8 +11,12 @@ import pytest
 from PIL import Image
 
 from commands import selex
+from selex.config import Config
+from selex.data.table import ImageTable
+from selex.discovery import discover
 from selex.errors import InputError
 from selex.features import sources
+from selex.features.ray_embed import Embedded, RayEngine
 from selex.features.sources import find_units, key_of
 
 
@@ -131,3 +135,15 @@ def test_options_that_do_not_go_together(tmp_path, options, line):
     done = selex("discover", *options, "--backbone", "pixels", cwd=tmp_path)
     assert (done.returncode, done.stderr.splitlines()) == (2, [f"error: {line}"])
     assert set(tmp_path.rglob("*")) == before
+
+
+def test_what_a_cluster_cannot_do_is_refused(tmp_path, monkeypatch):
+    write_folder(tmp_path / "photos")
+    config = Config.of(str(tmp_path / "photos")).change(backbone="pixels")
+    with pytest.raises(InputError, match="not from a list in Python"):
+        discover(config, tmp_path / "run", photos=[str(tmp_path / "photos/cat/0.jpg")], engine=RayEngine())
+    one = Embedded(ImageTable(["a.jpg"], np.array([-1]), []), [("b.jpg", "truncated")], 256, 1)
+    monkeypatch.setattr("selex.discovery.embed_on_ray", lambda *given, **how: one)
+    with pytest.raises(InputError, match=r"^b\.jpg: truncated"):
+        discover(config, tmp_path / "run", strict=True, engine=RayEngine())
+    assert not (tmp_path / "run").exists()

@@ -82,7 +82,9 @@ def discover(
         Run.open(out).result(LABELS)
     given = labels if labels is not None else config.data.labels
     if engine is not None:
-        return _discover_on_ray(config, Path(out), given, engine, device, progress, tell)
+        if photos is not None:
+            raise InputError("a Ray cluster reads photos from a folder, a table or a URL, not from a list in Python")
+        return _discover_on_ray(config, Path(out), given, engine, device, strict, progress, tell)
     if photos is None and is_url(config.data.photos):
         raise InputError(f"{config.data.photos}: photos behind a URL are embedded by workers: use --engine ray")
     table = read_sources(config.data.sources, given) if photos is None else read_table(photos, given)
@@ -109,7 +111,14 @@ def discover(
 
 
 def _discover_on_ray(
-    config: Config, out: Path, labels: Any, engine: RayEngine, device: str | torch.device, progress: bool, tell: Tell
+    config: Config,
+    out: Path,
+    labels: Any,
+    engine: RayEngine,
+    device: str | torch.device,
+    strict: bool,
+    progress: bool,
+    tell: Tell,
 ) -> Run:
     """The same with images that workers of a Ray cluster read, decode and embed; clusters are made here."""
     if config.train.method != FROZEN or config.features.attention_crop:
@@ -118,6 +127,8 @@ def _discover_on_ray(
         backbone, config = load_backbone_for(config, device)
         job = _Job(run, config, backbone, device, progress, tell)
         images = job.embed_on_ray(engine, labels)
+        if strict and images.skipped:
+            raise InputError(": ".join(images.skipped[0]))
         check_categories(config, images.table)
         features = on_device(np.load(run.features, mmap_mode="r"), device)
         publish(run, config, images, job.cluster(features, images), backbone)
