@@ -298,9 +298,13 @@ def test_next_is_decided_where_it_is_shown(served):
     page.keyboard.press("n")
     answer(page, "robin")
     said(page, f"Named {first.removeprefix('Name ')} “robin”")
-    page.locator(".idea", has_text="Confirm robin").locator("button").click()
-    said(page, "Confirmed robin")
     sync_api.expect(page.locator(".idea", has_text="robin")).to_have_count(0)
+    known = page.locator(".idea", has_text="Confirm digit").first
+    name = known.locator(".what").text_content().removeprefix("Confirm ")
+    assert re.search(r"undecided, confidence \d\d? %", known.text_content())
+    known.locator("button").click()
+    said(page, f"Confirmed {name}")
+    sync_api.expect(page.locator(".idea", has_text=name)).to_have_count(0)
 
 
 def test_keys_work_on_the_suggestion_that_shows_them(served):

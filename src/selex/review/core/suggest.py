@@ -107,7 +107,7 @@ class _Figures:
         for c in self.live[~self.named[self.live]].tolist():
             kind, both = ("merge", (twins[c], c)) if c in twins else ("name", (c,))
             why = f"may be the same as {self.state.names[both[0]]}" if c in twins else "no name yet"
-            found.append(Idea(kind, both, self.right[c], 1, f"{why}, {self.right[c] / self.sizes[c]:.0%} sure"))
+            found.append(Idea(kind, both, self.right[c], 1, f"{why}, {_confidence(self.right[c] / self.sizes[c])}"))
         return found
 
     def mixed(self) -> list[Idea]:
@@ -151,7 +151,7 @@ class _Figures:
         some = self.live[(self.left[self.live] > 0) & self.named[self.live]]
         sure = 1 - self.wrong[some] / self.left[some]
         return [
-            Idea("confirm", (c,), float(self.left[c]), 1, f"{self.left[c]:,.0f} undecided, {share:.0%} sure")
+            Idea("confirm", (c,), float(self.left[c]), 1, f"{self.left[c]:,.0f} undecided, {_confidence(share)}")
             for c, share in zip(some.tolist(), sure.tolist(), strict=True)
         ]
 
@@ -189,3 +189,8 @@ class _Figures:
         parts = np.split(rows[order], starts[1:]) if len(keys) else []
         count = len(self.state.names)
         return {(int(key // count), int(key % count)): part for key, part in zip(keys, parts, strict=True)}
+
+
+def _confidence(share: float) -> str:
+    """As the page writes it: never rounded up to 100 %."""
+    return f"confidence {100 * min(share, 0.99):.0f} %"
