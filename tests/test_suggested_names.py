@@ -99,8 +99,8 @@ def stand_in_package(made):
         made.append((kind, pretrained))
         return Network(), None, lambda image: torch.tensor(model.embed_images([image])[0])
 
-    package.create_model_and_transforms = create
-    package.get_tokenizer = lambda kind: lambda texts: texts
+    package.create_model_and_transforms = create  # type: ignore[attr-defined]
+    package.get_tokenizer = lambda kind: lambda texts: texts  # type: ignore[attr-defined]
     return package
 
 
