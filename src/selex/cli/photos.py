@@ -41,7 +41,9 @@ Board = Annotated[
 
 Engine = Annotated[
     str,
-    typer.Option(metavar="NAME", help="Who embeds: `local`, or `ray`, a cluster's workers.", rich_help_panel=FEATURES),
+    typer.Option(
+        metavar="NAME", help="Who embeds: `local`, or `ray`, a cluster.", show_default=False, rich_help_panel=FEATURES
+    ),
 ]
 Address = Annotated[
     str | None,
@@ -60,8 +62,8 @@ def discover(
         typer.Argument(
             metavar="PHOTOS",
             show_default=False,
-            help="A folder: its sub-folders are labelled categories, loose files and `unlabelled/` are unlabelled. Or "
-            "a CSV or parquet file with `file_name` and `label`. With `--add`, a run. With `--engine ray`, a URL too.",
+            help="A folder with a sub-folder for each known category, or a CSV or parquet file with `file_name` and "
+            "`label`; with `--add`, a run.",
         ),
     ],
     labels: Annotated[Path | None, settings.option("data.labels")] = None,
