@@ -136,6 +136,17 @@ def test_what_is_no_log_stays_as_it_is(place):
     check(lines_of((place / "empty").read_text()))
 
 
+def test_a_full_disk_ends_the_log_and_not_the_work(tmp_path):
+    assert selex("--log-json", "log.jsonl", "config", cwd=tmp_path).returncode == 0
+    first = (tmp_path / "log.jsonl").read_text()
+    filler = json.dumps({"filler": "x" * (8192 - len(first) - 60)}) + "\n"
+    (tmp_path / "log.jsonl").write_text(first + filler)
+    done = selex("--log-json", "log.jsonl", "config", cwd=tmp_path, file_limit=8192)
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == ["note: --log-json: cannot be written (File too large); it ends here"]
+    assert (tmp_path / "log.jsonl").read_text().startswith(first + filler)
+
+
 def test_a_line_a_second_at_most_and_the_first_and_the_last(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("selex.cli.log.time.monotonic", lambda: now[0])

@@ -10,6 +10,8 @@ from commands import refused
 from review_runs import made_up_run
 from selex.errors import InputError
 from selex.review.core.metadata import Metadata, Where, day_taken
+from selex.review.core.session import Review
+from selex.review.server.lists import Lists
 
 FILES = ["a/one.jpg", "a/b/two.jpg", "a/b/three.jpg", "c/four.jpg", "five.jpg"]
 TAKEN = ["2024:05:01 10:00:00", "2024:05:31 23:59:59", None, "2025:01:02 00:00:00", "no day"]
@@ -77,3 +79,17 @@ def test_a_table_that_cannot_be_joined_is_refused(run, tmp_path):
     for table, message in (("none.csv", "none.csv: no such file"), ("table.csv", "no column 'file_name'")):
         refused(message, "review", run.folder, "--no-browser", "--port", "0", "--table", table, cwd=tmp_path)
     assert not (run.folder / "review.sqlite").exists()
+
+
+def test_no_answer_mixes_two_rounds_where_the_table_is_gone(run, tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("file_name,camera\na/one.jpg,north\nc/four.jpg,south\n")
+    lists = Lists(Review(run.folder), str(path))
+    lists._round = -1  # results are new
+    path.unlink()
+    for _ in range(2):
+        with pytest.raises(InputError, match="no such file"), lists.now():
+            pass
+    path.write_text("file_name,camera\na/one.jpg,west\nc/four.jpg,south\n")
+    with lists.now():
+        assert set(lists.metadata.values["camera"]) == {"", "west", "south"}

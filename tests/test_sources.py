@@ -16,8 +16,9 @@ from selex.data.table import ImageTable
 from selex.discovery import discover
 from selex.errors import InputError
 from selex.features import sources
-from selex.features.ray_embed import Embedded, RayEngine
+from selex.features.ray_embed import Embedded, RayEngine, Shards, embed_on_ray
 from selex.features.sources import find_units, key_of
+from selex.models import load_backbone
 
 
 def jpeg(number):
@@ -114,6 +115,42 @@ def test_what_is_not_there_is_one_line(tmp_path):
     }.items():
         with pytest.raises(InputError, match=message):
             find_units(places)
+
+
+def test_errors_of_somebody_elses_file_system_are_one_line(monkeypatch):
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/far/cat/0.jpg", jpeg(0))
+
+    def refuse(*given, **how):
+        raise RuntimeError("no credentials")
+
+    _, (unit,) = find_units(["memory://far"])
+    monkeypatch.setattr(type(memory), "cat_file", refuse)
+    assert [(image.data, image.reason) for image in unit.read()] == [(None, "no credentials")]
+    monkeypatch.setattr(type(memory), "find", refuse)
+    with pytest.raises(InputError, match=r"^memory://far: cannot be listed: no credentials$"):
+        find_units(["memory://far"])
+    monkeypatch.setattr(type(memory), "info", refuse)
+    with pytest.raises(InputError, match=r"a\.tar: cannot be read: no credentials$"):
+        find_units(["memory://far/a.tar"])
+
+
+def test_a_damaged_shard_is_named_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    write_folder(tmp_path / "photos")
+    backbone, (unit,) = load_backbone("pixels"), find_units([str(tmp_path / "photos")])[1]
+    content, names = io.BytesIO(), np.array(list(IMAGES))
+    features = np.ones((len(names), backbone.dim), np.float32)
+    np.savez(content, features=features, names=names, labels=np.array(LABELS), reasons=np.array([""] * len(names)))
+    shards = Shards(backbone, 16, 1, "cpu")
+    assert shards.keep(unit, 0, True, content.getvalue()) == len(names)
+    (path,) = shards.paths(unit)
+    given = (RayEngine(), backbone, [str(tmp_path / "photos")], None)
+    how = {"size": 16, "views": 1, "device": "cpu"}
+    assert len(embed_on_ray(*given, tmp_path / "a.npy", **how)) == len(names), "all of it is there: no cluster is asked"
+    path.write_bytes(content.getvalue()[:500])
+    with pytest.raises(InputError, match=f"{path.name}: is damaged .*; remove it"):
+        embed_on_ray(*given, tmp_path / "b.npy", **how)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import stat
 import sys
 import time
 import warnings
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
@@ -70,7 +70,8 @@ class JsonLog:
         """The last line."""
         self.write("end", exit_code=exit_code, seconds=round(time.monotonic() - self._begun, 3))
         self._stream = None
-        self._while_open.close()
+        with suppress(OSError):  # what was left of a line that could not be written: a note has said so
+            self._while_open.close()
 
 
 def _is_sayable(value: Any) -> bool:

@@ -13,7 +13,7 @@ import logging
 import os
 import pickle
 import socket
-import tarfile
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from selex.data.crops import to_device
@@ -193,8 +192,8 @@ def _decoded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 content = pickle.dumps([_pixels(image, size) for image in waiting])
                 yield {**about, "piece": piece, "last": not following, "content": content}
             waiting, piece = following, piece + 1
-    except (InputError, OSError, tarfile.TarError, pa.ArrowException, KeyError) as error:
-        yield {**about, "piece": -1, "last": True, "error": first_line(error) or type(error).__name__}
+    except Exception as error:  # whatever is wrong with a unit, or with what reads it
+        yield {**about, "piece": -1, "last": True, "error": first_line(error)}
 
 
 def _pixels(image: Any, size: int) -> tuple[str, str, Any, str]:
@@ -237,8 +236,11 @@ def _text(values: Sequence[str]) -> np.ndarray[Any, Any]:
 
 
 def _read(file: Any, *names: str) -> list[np.ndarray[Any, Any]]:
-    with np.load(file, allow_pickle=False) as arrays:
-        return [arrays[name] for name in names]
+    try:
+        with file.open("rb") if isinstance(file, Path) else file as stream, np.load(stream) as arrays:
+            return [arrays[name] for name in names]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{file}: is damaged ({first_line(error)}); remove it, then it is made again") from None
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import fsspec
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from selex.data.names import UNLABELLED_FOLDERS, label_name, spell
@@ -62,9 +61,10 @@ class Files:
         files = _filesystem(self.place)[0]
         for name, path, label in zip(self.names, self.paths, self.labels, strict=True):
             try:
-                yield Encoded(name, label, files.cat_file(path))
-            except OSError as error:
-                yield Encoded(name, label, None, error.strerror or first_line(error))
+                data, reason = files.cat_file(path), ""
+            except Exception as error:  # file systems behind URLs have errors of their own
+                data, reason = None, getattr(error, "strerror", None) or first_line(error)
+            yield Encoded(name, label, data, reason)
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _behind(url: str) -> list[Unit]:
     files, root = _filesystem(url)
     try:
         found = files.find(root, detail=True)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # file systems behind URLs have errors of their own
         raise InputError(f"{url}: cannot be listed: {first_line(error)}") from None
     names = {path: os.path.relpath(path, root) for path in sorted(found)}
     shown = {path: name for path, name in names.items() if not any(p.startswith(".") for p in name.split("/"))}
@@ -212,7 +212,7 @@ def _shards(places: Sequence[str]) -> list[Unit]:
                 with files.open(path, "rb") as stream:
                     groups = pq.ParquetFile(stream).num_row_groups
                 units += [RowGroup(place, version, number) for number in range(groups)]
-        except (OSError, pa.ArrowException) as error:
+        except Exception as error:  # as above
             raise InputError(f"{place}: cannot be read: {first_line(error)}") from None
     return units
 
@@ -222,7 +222,7 @@ def _holds_images(place: str) -> bool:
     try:
         with files.open(path, "rb") as stream:
             return "image" in pq.ParquetFile(stream).schema_arrow.names
-    except (OSError, pa.ArrowException) as error:
+    except Exception as error:  # as above
         raise InputError(f"{place}: cannot be read: {first_line(error)}") from None
 
 

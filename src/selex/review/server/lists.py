@@ -46,7 +46,7 @@ class Lists:
 
     def _new_round(self) -> None:
         review = self.review
-        self._round, self._overview = review.round, None
+        self._overview = None
         self._by_confidence = np.argsort(-review.results.confidence, kind="stable")
         self._lower = [file.casefold() for file in review.results.files]
         self.space, self._tree = Space(review), Tree(review.run.hierarchy)
@@ -54,6 +54,7 @@ class Lists:
         self._words: Counter[str] | None = None
         self.metadata = Metadata(review.run, review.results.files, self._table)
         self.note = gone_photos(review.run, review.results.files)
+        self._round = review.round  # last: if the table cannot be read, no answer mixes two rounds
 
     @property
     def _names(self) -> list[str]:
