@@ -1,6 +1,7 @@
 """Images in folders, tar shards, parquet and behind URLs: units that say what they hold, and read the same images."""
 
 import io
+import os
 import tarfile
 
 import fsspec
@@ -78,6 +79,23 @@ def test_every_layout_holds_the_same_images_and_labels(tmp_path):
         (name, label, content) for (name, content), label in zip(IMAGES.items(), LABELS, strict=True)
     ]
     assert [image.name for image in read("memory://more")] == [f"a.tar/{name}" for name in IMAGES]
+
+
+def test_no_image_in_a_shard_is_called_like_a_file_elsewhere(tmp_path):
+    secret = tmp_path / "secret.jpg"
+    secret.write_bytes(jpeg(1))
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    names = [str(secret), "../secret.jpg", "birds/../../secret.jpg", "birds/own.jpg"]
+    images = dict.fromkeys(names, jpeg(2))
+    write_tar(shards / "a.tar", images, [""] * len(names))
+    pq.write_table(pa.table({"file_name": names, "image": list(images.values())}), tmp_path / "b.parquet")
+    for place, root in ((shards, shards), (tmp_path / "b.parquet", tmp_path)):
+        found = [image.name for image in read(place)]
+        assert len(found) == len(names)
+        assert not any(".." in name.split("/") or os.path.isabs(name) for name in found)
+        assert secret not in [root / name for name in found]
+        assert found[-1].endswith("birds/own.jpg")
 
 
 def test_a_file_that_is_gone_has_a_reason(tmp_path):

@@ -85,7 +85,7 @@ class Tar:
                 stem, _, kind = base.partition(".")
                 if (folder, stem) != key:
                     if image:
-                        yield Encoded(spell(f"{shard}/{image[0]}"), label, image[1])
+                        yield Encoded(_name(shard, f"{shard}/{image[0]}"), label, image[1])
                     key, image, label = (folder, stem), None, ""
                 content = archive.extractfile(member)
                 assert content is not None  # of a file there is one
@@ -94,7 +94,7 @@ class Tar:
                 elif kind == "cls":
                     label = label_name(content.read().decode("utf-8", "replace").strip())
         if image:
-            yield Encoded(spell(f"{shard}/{image[0]}"), label, image[1])
+            yield Encoded(_name(shard, f"{shard}/{image[0]}"), label, image[1])
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,16 @@ class RowGroup:
         names, labels = columns.get("file_name", unnamed), columns.get("label", [None] * len(table))
         for name, label, image in zip(names, labels, table["image"].to_pylist(), strict=True):
             data = image.get("bytes") if isinstance(image, dict) else image
-            yield Encoded(spell(str(name)), label_name(label), data, "" if data else "there are no bytes")
+            reason = "" if data else "there are no bytes"
+            yield Encoded(_name(os.path.basename(path), str(name)), label_name(label), data, reason)
+
+
+def _name(shard: str, name: str) -> str:
+    """What an image in a shard is called: never by what could be another file, elsewhere on this disk."""
+    if name.startswith("/") or ".." in name.split("/"):
+        inside = [part for part in name.removeprefix(f"{shard}/").split("/") if part not in ("", ".", "..")]
+        name = "/".join([shard, *inside])
+    return spell(name)
 
 
 def find_units(sources: Sequence[str], labels: Any = None) -> tuple[str, list[Unit]]:
