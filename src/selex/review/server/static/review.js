@@ -153,7 +153,8 @@ const actions = {
   },
   // A suggested name is offered in the question for a name, never given by itself.
   async suggested() {
-    const { category, name } = target(), offered = document.activeElement.dataset.name;
+    const { id, name } = document.getElementById("category").dataset, category = Number(id); // whatever images are selected
+    const offered = document.activeElement.dataset.name;
     const chosen = await dialogs.choose({ title: `Name ${name}`, go: "Name", text: offered, create: "rename", without: [category] });
     if (!chosen) return;
     if (chosen.id === undefined) await decide({ kind: "name", category, name: chosen.name });
