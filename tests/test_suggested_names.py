@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -110,6 +110,28 @@ def test_open_clip_is_used_where_it_is_installed(run, monkeypatch):
     found = suggest_names(run, list(COLOURS), load_text_image_model("ViT-L-14/openai"))
     assert made == [("ViT-L-14", "openai")]
     assert found["novel-2"][0][0] == "blue"
+
+
+@pytest.mark.parametrize("answer", [lambda rows: rows, lambda rows: SimpleNamespace(pooler_output=rows)])
+def test_transformers_of_either_kind_of_answer(run, monkeypatch, answer):
+    model = StandIn()
+
+    class Network:
+        eval = from_pretrained = classmethod(lambda cls, *name: cls())
+
+        def get_image_features(self, images):
+            return answer(torch.tensor(model.embed_images(images)))
+
+        def get_text_features(self, text):
+            return answer(torch.tensor(model.embed_texts(text)))
+
+    def process(return_tensors, padding=False, **given):
+        return given
+
+    package = SimpleNamespace(CLIPModel=Network, CLIPProcessor=SimpleNamespace(from_pretrained=lambda name: process))
+    monkeypatch.setitem(sys.modules, "open_clip", None)
+    monkeypatch.setitem(sys.modules, "transformers", package)
+    assert suggest_names(run, list(COLOURS), load_text_image_model())["novel-2"][0][0] == "blue"
 
 
 def test_without_a_model_or_a_word_list_it_is_one_line(run, monkeypatch, tmp_path):

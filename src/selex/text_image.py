@@ -118,16 +118,20 @@ class _Transformers:
 
         with torch.no_grad():
             given = self._processor(images=list(images), return_tensors="pt")
-            found: Array = self._model.get_image_features(**given).numpy()
-        return found
+            return _vectors(self._model.get_image_features(**given))
 
     def embed_texts(self, texts: Sequence[str]) -> Array:
         import torch
 
         with torch.no_grad():
             given = self._processor(text=list(texts), return_tensors="pt", padding=True)
-            found: Array = self._model.get_text_features(**given).numpy()
-        return found
+            return _vectors(self._model.get_text_features(**given))
+
+
+def _vectors(found: Any) -> Array:
+    """What transformers 4 gives as a tensor, and 5 as a part of a record."""
+    rows: Array = getattr(found, "pooler_output", found).numpy()
+    return rows
 
 
 def read_words(path: str) -> list[str]:
