@@ -136,6 +136,13 @@ def test_what_is_no_log_stays_as_it_is(place):
     check(lines_of((place / "empty").read_text()))
 
 
+def test_a_link_is_not_followed(place):
+    (place / "link").symlink_to(place / "elsewhere")
+    done = selex("--log-json", "link", "config", cwd=place)
+    assert done.returncode == 2
+    assert not (place / "elsewhere").exists()
+
+
 def test_a_full_disk_ends_the_log_and_not_the_work(tmp_path):
     assert selex("--log-json", "log.jsonl", "config", cwd=tmp_path).returncode == 0
     first = (tmp_path / "log.jsonl").read_text()

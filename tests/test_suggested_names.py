@@ -146,6 +146,7 @@ def test_without_a_model_or_a_word_list_it_is_one_line(run, monkeypatch, tmp_pat
     (tmp_path / "two.txt").write_text("blue  tit\nwren\nblue tit\n")
     assert read_words(str(tmp_path / "two.txt")) == ["blue tit", "wren"]
     refused("one.txt: has 1 words", "names", "run", "--names", "one.txt", cwd=tmp_path)
+    refused("/dev/zero: is a device", "names", "run", "--names", "/dev/zero", cwd=tmp_path)
 
 
 def test_the_command_writes_them_beside_the_results(run, monkeypatch, tmp_path):

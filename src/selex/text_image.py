@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +11,7 @@ from PIL import Image
 
 from selex.data.decode import Unreadable, decode
 from selex.errors import InputError
+from selex.io import check_regular
 from selex.results import Results, directions
 from selex.run import Run
 
@@ -136,6 +138,7 @@ def _vectors(found: Any) -> Array:
 
 def read_words(path: str) -> list[str]:
     """The words of a file, one to a line; empty lines do not count, and a word counts once."""
+    check_regular(Path(path))
     try:
         with open(path, encoding="utf-8-sig") as file:
             lines = [" ".join(line.split()) for line in file]

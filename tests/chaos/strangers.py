@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "info": ("run",),
     "report": ("run",),
     "review": ("run", "--port", "0", "--no-browser"),
+    "names": ("run", "--names", "words.txt"),
     "serve": ("run", "--port", "0", "--device", "cpu"),
     "cluster": ("features.npz", "--categories", "4"),
     "estimate": ("features.npz", "--method", "silhouette"),
@@ -65,6 +66,7 @@ def world(lab: Lab) -> None:
     photos = sorted((lab.home / "photos").rglob("*.png"))
     lines = [f"{path.relative_to(lab.home)},{number % 4},{int(number % 4 < 2)}" for number, path in enumerate(photos)]
     (lab.home / "dataset.csv").write_text("\n".join(["file,class,known", *lines]) + "\n")
+    (lab.home / "words.txt").write_text("wren\nrobin\n")
     (lab.home / "truth.csv").write_text("row,label\n" + "".join(f"{row},{row % 4}\n" for row in range(40)))
     for command in ("cluster", "bench run", "evaluate", "bench table"):
         lab.must(*command.split(), *COMMANDS[command])

@@ -81,7 +81,7 @@ def _is_sayable(value: Any) -> bool:
 def _open(path: str) -> TextIO:
     """A file to add lines to: a new or empty one, or a log of before. Whatever else is there stays as it is."""
     try:
-        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
         if not stat.S_ISREG(os.fstat(file).st_mode) or not _is_log(os.pread(file, 4096, 0)):
             os.close(file)
             raise InputError(f"--log-json {path}: is something else; give a new file, or a log to add to")
