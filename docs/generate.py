@@ -241,7 +241,7 @@ def reliability_page() -> str:
         return "\n\n".join([STAMP, RELIABILITY_TEXT, NO_CHAOS_TEXT]) + "\n"
     record = json.loads(CHAOS.read_text())
     facts = {key: value for key, value in record.items() if key not in ("results", "command")}
-    machine = ", ".join(f"{key}: {_cell(value)}" for key, value in facts.items())
+    machine = ", ".join(f"{key}: {' and '.join(str(value).splitlines())}" for key, value in facts.items())
     about = "Each row has the seconds that it took, and the last commit of the program that it was run on."
     parts = [
         "## The latest figures",
