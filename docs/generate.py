@@ -83,8 +83,8 @@ two of three seeds of CUB unadapted, which cost them; the table of hidden labels
 On Pets, training adds nothing to what *discover* has without it.
 
 **The ablations are begun**: components and levels, SelEx by the text with a view bank of 4, some rows, one or two
-seeds each, of later code than the comparison. Without balanced clusters (no HSSK) all is ten points lower, whatever
-the losses; more levels than one gain nothing.
+seeds each, of later code than the comparison. Without balanced clusters (no HSSK) it is six to ten points lower with
+the same losses; more levels than one gain nothing.
 
 **What is not here**: the other ablations, 200 epochs, SimGCD, Cars and CIFAR. Earlier ones were made with a network
 that turned out to have been fine-tuned for other images; they are gone. What was tried besides is in the

@@ -192,13 +192,12 @@ class _Job:
         """Categories after training the backbone, or before it, if labels that training did not see say so."""
         config, estimate, untrained = self.config, None, None
         seen = Seen.of(config, images.table.labels)
+        features = self.embed(shown) if seen.hidden.any() or not config.cluster.categories else None
         if not config.cluster.categories:
-            estimate = estimate_clusters(
-                self.embed(shown), _labels(images), config.cluster, config.seed, progress=self.progress
-            )
+            estimate = estimate_clusters(features, _labels(images), config.cluster, config.seed, progress=self.progress)
         count = config.cluster.categories or (estimate.n_clusters if estimate else 0)
         if seen.hidden.any():
-            untrained = self.cluster(self.embed(shown), images, count=count, hidden=seen.hidden)
+            untrained = self.cluster(features, images, count=count, hidden=seen.hidden)
         method = make_method(config, self.backbone, count, seen.n_known)
         before = {name: tensor.clone() for name, tensor in trained_weights(self.backbone).items()}
         with self._step("train") as step:
