@@ -12,8 +12,9 @@ from torch import nn
 from layouts_for_tests import shake
 from selex.config import PAPER
 from selex.errors import InputError
+from selex.models.convert import resize_positions
 from selex.models.network import Backbone
-from selex.models.trunk import class_token, load_trained, split_backbone, trained_weights
+from selex.models.trunk import check_view_size, class_token, load_trained, split_backbone, trained_weights
 from selex.training.methods import METHODS, Task
 from training_for_tests import TRAINED, batch, digit_data, fit, small, weights
 
@@ -186,3 +187,51 @@ def test_parameters_of_the_paper(name):
         whole = Backbone("dino-vitb16", network, dim=768, crop=224, mean=size, std=size, weights=None)
     method = METHODS[name](whole, Task(200, 100), PAPER.train)
     assert f"{method.n_trained / 1e6:.2f} M" == "37.25 M"
+
+
+@pytest.mark.parametrize("name", ["plain", "registers", "efficientnet", "any size"])
+def test_smaller_views_go_through_the_network_that_was_made_for_their_size(name):
+    large = backbone(name)
+    smaller = images(21 if large.crop == 28 else 24)
+    trunk, tail = split_backbone(large, 1)
+    before = trunk(images(large.crop))
+    with torch.no_grad():
+        found = tail(trunk.resized(smaller.shape[-1])(smaller))
+    if name in ("plain", "registers"):
+        network = vit(img_size=21, **({"reg_tokens": 4, "no_embed_class": True} if name == "registers" else {}))
+        network.load_state_dict(resize_positions(large.network.state_dict(), 3))
+    else:
+        network = large.network
+    scaled = (smaller.float() - 128) / 128
+    with torch.no_grad():
+        expected = network.eval()(scaled)
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
+    assert torch.equal(trunk(images(large.crop)), before)  # which is as it was
+
+
+def test_a_network_is_trained_with_smaller_views_than_are_clustered(tmp_path):
+    data = digit_data(tmp_path)
+    sizes = []
+    method = small("selex", backbone("plain"), view_size=21)
+    method.tail.register_forward_pre_hook(lambda _, states: sizes.append(states[0].shape[1]))
+    before = {name: tensor.clone() for name, tensor in weights(method).items()}
+    fit(method, data)
+    assert set(sizes) == {1 + 3 * 3, 1 + 4 * 4}  # a step's views, and the centre crops that pseudo-labels come from
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in weights(method).items())
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "blocks", "message"),
+    [
+        ("plain", 20, 1, "sees patches of 7 pixels; the nearest is 21"),
+        ("plain", 21, None, "is trained with images of 28 pixels only"),
+        ("swin", 28, 1, "is trained with images of 56 pixels only"),
+    ],
+)
+def test_views_of_a_size_that_cannot_be_are_refused(name, size, blocks, message):
+    made = backbone(name)
+    made.weights = object()  # as if it came from a file
+    with pytest.raises(InputError, match=message):
+        check_view_size(made, size, blocks)
+    check_view_size(made, made.crop, blocks)
+    check_view_size(made, None, blocks)

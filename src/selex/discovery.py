@@ -29,7 +29,7 @@ from selex.features.sources import is_url
 from selex.groups import FROZEN
 from selex.models.backbones import default_backbone
 from selex.models.network import Backbone
-from selex.models.trunk import load_trained, trained_weights
+from selex.models.trunk import check_view_size, load_trained, trained_weights
 from selex.naming import earlier_results, lasting_names
 from selex.predictor import Model, load_backbone_for, place_for
 from selex.run import LABELS, Run
@@ -191,6 +191,7 @@ class _Job:
     ) -> FittedClusters:
         """Categories after training the backbone, or before it, if labels that training did not see say so."""
         config, estimate, untrained = self.config, None, None
+        check_view_size(self.backbone, config.train.view_size, config.train.trained_blocks)
         seen = Seen.of(config, images.table.labels)
         features = self.embed(shown) if seen.hidden.any() or not config.cluster.categories else None
         if not config.cluster.categories:

@@ -149,6 +149,14 @@ class TrainConfig(Group):
     trained_blocks: int | None = setting(
         2, "Number of the backbone's last blocks (or stages) to train.", "0: the head alone.", least=0, none="all"
     )
+    view_size: int | None = setting(
+        None,
+        "Side of the views that training sees, in pixels.",
+        "`auto` is `features.crop`. Smaller views train faster and need less memory; features are still those of "
+        "`features.crop`.",
+        least=1,
+        none="auto",
+    )
     flip: bool = setting(True, "Mirror views at random.")
     affine: float = setting(
         0.0,

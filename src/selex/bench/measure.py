@@ -14,9 +14,11 @@ def flops(config: Config, n_categories: int, n_known: int) -> int:
     """Operations of one image in two views, forward and backward, counted without doing them; those of losses aside."""
     backbone, config = load_backbone_for(config, "cpu")
     method = make_method(config, backbone, n_categories, n_known).to("meta")
-    views = torch.zeros(2, 3, backbone.crop, backbone.crop, device="meta")
+    size = config.train.view_size or backbone.crop
+    views = torch.zeros(2, 3, size, size, device="meta")
     with FlopCounterMode(display=False) as counter:
-        encoded = method.encode(method.trunk.to("meta")(views))
+        trunk = method.trunk.to("meta")
+        encoded = method.encode((trunk if size == backbone.crop else trunk.resized(size))(views))
         torch.autograd.backward([part.sum() for part in encoded if part.requires_grad])
     return int(counter.get_total_flops())
 

@@ -21,6 +21,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from selex.errors import InputError
+from selex.models.convert import resize_positions
 from selex.models.network import Backbone
 
 
@@ -44,12 +45,34 @@ class Trunk(nn.Module):
         self.stem = copy.deepcopy(stem).to(self.precision) if on_gpu else stem
         self.requires_grad_(False)
 
+    def resized(self, size: int) -> Trunk:
+        """The same trunk, with the same weights, for images of another size."""
+        if not isinstance(self.stem, VitStem) or self.stem.network.dynamic_img_size:
+            return self  # any size will do
+        other = copy.copy(self)
+        other._modules = {**self._modules, "stem": self.stem.resized(size)}
+        return other
+
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         """TrunkFeatures of images."""
         scaled = ((images.to(torch.float32) - self.mean) / self.std).to(self.precision)
         states: Tensor = self.stem(scaled.contiguous(memory_format=self.layout))
         return states
+
+
+def check_view_size(backbone: Backbone, size: int | None, trained_blocks: int | None) -> None:
+    """Refuse views of a size that the backbone cannot be trained with."""
+    if size in (None, backbone.crop):
+        return
+    if trained_blocks is None or backbone.weights is None or not _can_halve(backbone.network):
+        raise InputError(f"train.view_size: {backbone.name} is trained with images of {backbone.crop} pixels only")
+    patch = backbone.network.patch_embed.patch_size[0] if isinstance(backbone.network, VisionTransformer) else 1
+    if size % patch:
+        near = max(1, round(size / patch)) * patch
+        raise InputError(
+            f"train.view_size {size}: {backbone.name} sees patches of {patch} pixels; the nearest is {near}"
+        )
 
 
 class Tail(nn.Module):
@@ -145,6 +168,18 @@ class VitStem(nn.Module):
         super().__init__()
         self.network = copy.copy(network)  # shares the weights; only the list of blocks is another
         self.network._modules = {**network._modules, "blocks": network.blocks[:first]}
+
+    def resized(self, size: int) -> VitStem:
+        """The same stem for images of another size: positions are resized, all else is shared."""
+        network = copy.copy(self.network)
+        state = {name: tensor.detach() for name, tensor in network._parameters.items() if tensor is not None}
+        state = resize_positions(state, size // network.patch_embed.patch_size[0])
+        if "pos_embed" in state:
+            positions = nn.Parameter(state["pos_embed"], requires_grad=False)
+            network._parameters = {**network._parameters, "pos_embed": positions}
+        other = copy.copy(self)
+        other._modules = {"network": network}
+        return other
 
     def forward(self, x: Tensor) -> Tensor:
         """Tokens (n, t, d) of scaled images."""

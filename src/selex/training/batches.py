@@ -47,9 +47,10 @@ class Batches:
             how.flip, how.affine, how.random_crop, how.color_jitter, isinstance(data.images, TwoScaleImages)
         )
         self.labels = torch.as_tensor(data.labels, dtype=torch.long).to(self.device)
-        self.trunk = self._trunk(data.images)
+        self.trunk = self._trunk(data.images, how.view_size or data.crop)
         parts = scales(data.images)
-        self.scales = [self._trunk(part) for part in parts] if len(parts) > 1 else [self.trunk]
+        same = len(parts) == 1 and self.trunk.crop == data.crop
+        self.scales = [self.trunk] if same else [self._trunk(part, data.crop) for part in parts]
         self.bank = self._bank()
 
     def __len__(self) -> int:
@@ -109,16 +110,19 @@ class Batches:
     def _chunks(self, chunks: Iterator[Tensor]) -> Iterator[tuple[Tensor, int]]:
         return ((filled(chunk, self.trunk.chunk), len(chunk)) for chunk in chunks)
 
-    def _trunk(self, images: AnyImages) -> TrunkFeatures:
+    def _trunk(self, images: AnyImages, crop: int) -> TrunkFeatures:
         a_step = 2 * self.settings.batch // self.fabric.world_size  # one shape for all
         chunk = a_step if self.device.type == "cuda" else CPU_CHUNK
-        return TrunkFeatures(self.method.trunk.to(self.device), images, self.data.crop, self.device, chunk)
+        trunk = self.method.trunk.to(self.device)
+        trunk = trunk if crop == self.data.crop else trunk.resized(crop)
+        return TrunkFeatures(trunk, images, crop, self.device, chunk)
 
     def _bank(self) -> FeatureBank | None:
         settings = self.settings
         if not settings.view_bank:
             return None
-        return FeatureBank(self._trunk(self.data.images), settings.view_bank, settings.refresh, self.augment, self.seed)
+        views = self._trunk(self.data.images, self.trunk.crop)
+        return FeatureBank(views, settings.view_bank, settings.refresh, self.augment, self.seed)
 
 
 def draw(labels: Any, rng: np.random.Generator) -> Any:
