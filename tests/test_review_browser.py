@@ -480,6 +480,56 @@ def test_the_map_is_zoomed_coloured_and_selected_in(served):
     sync_api.expect(page.locator("#chosen strong")).to_have_text(f"{inside} selected")
 
 
+def drop(page, data, kind="image/png"):
+    """Drop a file on the page, as a person drags it in."""
+    page.evaluate(
+        """([bytes, type]) => {
+            const held = new DataTransfer(), about = { dataTransfer: held, bubbles: true, cancelable: true };
+            held.items.add(new File([new Uint8Array(bytes)], "mine", { type }));
+            for (const kind of ["dragenter", "dragover", "drop"])
+                document.body.dispatchEvent(new DragEvent(kind, about));
+        }""",
+        [list(data), kind],
+    )
+
+
+def test_an_image_of_ones_own_is_dropped_pasted_or_chosen(served, made):
+    page, before = served.page("images"), served.api("api/standing")
+    mine = sorted((made / "photos" / "unlabelled").glob("*.png"))[0]
+    own = next(card for card in served.api("api/images")["images"] if card["file"].endswith(mine.name))
+    drop(page, mine.read_bytes())
+    link = page.locator("#similar-result p a")
+    sync_api.expect(link).to_have_text(own["category_name"], timeout=60_000)  # torch is loaded first
+    first = page.locator("#similar-result .tile").first
+    sync_api.expect(first).to_contain_text("100 % similar")
+    assert first.locator("a").get_attribute("href") == f"/image/{own['row']}"
+    assert page.locator("#similar-shown").is_visible()
+    drop(page, b"hello")
+    sync_api.expect(page.locator("#similar-says")).to_have_text("Not a JPEG, PNG, WebP, GIF, TIFF or BMP image.")
+    assert page.locator("#similar-result").inner_text() == ""
+    assert page.locator("#similar-shown").is_hidden()
+    page.keyboard.press("Escape")
+
+    page.evaluate(  # as the clipboard gives it
+        """(bytes) => {
+            const held = new DataTransfer();
+            held.items.add(new File([new Uint8Array(bytes)], "mine.png", { type: "image/png" }));
+            document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: held }));
+        }""",
+        list(mine.read_bytes()),
+    )
+    sync_api.expect(link).to_have_text(own["category_name"])
+    page.keyboard.press("Escape")
+    page.keyboard.press("f")
+    sync_api.expect(link).to_have_count(0)  # nothing of the one before
+    page.set_input_files("#similar-file", str(mine))
+    sync_api.expect(link).to_have_text(own["category_name"])
+    with page.expect_navigation():
+        link.click()
+    sync_api.expect(page.locator("h1")).to_have_text(own["category_name"])
+    assert served.api("api/standing") == before  # nothing was decided by it
+
+
 def test_a_suggested_name_is_offered_and_taken_by_the_person_alone(browser, tmp_path):
     files = [f"{name}_{number}.png" for name in ("cat", "robin") for number in range(6)]
     (tmp_path / "photos").mkdir()
@@ -608,14 +658,16 @@ def test_axe_finds_no_serious_fault(served, scheme):
         "next": "",
         "check": "",
         "map": "",
-        "history": "",
+        "history": "f",
         "none": "?",
     }
     for path, key in steps.items():
         page.goto(served.address + path)
         if key:
             page.keyboard.press(key)
-            page.wait_for_selector({"s": "#split-go", "a": "#chosen", "v": "#ask-list li", "?": "#help-dialog"}[key])
+            page.wait_for_selector(
+                {"s": "#split-go", "a": "#chosen", "v": "#ask-list li", "?": "#help-dialog", "f": "#similar-file"}[key]
+            )
         response = axe.run(page, options=rules).response
         assert any(rule["id"] == "color-contrast" for rule in response["passes"]), "it has looked"
         found = response["violations"]

@@ -155,7 +155,7 @@ class Model:
         if self.attention_crop:
             cut = crop_to_attention(self.untrained(backbone, device), images, folder, device=device, progress=progress)
         cache = None if self.trained else feature_cache(backbone, device, self.views)  # a trained network's are its own
-        return self.embed(backbone, images, cut, device=device, progress=progress, cache=cache)
+        return self.maps.transform(self.embed(backbone, images, cut, device=device, progress=progress, cache=cache))
 
     def embed(
         self,
@@ -167,10 +167,9 @@ class Model:
         progress: bool = False,
         cache: FeatureCache | None = None,
     ) -> Any:
-        """Features `(n, d)` of stored images and of their attention crops, as they are compared with the clusters."""
+        """Features `(n, d)` of stored images and of their attention crops; `maps` makes of them what is compared."""
         shown = to_device(images, torch.device(device), cut)
-        features = embed(backbone, shown, device=device, views=self.views, progress=progress, cache=cache)
-        return self.maps.transform(features)
+        return embed(backbone, shown, device=device, views=self.views, progress=progress, cache=cache)
 
     def untrained(self, backbone: Backbone, device: str | torch.device) -> Backbone:
         """The network as it came, which looks for what matters in an image; `backbone` itself if none was trained."""

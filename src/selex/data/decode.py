@@ -20,6 +20,8 @@ MAX_SIDE = 65_535
 MAX_PIXELS = 120_000_000
 MAX_BY_FORMAT = {"WEBP": 40_000_000}
 """Its decoder needs five times the memory of others."""
+MAX_SENT = 64_000_000
+"""Pixels of an image that comes over a network, whatever its format."""
 MAX_IN_SCANS = 800_000_000
 """Bytes that a JPEG of several scans may take while it is decoded."""
 MAX_ASPECT = 4
@@ -74,6 +76,17 @@ def decode(source: str | bytes | Image.Image, size: int, box: Box | None = None)
         raise
     except Exception as error:  # Pillow meets damaged files with nearly every kind of exception.
         raise explain(error) from error
+
+
+def check_sent(file: bytes, most: int = MAX_SENT) -> None:
+    """Refuse what somebody sent and is no image, or one of too many pixels: by its header, before it is decoded."""
+    try:
+        with Image.open(io.BytesIO(file), formats=FORMATS) as image:
+            width, height = image.size
+    except Exception as error:  # as above
+        raise explain(error) from error
+    if width * height > most:
+        raise Unreadable(f"too large: {width} x {height} pixels, an image that is sent may have {most}")
 
 
 def is_image(path: str) -> bool:

@@ -10,26 +10,20 @@ from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from selex import __version__
-from selex.data.decode import FORMATS, Unreadable
+from selex.data.decode import Unreadable
 from selex.errors import InputError
 from selex.review.server.guard import Bodies, Door, Guard
+from selex.review.server.uploads import IMAGES, ONE_IMAGE, Room
 from selex.serve import schema
-from selex.serve.sorter import Sorter
+from selex.sorter import Sorter
 
-BODIES = Bodies(32 << 20, ("image/", "application/octet-stream", "application/json"))
-ROOM = 256 << 20
-"""Bytes of all requests that are being answered, at most."""
+BODIES = Bodies(IMAGES.largest, (*IMAGES.kinds, "application/json"))
 ABOUT = """Sorts images into the categories of a run, as `selex predict` does.
 
 An image is sent as it is on disk, as the body of a request, or several in base64. Nothing that is sent is kept."""
-FILE = {"schema": {"type": "string", "format": "binary"}}
-KINDS = [f"image/{name.lower()}" for name in FORMATS if name != "DIB"] + ["application/octet-stream"]
-ONE_IMAGE: dict[str, Any] = {"requestBody": {"required": True, "content": dict.fromkeys(KINDS, FILE)}}
 Errors = dict[int | str, dict[str, Any]]
 
 
@@ -117,23 +111,3 @@ def _not_as_described(request: Request, error: Exception) -> Response:
     first = cast(RequestValidationError, error).errors()[0]
     place = ".".join(str(part) for part in first["loc"][1:])
     return _problem_of(422, f"{place}: {first['msg']}" if place else str(first["msg"]))
-
-
-class Room:
-    """Takes no more bytes at a time than there is room for; `Guard` has seen to it that their number is known."""
-
-    def __init__(self, app: ASGIApp, most: int = ROOM) -> None:
-        self.app, self.most, self.taken = app, most, 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request, or say that there is no room for it now."""
-        size = int(Headers(scope=scope).get("content-length", 0)) if scope.get("method") == "POST" else 0
-        if self.taken + size > self.most:
-            busy = JSONResponse({"detail": "too much at once: try again in a second"}, 503, {"retry-after": "1"})
-            await busy(scope, receive, send)
-            return
-        self.taken += size
-        try:
-            await self.app(scope, receive, send)
-        finally:
-            self.taken -= size

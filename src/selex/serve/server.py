@@ -10,7 +10,7 @@ from pathlib import Path
 from selex.predictor import load
 from selex.review.server.serve import LOOPBACK, address_of, door_for, listen, server_of
 from selex.serve.app import create_app
-from selex.serve.sorter import Sorter
+from selex.sorter import Sorter
 
 
 def serve(

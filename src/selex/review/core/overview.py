@@ -100,12 +100,16 @@ class Space:
 
     def near(self, row: int, count: int) -> list[tuple[int, float]]:
         """The images most like one, and their cosines."""
-        target = directions(self.features[row : row + 1])[0]
+        found = self.like(self.features[row], count + 1)
+        return [(other, cosine) for other, cosine in found if other != row][:count]
+
+    def like(self, feature: Array, count: int) -> list[tuple[int, float]]:
+        """The images most like one that has this feature, and their cosines."""
+        target = directions(np.asarray(feature, dtype=np.float32)[None])[0]
         cosine = np.concatenate([self._cosines(start, target) for start in range(0, len(self.features), _BLOCK)])
-        cosine[row] = -np.inf
         best = np.argpartition(-cosine, min(count, len(cosine) - 1))[:count]
         best = best[np.argsort(-cosine[best], kind="stable")]
-        return [(int(other), float(cosine[other])) for other in best if other != row]
+        return [(int(other), float(cosine[other])) for other in best]
 
     def neighbours(self, category: int, overview: Overview, review: Review, count: int) -> list[tuple[int, float]]:
         """The categories most like one, and the cosines of their means."""

@@ -6,11 +6,13 @@ from functools import partial
 from typing import Annotated, Any, cast
 
 from fastapi import FastAPI, Query, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
 
 from selex import __version__
+from selex.data.decode import Unreadable
 from selex.errors import InputError
 from selex.review.core.decisions import Decision, Refused
 from selex.review.core.overview import MOST_PARTS
@@ -21,6 +23,7 @@ from selex.review.server.guard import Door, Guard
 from selex.review.server.job import Job, write_export
 from selex.review.server.pages import Asked, add_pages
 from selex.review.server.pictures import Pictures
+from selex.review.server.uploads import IMAGES, ONE_IMAGE, Room
 from selex.review.server.views import Views
 
 Page = Annotated[int, Query(ge=1, le=10**9)]
@@ -53,7 +56,15 @@ SENT: Errors = {
     413: _error("The body is too large.", None),
     415: _error("The body is not called JSON.", None),
 }
+SENT_IMAGE: Errors = {status: about for status, about in SENT.items() if status != 400} | {
+    415: _error("The body is not called an image.", None),
+    422: _error("What was sent is no image that can be read, or one of too many pixels."),
+    503: _error("The run cannot be read, or the weights of its network are not there; or too much at once."),
+}
 DECIDED: Errors = SENT | {409: _error("Decided past each other.", schema.Missed)}
+
+
+SIMILAR = "/api/similar"
 
 
 def create_app(review: Review, door: Door, table: str | None = None) -> FastAPI:
@@ -63,12 +74,14 @@ def create_app(review: Review, door: Door, table: str | None = None) -> FastAPI:
     _reading(app, views)
     _deciding(app, views, job)
     _leaving(app, views, job)
+    _looking(app, views)
     Pictures(review).add_to(app)
     add_pages(app, views)
-    for kind, status in ((Refused, 422), (InputError, 503)):
+    for kind, status in ((Refused, 422), (Unreadable, 422), (InputError, 503)):
         app.add_exception_handler(kind, partial(_say, status))
     app.add_exception_handler(Conflict, _say_missed)
-    app.add_middleware(Guard, door=door)
+    app.add_middleware(Room)
+    app.add_middleware(Guard, door=door, others={SIMILAR: IMAGES})
     return app
 
 
@@ -78,6 +91,7 @@ def schema_of() -> dict[str, Any]:
     _reading(app, nothing)
     _deciding(app, nothing, nothing)
     _leaving(app, nothing, nothing)
+    _looking(app, nothing)
     return app.openapi()
 
 
@@ -213,6 +227,18 @@ def _leaving(app: FastAPI, views: Views, job: Job) -> None:
     def how_again() -> schema.ContinueOut:
         """How clustering again is going."""
         return job.status()
+
+
+def _looking(app: FastAPI, views: Views) -> None:
+    """What is asked with an image."""
+
+    @app.post(SIMILAR, tags=["read"], responses=SENT_IMAGE, openapi_extra=ONE_IMAGE)
+    async def similar(request: Request) -> schema.Similar:
+        """The images most like one that is sent, as the body of the request, and the category it would be sorted into.
+
+        Nothing of it is kept. The first one takes some seconds: the network is loaded then.
+        """
+        return await run_in_threadpool(views.similar, await request.body())
 
 
 def _step(views: Views, job: Job, kind: str, given: schema.StepIn) -> schema.Decided:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -63,10 +64,19 @@ class Bodies:
 
 
 class Guard:
-    """Refuses a request before anything looks at it, and adds the headers that every answer has."""
+    """Refuses a request before anything looks at it, and adds the headers that every answer has.
 
-    def __init__(self, app: ASGIApp, door: Door, bodies: Bodies = Bodies()) -> None:  # noqa: B008
-        self.app, self.door, self.bodies = app, door, bodies
+    `others` are paths to which something else than `bodies` may be sent.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        door: Door,
+        bodies: Bodies = Bodies(),  # noqa: B008
+        others: Mapping[str, Bodies] | None = None,
+    ) -> None:
+        self.app, self.door, self.bodies, self.others = app, door, bodies, others or {}
         self.cookie = f"selex-review-{door.port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,10 +93,11 @@ class Guard:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        answer = self._refusal(scope) or self._admission(scope)
-        await (answer or self.app)(scope, _counted(receive, self.bodies), send_safely)
+        bodies = self.others.get(scope["path"], self.bodies)
+        answer = self._refusal(scope, bodies) or self._admission(scope)
+        await (answer or self.app)(scope, _counted(receive, bodies), send_safely)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _refusal(self, scope: Scope, bodies: Bodies) -> Response | None:
         headers, method = Headers(scope=scope), scope["method"]
         host = headers.get("host", "")
         if not self.door.knows(host):
@@ -100,13 +111,13 @@ class Guard:
             return _refuse(405, "only GET and POST")
         if method == "POST":
             # A form of another site can send neither of these without the browser asking us first.
-            if not self.bodies.takes(headers.get("content-type", "")):
-                return _refuse(415, f"send {' or '.join(self.bodies.kinds)}")
+            if not bodies.takes(headers.get("content-type", "")):
+                return _refuse(415, f"send {' or '.join(bodies.kinds)}")
             length = headers.get("content-length", "")
             if "transfer-encoding" in headers or not length.isdecimal():
                 return _refuse(411, "say how many bytes there are (Content-Length), and send them in one piece")
-            if len(length) > len(str(self.bodies.largest)) or int(length) > self.bodies.largest:
-                return _refuse(413, self.bodies.too_much)
+            if len(length) > len(str(bodies.largest)) or int(length) > bodies.largest:
+                return _refuse(413, bodies.too_much)
         return None
 
     def _admission(self, scope: Scope) -> Response | None:

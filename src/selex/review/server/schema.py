@@ -208,6 +208,17 @@ class ImagePage(BaseModel):
     after: int | None
 
 
+class Similar(BaseModel):
+    """Where an image that is not of the run would be sorted, and the images of the run most like it."""
+
+    standing: Standing
+    category: Category | None = Field(description="The nearest category as it stands; null if all of it is junk.")
+    fits: bool = Field(description="Whether it is as near to it as images of that category usually are.")
+    confidence: float
+    runner_up: str | None = Field(description="The next best category.")
+    similar: list[ImageCard]
+
+
 class Suggestion(BaseModel):
     """A decision that would settle many images: give them their right name."""
 

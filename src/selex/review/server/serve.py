@@ -7,6 +7,7 @@ import ipaddress
 import secrets
 import socket
 import threading
+import warnings
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
@@ -125,11 +126,14 @@ def serve(
         if browser:
             threading.Timer(0.5, webbrowser.open, (address,)).start()
         try:
-            server.run(sockets=[listener])
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", module=r"PIL\.")  # of odd metadata and large images
+                server.run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn raises it again once it has ended in good order
             pass
         finally:
             app.state.job.stop()
+            app.state.views.eye.close()
             review.ledger.close()
 
 

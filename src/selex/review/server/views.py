@@ -18,6 +18,7 @@ from selex.review.server.cards import Gone, category_card, facets, image_card, o
 from selex.review.server.checks import Checks
 from selex.review.server.lists import Lists
 from selex.review.server.maps import SIZE, Plane
+from selex.review.server.similar import Eye, Seen
 
 Array = np.ndarray[Any, Any]
 
@@ -31,7 +32,7 @@ class Views:
 
     def __init__(self, review: Review, table: str | None = None) -> None:
         self.review, self._lists, self._checks = review, Lists(review, table), Checks(review)
-        self._plane = Plane()
+        self._plane, self.eye = Plane(), Eye(review.run.folder)
 
     def standing(self) -> schema.Standing:
         """How far the review is."""
@@ -143,6 +144,39 @@ class Views:
                 before=before,
                 after=after,
             )
+
+    def similar(self, file: bytes) -> schema.Similar:
+        """What looks like an image that is not of the run, and where it would be sorted."""
+        with self._lists.now():
+            number = self.review.round
+        seen = self.eye.look(number, file)  # outside: the first time loads the network
+        with self._lists.now() as overview:
+            if self.review.round != number:
+                raise Refused("the run was done again: send the image once more")
+            return self._similar(seen, overview)
+
+    def _similar(self, seen: Seen, overview: Overview) -> schema.Similar:
+        review, after = self.review, self._heir(seen.runner_up)
+        category = self._heir(seen.nearest)
+        return schema.Similar(
+            standing=self._lists.standing(overview),
+            category=None if category is None else category_card(review, overview, category),
+            fits=seen.fits,
+            confidence=round(seen.confidence, 4),
+            runner_up=None if after in (None, category) else review.state.names[after],
+            similar=[
+                image_card(review, overview, row, cosine)
+                for row, cosine in self._lists.space.like(seen.feature, SIMILAR)
+            ],
+        )
+
+    def _heir(self, name: str) -> int | None:
+        """Where most images of a category of the run are now, by its name there; None if nowhere."""
+        results, state = self.review.results, self.review.state
+        if name not in results.names:
+            return None
+        went = state.category[(results.category == results.names.index(name)) & (state.mark != JUNK)]
+        return int(np.bincount(went).argmax()) if len(went) else None
 
     def suggestions(self) -> schema.Suggestions:
         """What to look at next."""

@@ -22,13 +22,13 @@ export function conflict(missed) {
   return open("conflict");
 }
 
-function element(tag, text, properties = {}) {
+export function element(tag, text, properties = {}) {
   const made = Object.assign(document.createElement(tag), properties);
   made.append(...(Array.isArray(text) ? text : [text]));
   return made;
 }
 
-function thumb(row) {
+export function thumb(row) {
   return Object.assign(new Image(144, 144), { src: `/thumb/${row}?r=${round()}`, alt: "", loading: "lazy" });
 }
 

@@ -3,7 +3,7 @@ import { choose, chooseAll, chooseList, showChosen, toggle } from "./select.js";
 
 const KEYS = {
   "?": "help", "/": "search", z: "undo", Z: "redo", y: "redo", h: "home", w: "next", n: "name", m: "merge", s: "split",
-  c: "confirm", v: "move", u: "unsure", j: "junk", r: "clear",
+  c: "confirm", v: "move", u: "unsure", j: "junk", r: "clear", f: "similar",
 };
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 const STORE = "selex-single-keys";
@@ -41,7 +41,7 @@ function run(event, act) {
   act();
 }
 
-const isText = (element) => element.matches("input:not([type=checkbox]):not([type=radio]), textarea");
+const isText = (element) => element.matches("input:not([type=checkbox], [type=radio], [type=file]), textarea");
 
 function escape(event) {
   if (isText(event.target)) event.target.blur();

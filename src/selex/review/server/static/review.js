@@ -3,6 +3,7 @@ import * as dialogs from "./dialogs.js";
 import { aside, check, follow } from "./check.js";
 import { listenToKeys } from "./keys.js";
 import { showMap } from "./map.js";
+import { listenToFiles, similar } from "./similar.js";
 import { chosenCategories, chosenRows, choose, listenToPointer, showChosen } from "./select.js";
 
 const page = () => document.body.dataset;
@@ -136,6 +137,7 @@ const actions = {
   next: () => location.assign("/next"),
   check,
   aside,
+  similar,
   unsure: marking("unsure"),
   junk: marking("junk"),
   clear: marking("clear"),
@@ -235,6 +237,7 @@ setInterval(look, 5000);
 
 listenToKeys(perform);
 listenToPointer();
+listenToFiles();
 showChosen();
 showCurrent();
 const saved = sessionStorage.getItem("toast");

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from selex.data.decode import Pixels, decode
+from selex.data.decode import Pixels, check_sent, decode
 from selex.data.store import ImageStore
 from selex.features.attention_crop import attention_boxes, saliency
 from selex.predictor import Model
@@ -20,7 +20,11 @@ from selex.predictor import Model
 BATCH = 32
 """Images that go through the network at a time, at most."""
 
+DECODING = 4
+"""Images that are decoded at a time, at most: each may take some 100 MB while it is."""
+
 Row = dict[str, Any]
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Waiting:
 
     file: bytes
     pixels: Pixels
-    answer: Future[Row] = field(default_factory=Future)
+    answer: Future[tuple[Row, Array]] = field(default_factory=Future)
 
 
 class Sorter:
@@ -39,16 +43,27 @@ class Sorter:
         self.model, self.device = model, torch.device(device)
         self.backbone = model.load_backbone(device)
         self.eye = saliency(model.untrained(self.backbone, device)) if model.attention_crop else None
+        self._decoding = threading.BoundedSemaphore(DECODING)
         self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     def sort(self, files: Sequence[bytes]) -> list[Row]:
         """Predictions for image files, as `Model.predict` makes them; raises `Unreadable` for what is no image."""
-        waiting = [Waiting(file, decode(file, self.model.size)) for file in files]
+        return [row for row, _ in self.look(files)]
+
+    def look(self, files: Sequence[bytes]) -> list[tuple[Row, Array]]:
+        """The same with the feature of each image, as those of the run's own images are: before `maps`."""
+        for file in files:
+            check_sent(file)
+        waiting = [Waiting(file, self._decoded(file)) for file in files]
         for image in waiting:
             self._queue.put(image)
         return [image.answer.result() for image in waiting]
+
+    def _decoded(self, file: bytes) -> Pixels:
+        with self._decoding:
+            return decode(file, self.model.size)
 
     def close(self) -> None:
         """Sort what is waiting, then end the thread."""
@@ -79,12 +94,13 @@ class Sorter:
                 return
             yield image
 
-    def _sorted(self, batch: list[Waiting]) -> list[Row]:
+    def _sorted(self, batch: list[Waiting]) -> list[tuple[Row, Array]]:
         images = ImageStore.in_memory([image.pixels for image in batch], self.model.size)
         cut = self._cut(batch, images) if self.eye else None
         features = self.model.embed(self.backbone, images, cut, device=self.device)
-        columns = self.model.describe([""] * len(batch), self.model.assigner(features))
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        columns = self.model.describe([""] * len(batch), self.model.assigner(self.model.maps.transform(features)))
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return list(zip(rows, np.asarray(features), strict=True))
 
     def _cut(self, batch: list[Waiting], images: ImageStore) -> ImageStore:
         """The images cut to what the network looks at, from their files, as `crop_to_attention` does."""

@@ -1,0 +1,70 @@
+"""An image that is not of the run, seen as the run saw its own: the network is loaded when the first one comes."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from selex.data.decode import check_sent
+
+if TYPE_CHECKING:
+    from selex.sorter import Sorter
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What the run's model says of an image, by the names that categories had in the run.
+
+    Attributes:
+        feature: its feature, to compare with those of the run's images.
+        nearest, runner_up: the most likely category, and the next one; "" where there is but one.
+        confidence: how likely the nearest is.
+        fits: whether it is as near to it as that category's images usually are.
+    """
+
+    feature: Array
+    nearest: str
+    runner_up: str
+    confidence: float
+    fits: bool
+
+
+class Eye:
+    """Looks at images with the network of a run, one at a time: this is for a person, and memory is for the page."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lock = folder, threading.Lock()
+        self._round = 0
+        self._sorter: Sorter | None = None
+
+    def look(self, number: int, file: bytes) -> Seen:
+        """What the model of round `number` says; raises `Unreadable`, or InputError where its weights are not there."""
+        check_sent(file)  # before a network is loaded for it
+        with self._lock:
+            row, feature = self._ready(number).look([file])[0]
+        return Seen(feature, row["nearest"], row["runner_up"], row["confidence"], bool(row["fits"]))
+
+    def _ready(self, number: int) -> Sorter:
+        """The network, in memory; another one after the run was done again."""
+        import torch
+
+        from selex.predictor import load
+        from selex.sorter import Sorter
+
+        if self._sorter is None or self._round != number:
+            self.close()
+            self._sorter = Sorter(load(self._folder), "cuda" if torch.cuda.is_available() else "cpu")
+            self._round = number
+        return self._sorter
+
+    def close(self) -> None:
+        """Let go of the network."""
+        sorter, self._sorter = self._sorter, None
+        if sorter is not None:
+            sorter.close()
