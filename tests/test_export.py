@@ -17,7 +17,9 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from review_runs import small_run
 from selex import export as module
+from selex.cli.photos import next_steps
 from selex.config import Config
 from selex.data.names import LONGEST, Names, safe_name
 from selex.data.table import read_table
@@ -507,3 +509,13 @@ def test_command(run, tmp_path):
     again = selex("export", run.folder, "--to", "folders", "--out", "sorted", cwd=tmp_path)
     assert (again.returncode, again.stdout) == (2, "")
     assert again.stderr == "error: sorted: is not empty; choose another --out or remove it\n"
+
+
+@pytest.mark.parametrize("images", [True, False], ids=["files", "no files"])
+def test_the_export_that_discover_names_next_works(tmp_path, images):
+    """Images of a URL or an archive are no files here: they cannot be put into folders."""
+    run = small_run(tmp_path, images=images)
+    (command,) = [step for step in next_steps(run, Path("run")) if " --to " in step]
+    done = selex(*command.split()[1:], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / ("sorted" if images else "sorted.csv")).exists()

@@ -1,9 +1,12 @@
 """`--engine ray` on a cluster of three nodes: the run that the local engine makes, also where a node is lost."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from commands import digit_photos
+from selex.cli.photos import next_steps
 from selex.config import Config
 from selex.discovery import discover
 from selex.errors import InputError
@@ -148,6 +151,9 @@ def test_photos_behind_a_url_and_in_tar_shards(cluster, home, s3, expected, piec
     assert np.allclose(np.load(found.folder / "embeddings.npy")[order], np.load(home / "local" / "embeddings.npy"))
     assert [entry["count"] for entry in found.metrics if entry["step"] == "cluster"] == [180]
     assert found.hierarchy["levels"][0]["n_known"] == 3
+    assert [step for step in next_steps(found, Path("run")) if "--to" in step] == [
+        "selex export run --to csv --out sorted.csv"
+    ]
 
 
 def label_of(name):

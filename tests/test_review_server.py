@@ -5,6 +5,9 @@ import re
 import shutil
 import socket
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 
 import numpy as np
@@ -515,3 +518,58 @@ def test_a_run_or_a_ledger_that_is_gone_is_said_so(client, folder):
     page = client.get("/")
     assert (page.status_code, page.headers["content-type"]) == (503, "text/plain; charset=utf-8")
     assert page.text.startswith("error: ")
+
+
+def test_the_page_answers_while_days_are_read_from_photos(client, monkeypatch):
+    reading, go = threading.Event(), threading.Event()
+
+    def slow(path):
+        reading.set()
+        assert go.wait(20)
+        return "2024-05-31"
+
+    monkeypatch.setattr("selex.review.core.metadata.day_taken", slow)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.get, "/api/images?since=2024-05-01")
+        assert reading.wait(20)
+        assert client.get("/api/categories").status_code == 200  # and does not wait for the days
+        assert not asked.done()
+        go.set()
+        assert asked.result().json()["total"] == 40
+
+
+def checked(client):
+    """What was found, once it is."""
+    end = time.monotonic() + 20
+    while (found := client.get("/api/check").json())["state"] == "running":
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+def test_a_check_of_the_round_before_that_fails_late_is_none_of_this_one(client, review, tmp_path, monkeypatch):
+    began, go = threading.Event(), threading.Event()
+
+    def fail_late(path):
+        began.set()
+        assert go.wait(20)
+        raise ValueError("late")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("selex.review.server.checks.measure", fail_late)
+        client.post("/api/check", json={})
+        old = client.app.state.views._checks._look
+        assert began.wait(20)
+        new = small_run(tmp_path / "new", n=44, images=True)  # the run is done again, with other results
+        for path in ("clusters.parquet", "clusters.csv", "hierarchy.json", "embeddings.npy"):
+            shutil.copy(new.folder / path, review.run.folder / path)
+        reseal(review.run.folder)
+    client.post("/api/check", json={})
+    assert checked(client)["state"] == "done"
+    go.set()
+    end = time.monotonic() + 20
+    while not old.failed:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    found = checked(client)
+    assert (found["state"], found["failed"], found["total"]) == ("done", None, 44)

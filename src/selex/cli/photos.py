@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -237,14 +238,21 @@ def _discover(
     if changes:
         typer.echo(f"\nchanged: {changes}")
     typer.echo(f"\ntable:  {out / 'clusters.csv'}")
-    _next(
-        {
-            f"selex report {out}": "one HTML page to look at or to send",
-            f"selex review {out}": "look at the categories in the browser, name them, correct them",
-            f"selex export {out} --to folders --out sorted": "take them elsewhere, as folders",
-            f"selex predict {out} NEW_PHOTOS": "sort new photos",
-        }
-    )
+    _next(next_steps(run, out))
+
+
+def next_steps(run: Run, out: Path) -> dict[str, str]:
+    """What can be done with a run, and what for. Images of URLs and archives are neither shown nor put into folders."""
+    files = run.clusters["file"][:1].to_pylist()
+    there = all(os.path.exists(path) for path in run.image_paths(files))
+    shown = "" if there else "; photos are grey squares"
+    how = "--to folders --out sorted" if there else "--to csv --out sorted.csv"
+    return {
+        f"selex report {out}": f"one HTML page to look at or to send{shown}",
+        f"selex review {out}": f"look at the categories in the browser, name them, correct them{shown}",
+        f"selex export {out} {how}": f"take them elsewhere, as {'folders' if there else 'a table'}",
+        f"selex predict {out} NEW_PHOTOS": "sort new photos",
+    }
 
 
 def _done(

@@ -51,7 +51,7 @@ class Metadata:
         self._folders = [os.path.dirname(file) for file in files]
         self.columns = _columns(run, files, table)
         self._days: Array | None = None
-        self._started = False
+        self._started, self._reading = False, threading.Lock()
 
     @cached_property
     def folders(self) -> dict[str, int]:
@@ -77,10 +77,12 @@ class Metadata:
         return self._days
 
     def read_days(self) -> Array:
-        """Read the days now."""
+        """The days, once they are read: this may take minutes, so nothing else should wait for it."""
         self._started = True
-        days = [day_taken(path) for path in self._run.image_paths(self._files)]
-        self._days = np.array(days, dtype="datetime64[D]")
+        with self._reading:
+            if self._days is None:
+                days = [day_taken(path) for path in self._run.image_paths(self._files)]
+                self._days = np.array(days, dtype="datetime64[D]")
         return self._days
 
     def keep(self, rows: Array, where: Where) -> Array:
@@ -93,7 +95,7 @@ class Metadata:
             values = self.columns.get(where.column, [""] * len(self._files))
             kept &= np.array([values[row] == where.value for row in rows.tolist()], dtype=bool)
         if where.since or where.until:
-            days = self._days if self._days is not None else self.read_days()
+            days = self.read_days()
             first, last = _day(where.since) or datetime.date.min, _day(where.until) or datetime.date.max
             kept &= (days[rows] >= np.datetime64(first)) & (days[rows] <= np.datetime64(last))
         found: Array = rows[kept]

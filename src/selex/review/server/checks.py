@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,64 +24,78 @@ SHOWN = 60
 """Photos of a kind that the page shows; to set aside are all."""
 
 
+@dataclass
+class _Look:
+    """A look through the photos of a round: how far it is, and what came of it."""
+
+    round: int
+    paths: list[str]
+    began: float = field(default_factory=time.monotonic)
+    done: int = 0
+    found: tuple[Measures, list[Array]] | None = None
+    failed: str | None = None
+
+    @property
+    def state(self) -> str:
+        """As the page is told."""
+        return "idle" if self.failed else "done" if self.found else "running"
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At the rate so far; None where there is none."""
+        if self.state != "running" or not self.done:
+            return None
+        return (time.monotonic() - self.began) / self.done * (len(self.paths) - self.done)
+
+    def run(self, features: Array, category: Array) -> None:
+        """Look; meant for a thread of its own."""
+        try:
+            measures = self._measures()
+            self.found = measures, near_duplicates(features, category, measures.small)
+        except Exception as error:  # whatever it is, the page is to say so rather than to wait for ever
+            self.failed = f"{type(error).__name__}: {error}"
+
+    def _measures(self) -> Measures:
+        rows = []
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            for row in pool.map(measure, self.paths):
+                rows.append(row)
+                self.done = len(rows)
+        return Measures.of(rows)
+
+
 class Checks:
     """What was found in the photos of a round."""
 
     def __init__(self, review: Review) -> None:
         self._review, self._lock = review, threading.Lock()
-        self._round, self._done, self._total, self._began = 0, 0, 0, 0.0
-        self._found: tuple[Measures, list[Array]] | None = None
-        self._failed: str | None = None
+        self._look = _Look(0, [])
 
     def start(self) -> None:
         """Look through the photos; nothing where that is done already, or being done."""
         with self._review.steady(), self._lock:
             review = self._review
-            if self._round == review.round and not self._failed:
+            if self._look.round == review.round and not self._look.failed:
                 return
-            paths = review.run.image_paths(review.results.files)
-            self._round, self._done, self._total, self._began = review.round, 0, len(paths), time.monotonic()
-            self._found = self._failed = None
-            given = (review.round, paths, review.embeddings, review.results.category)
-            threading.Thread(target=self._look, args=given, daemon=True).start()
-
-    def _look(self, number: int, paths: list[str], features: Array, category: Array) -> None:
-        try:
-            measures = self._measured(number, paths)
-            found = measures, near_duplicates(features, category, measures.small)
-            if self._round == number:
-                self._found = found
-        except Exception as error:  # whatever it is, the page is to say so rather than to wait for ever
-            self._failed = f"{type(error).__name__}: {error}"
-
-    def _measured(self, number: int, paths: list[str]) -> Measures:
-        found = []
-        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-            for row in pool.map(measure, paths):
-                found.append(row)
-                if self._round == number:
-                    self._done = len(found)
-        return Measures.of(found)
+            self._look = _Look(review.round, review.run.image_paths(review.results.files))
+            given = (review.embeddings, review.results.category)
+            threading.Thread(target=self._look.run, args=given, daemon=True).start()
 
     def answer(self, overview: Overview, standing: schema.Standing) -> schema.Check:
         """How far it is, and what was found that is not set aside yet."""
-        here = self._round == self._review.round
-        state = "idle" if not here or self._failed else "done" if self._found else "running"
-        spent = time.monotonic() - self._began
-        left = spent / self._done * (self._total - self._done) if state == "running" and self._done else None
+        look = self._look
+        here = look.round == self._review.round
         return schema.Check(
             standing=standing,
-            state=state,  # type: ignore[arg-type]
-            done=self._done if here else 0,
+            state=look.state if here else "idle",  # type: ignore[arg-type]
+            done=look.done if here else 0,
             total=len(self._review.results),
-            seconds_left=left,
-            failed=self._failed if here else None,
-            findings=self._findings(overview) if here and self._found else [],
+            seconds_left=look.seconds_left if here else None,
+            failed=look.failed if here else None,
+            findings=self._findings(overview, *look.found) if here and look.found else [],
         )
 
-    def _findings(self, overview: Overview) -> list[schema.Finding]:
-        assert self._found
-        measures, groups = self._found
+    def _findings(self, overview: Overview, measures: Measures, groups: list[Array]) -> list[schema.Finding]:
         mark, review = self._review.state.mark, self._review
         pairs = [_best_first(group[mark[group] != JUNK], mark, measures.sharpness) for group in groups]
         spare = [group for group in pairs if (mark[group[1:]] != CONFIRMED).any()]

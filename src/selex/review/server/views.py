@@ -105,6 +105,7 @@ class Views:
         where: Where = ANYWHERE,
     ) -> schema.FilteredImages:
         """A page of all images, or of those asked for whose file name has the words searched for."""
+        self._read_days(where)
         with self._lists.now() as overview:
             found = self._images(self._lists.search(q, where), sort, chosen, q, page, overview)
             return schema.FilteredImages(**dict(found), facets=facets(self._lists.metadata), **asdict(where))
@@ -117,12 +118,20 @@ class Views:
         where: Where = ANYWHERE,
     ) -> schema.Rows:
         """All images of a list, or of a category's list."""
+        self._read_days(where)
         with self._lists.now() as overview:
             if category is not None:
                 self._lists.check_category(category, overview)
             found = self._lists.search(q, where) if category is None else overview.rows(category)
             found = self._lists.filtered(found, chosen, overview)
             return schema.Rows(standing=self._lists.standing(overview), rows=found.tolist())
+
+    def _read_days(self, where: Where) -> None:
+        """Read the days of photos where they are asked for, before the state is held: others go on meanwhile."""
+        if where.since or where.until:
+            with self._lists.now():
+                metadata = self._lists.metadata
+            metadata.read_days()
 
     def image(self, row: int) -> schema.ImagePage:
         """An image and what looks like it."""
