@@ -56,13 +56,14 @@ def test_without_extras_photos_are_sorted_shown_and_exported_and_the_rest_is_one
         "predict run new-photos --store store --out predictions.csv",
     ]
     training = "error: training needs lightning, which is not installed: pip install 'selex[train]'"
+    no_ray = "error: --engine ray needs ray, which is not installed: pip install 'selex[cluster]'"
     refused = {
         "review run": "error: the review page needs uvicorn, which is not installed: pip install 'selex[review]'",
         "serve run": "error: the server needs uvicorn, which is not installed: pip install 'selex[review]'",
         "discover photos --preset best --backbone tiny-vit --categories 5 --out other": training,
         "demo --out demonstration": training,
-        "discover photos --backbone tiny-vit --engine ray --out other": "error: --engine ray needs ray, which is not "
-        "installed: pip install 'selex[cluster]'",
+        "discover photos --backbone tiny-vit --engine ray --out other": no_ray,
+        "predict run new-photos --engine ray --out other.csv": no_ray,
     }
     said = python(COMMANDS, json.dumps([*whole, *refused]), missing=REVIEW + TRAIN + CLUSTER, cwd=tmp_path)
     lines = [line for line in said if line.startswith(("error", "exit code"))]

@@ -5,14 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import digit_photos
+from commands import digit_photos, selex
 from selex.cli.photos import next_steps
 from selex.config import Config
 from selex.discovery import discover
 from selex.errors import InputError
-from selex.features import ray_embed, sources
+from selex.features import ray_cluster, ray_embed, sources
 from selex.features.embed import CPU_BATCH
-from selex.features.ray_embed import RayEngine, Shards
+from selex.features.ray_cluster import RayEngine
+from selex.features.ray_embed import Shards
+from selex.predictor import load
 from test_sources import write_tar
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'selex[cluster]'")
@@ -89,7 +91,9 @@ def expected(home):
     return contents(run(home / "photos", home / "local", engine=None).folder)
 
 
-def test_a_node_is_lost_and_nothing_of_the_result(cluster, home, expected, pieces, monkeypatch, tmp_path):
+@pytest.fixture
+def loses_a_node(cluster, monkeypatch):
+    """The node of an actor that embeds is killed when the first shard comes back; yields the nodes that were."""
     keep, killed = Shards.keep, []
 
     def keep_and_kill(self, *given):
@@ -100,11 +104,15 @@ def test_a_node_is_lost_and_nothing_of_the_result(cluster, home, expected, piece
         return keep(self, *given)
 
     monkeypatch.setattr(Shards, "keep", keep_and_kill)
+    yield killed
+    cluster.add_node(num_cpus=2)
+
+
+def test_a_node_is_lost_and_nothing_of_the_result(loses_a_node, home, expected, pieces, tmp_path):
     done = run(home / "photos", tmp_path / "run")
-    assert len(killed) == 1
+    assert len(loses_a_node) == 1
     assert made(done) == 180
     assert contents(done.folder) == expected
-    cluster.add_node(num_cpus=2)
 
 
 def embeds(actor):
@@ -127,7 +135,7 @@ def test_what_is_on_disk_is_not_made_again(cluster, home, expected, pieces, monk
     done = run(home / "photos", tmp_path / "run")
     assert made(done) == 180 - 3 * CPU_BATCH
     assert contents(done.folder) == expected
-    monkeypatch.setattr(ray_embed, "_running", None)  # nothing is left for it to do
+    monkeypatch.setattr(ray_embed, "running", None)  # nothing is left for it to do
     assert made(run(home / "photos", tmp_path / "other")) == 0
 
 
@@ -164,6 +172,67 @@ def table(folder):
     return [line.split(",")[0] for line in (folder / "clusters.csv").read_text().splitlines()[1:]]
 
 
+@pytest.fixture(scope="module")
+def sorted_here(home, expected):
+    """What the model of the local run makes of the photos, one of which cannot be read."""
+    digit_photos(home / "new", per_digit=20)
+    (home / "new" / "worthless.png").write_bytes(b"no image")
+    return load(home / "local").predict(home / "new", store=home / "store")
+
+
+def test_a_node_is_lost_and_no_prediction(loses_a_node, home, sorted_here, pieces):
+    assert load(home / "local").predict(home / "new", engine=RayEngine(workers=1)) == sorted_here
+    assert len(loses_a_node) == 1
+
+
+def test_predictions_are_those_of_this_machine_and_nothing_is_made_twice(
+    cluster, home, sorted_here, pieces, monkeypatch, tmp_path
+):
+    keep, kept = Shards.keep, []
+
+    def stop(self, *given):
+        if len(kept) == 1:
+            raise KeyboardInterrupt
+        kept.append(keep(self, *given))
+        return kept[-1]
+
+    def counted(self, *given):
+        kept.append(keep(self, *given))
+        return kept[-1]
+
+    model, on_ray = load(home / "local"), RayEngine(workers=1)
+    monkeypatch.setattr(Shards, "keep", stop)
+    with pytest.raises(KeyboardInterrupt):
+        model.predict(home / "new", engine=on_ray)
+    monkeypatch.setattr(Shards, "keep", counted)
+    monkeypatch.setattr("selex.predictor.BLOCK", 7)
+    assert model.predict(home / "new", engine=on_ray) == sorted_here
+    assert sum(kept) == len(sorted_here["file"])
+    monkeypatch.setattr(ray_embed, "running", None)  # nothing is left for it to do
+    assert model.predict(home / "new", engine=on_ray) == sorted_here
+    assert not list((tmp_path / "cache").glob(".selex-*"))
+    with pytest.raises(InputError, match=r"^worthless\.png: "):
+        model.predict(home / "new", engine=on_ray, strict=True)
+
+
+def test_the_command_sorts_tar_shards_on_a_cluster(cluster, home, sorted_here, tmp_path):
+    files = sorted((home / "new").rglob("*.png"))
+    images = {str(path.relative_to(home / "new")): path.read_bytes() for path in files}
+    (tmp_path / "shards").mkdir()
+    write_tar(tmp_path / "shards" / "a.tar", images, [""] * len(images))
+    given = ("--engine", "ray", "--address", cluster.address, "--workers", 1, "--out", "p.csv", "--device", "cpu")
+    done = selex("predict", home / "local", "shards", *given, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    count = len(sorted_here["file"])
+    assert (
+        f"note: 1 of {count + 1} images cannot be read and are left out; the first is a.tar/broken.png" in done.stderr
+    )
+    assert done.stdout.startswith(f"{count} images: {sum(sorted_here['known'])} in known categories, ")
+    lines = [line.split(",") for line in (tmp_path / "p.csv").read_text().splitlines()[1:]]
+    found = {line[0].removeprefix("a.tar/"): line[1] for line in lines}
+    assert found == dict(zip(sorted_here["file"], sorted_here["category"], strict=True))
+
+
 @pytest.mark.parametrize(
     ("address", "line"),
     [
@@ -174,7 +243,7 @@ def table(folder):
 )
 def test_an_address_where_nobody_listens(address, line):
     with pytest.raises(InputError, match=line):
-        ray_embed._join(ray, address)
+        ray_cluster._join(ray, address)
 
 
 def test_more_workers_than_the_cluster_has(cluster, home, pieces, tmp_path):

@@ -17,7 +17,8 @@ from selex.data.table import ImageTable
 from selex.discovery import discover
 from selex.errors import InputError
 from selex.features import sources
-from selex.features.ray_embed import Embedded, RayEngine, Shards, embed_on_ray
+from selex.features.ray_cluster import RayEngine
+from selex.features.ray_embed import Embedded, Shards, embed_on_ray
 from selex.features.sources import find_units, key_of
 from selex.models import load_backbone
 
@@ -166,6 +167,9 @@ def test_a_damaged_shard_is_named_in_one_line(tmp_path, monkeypatch):
     given = (RayEngine(), backbone, [str(tmp_path / "photos")], None)
     how = {"size": 16, "views": 1, "device": "cpu"}
     assert len(embed_on_ray(*given, tmp_path / "a.npy", **how)) == len(names), "all of it is there: no cluster is asked"
+    (tmp_path / "labels.csv").write_text("file_name,label\ncat/1.jpg,dog\n")
+    told = embed_on_ray(*given[:3], str(tmp_path / "labels.csv"), tmp_path / "c.npy", **how)
+    assert (told.made, told.table.label_names) == (0, ["", "dog", "", "", ""]), "labels change, features do not"
     path.write_bytes(content.getvalue()[:500])
     with pytest.raises(InputError, match=f"{path.name}: is damaged .*; remove it"):
         embed_on_ray(*given, tmp_path / "b.npy", **how)

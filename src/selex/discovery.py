@@ -24,7 +24,8 @@ from selex.earlier import Earlier
 from selex.errors import InputError
 from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed, feature_cache
-from selex.features.ray_embed import Embedded, RayEngine, embed_on_ray
+from selex.features.ray_cluster import RayEngine
+from selex.features.ray_embed import Embedded, embed_on_ray
 from selex.features.sources import is_url
 from selex.groups import FROZEN
 from selex.models.backbones import default_backbone

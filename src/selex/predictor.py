@@ -6,7 +6,8 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,12 @@ from selex.data.table import read_table
 from selex.errors import InputError, Note
 from selex.features.attention_crop import crop_to_attention, saliency
 from selex.features.embed import embed, feature_cache
+from selex.features.ray_cluster import RayEngine
+from selex.features.ray_embed import embed_on_ray
 from selex.features.shared import FeatureCache
+from selex.features.sources import is_url
 from selex.folders import cache_folder, check_outside
-from selex.io import first_line
+from selex.io import first_line, temporary_folder
 from selex.models.backbones import default_backbone, load_backbone
 from selex.models.network import Backbone
 from selex.models.trunk import load_trained
@@ -41,6 +45,8 @@ _TRAINED = "trained.safetensors"
 
 NOTHING = "none of these"
 """The category of an image that fits none."""
+BLOCK = 1 << 16
+"""Images whose predictions are made at a time."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,7 @@ class Model:
         store: str | Path | None = None,
         strict: bool = False,
         progress: bool = False,
+        engine: RayEngine | None = None,
     ) -> Columns:
         """Sort new images into the categories.
 
@@ -92,6 +99,7 @@ class Model:
             store: where decoded images are kept; in the cache if not given.
             strict: stop at the first image that cannot be read, rather than leaving it out with a note.
             progress: say on standard error how far it is: bars on a terminal, lines elsewhere.
+            engine: a Ray cluster whose workers embed the images, which may be behind a URL; None embeds them here.
 
         Returns:
             Columns with an entry an image: `file`, `category`, `known` (1 or 0), `confidence`, `runner_up`,
@@ -99,8 +107,23 @@ class Model:
             says so; `nearest` is the nearest one all the same. `mark` is "unlike any" there, "doubtful" where two or
             more categories are about as likely, else empty.
         """
-        files, features = self._features_of(images, device, store, strict, progress)
-        return self.describe(files, self.assigner(features))
+        blocks = list(self.predict_blocks(images, device, store, strict, progress, engine))
+        return {name: [value for block in blocks for value in block[name]] for name in blocks[0]}
+
+    def predict_blocks(
+        self,
+        images: Any,
+        device: str | torch.device = "cpu",
+        store: str | Path | None = None,
+        strict: bool = False,
+        progress: bool = False,
+        engine: RayEngine | None = None,
+    ) -> Iterator[Columns]:
+        """The same, a block of images after the other: predictions of millions need not be in memory at a time."""
+        with self._embedded(images, device, store, strict, progress, engine) as (files, features):
+            for start in range(0, len(files), BLOCK):
+                part = slice(start, start + BLOCK)
+                yield self.describe(files[part], self.assigner(self.maps.transform(features[part])))
 
     def predict_proba(
         self,
@@ -124,22 +147,52 @@ class Model:
             `(n, len(names))`, a row for each image in the order of `predict`, a column for each of `names`; rows add
             up to 1. The largest is the `nearest` category and its `confidence`; whether it `fits` is another question.
         """
-        _, features = self._features_of(images, device, store, strict, progress)
-        return self.assigner.probabilities(features)
+        with self._embedded(images, device, store, strict, progress) as (_, features):
+            return self.assigner.probabilities(self.maps.transform(features))
 
-    def _features_of(
-        self, images: Any, device: str | torch.device, store: str | Path | None, strict: bool, progress: bool
-    ) -> tuple[Sequence[str], Any]:
-        """Names and features of the images that can be read."""
+    @contextmanager
+    def _embedded(
+        self,
+        images: Any,
+        device: str | torch.device,
+        store: str | Path | None,
+        strict: bool,
+        progress: bool,
+        engine: RayEngine | None = None,
+    ) -> Iterator[tuple[Sequence[str], Any]]:
+        """Names and features of the images that can be read, as the backbone makes them."""
+        if engine is not None:
+            with self._embedded_on_ray(engine, images, device, strict, progress) as found:
+                yield found
+            return
+        if isinstance(images, str) and is_url(images):
+            raise InputError(f"{images}: photos behind a URL are embedded by workers: use --engine ray")
         table = read_table(images)
         backbone = self.load_backbone(device)
         folder = place_for(store, images, table.root, self.size)
         stored = ImageStore.build(table, folder, size=self.size, strict=strict, progress=progress)
-        if stored.skipped:
-            file, reason = stored.skipped[0]
-            count = f"{len(stored.skipped)} of {len(table)} images cannot be read and are left out"
-            warnings.warn(f"{count}; the first is {file}: {reason}", Note, stacklevel=3)
-        return stored.table.files, self.features(backbone, stored, folder, device=device, progress=progress)
+        _tell_of_skipped(stored.skipped, len(table))
+        yield stored.table.files, self._unmapped(backbone, stored, folder, device, progress)
+
+    @contextmanager
+    def _embedded_on_ray(
+        self, engine: RayEngine, images: Any, device: str | torch.device, strict: bool, progress: bool
+    ) -> Iterator[tuple[Sequence[str], Any]]:
+        """The same by workers; features are joined in a file of the cache, which is gone at the end."""
+        if not isinstance(images, (str, os.PathLike)):
+            raise InputError("a Ray cluster reads photos from a folder, a table or a URL, not from a list in Python")
+        if self.attention_crop:
+            raise InputError("this run has attention crops, which want --engine local")
+        place = images if isinstance(images, str) and is_url(images) else os.path.abspath(images)
+        how: dict[str, Any] = {"size": self.size, "views": self.views, "device": device, "progress": progress}
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        with temporary_folder(cache_folder()) as folder:
+            out = folder / "features.npy"
+            found = embed_on_ray(engine, self.load_backbone(device), [place], None, out, **how)
+            if strict and found.skipped:
+                raise InputError(": ".join(found.skipped[0]))
+            _tell_of_skipped(found.skipped, len(found) + len(found.skipped))
+            yield found.table.files, np.load(out, mmap_mode="r")
 
     def features(
         self,
@@ -151,11 +204,17 @@ class Model:
         progress: bool = False,
     ) -> Any:
         """Features `(n, d)` of the images of the store in `folder`, as they are compared with the clusters."""
+        return self.maps.transform(self._unmapped(backbone, images, folder, device, progress))
+
+    def _unmapped(
+        self, backbone: Backbone, images: ImageStore, folder: Path, device: str | torch.device, progress: bool
+    ) -> Any:
+        """The same as the backbone makes them."""
         cut = None
         if self.attention_crop:
             cut = crop_to_attention(self.untrained(backbone, device), images, folder, device=device, progress=progress)
         cache = None if self.trained else feature_cache(backbone, device, self.views)  # a trained network's are its own
-        return self.maps.transform(self.embed(backbone, images, cut, device=device, progress=progress, cache=cache))
+        return self.embed(backbone, images, cut, device=device, progress=progress, cache=cache)
 
     def embed(
         self,
@@ -235,6 +294,13 @@ def load(run: str | Path) -> Model:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise InputError(f"{opened.folder / 'model'}: cannot be read ({first_line(error)})") from None
+
+
+def _tell_of_skipped(skipped: Sequence[tuple[str, str]], count: int) -> None:
+    if skipped:
+        file, reason = skipped[0]
+        left_out = f"{len(skipped)} of {count} images cannot be read and are left out"
+        warnings.warn(f"{left_out}; the first is {file}: {reason}", Note, stacklevel=6)
 
 
 def _mark(fits: bool, confidence: float) -> str:

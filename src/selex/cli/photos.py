@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ from selex.errors import InputError
 from selex.groups import FROZEN
 
 if TYPE_CHECKING:
+    from selex.data.clusters import Columns
     from selex.review.core.outcome import Changes
     from selex.run import Run
 
@@ -143,7 +145,7 @@ def _engine(name: str, address: str | None, workers: int | None) -> Any:
         raise InputError(f"no engine {name!r}; there are: local, ray")
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, not {workers}")
-    from selex.features.ray_embed import RayEngine
+    from selex.features.ray_cluster import RayEngine
 
     return RayEngine(address, workers)
 
@@ -325,7 +327,9 @@ def _next(steps: dict[str, str]) -> None:
 @app.command()
 def predict(
     run: RunFolder,
-    photos: Annotated[Path, typer.Argument(metavar="PHOTOS", help="A folder, a table or a single image.")],
+    photos: Annotated[
+        str, typer.Argument(metavar="PHOTOS", show_default=False, help="A folder, a table or a single image.")
+    ],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -335,24 +339,42 @@ def predict(
     device: settings.Device = "auto",
     store: Store = None,
     strict: Strict = False,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
 ) -> None:
     """Sort new photos into the categories of a run, with confidence and runner-up; flag those that fit none.
 
     Example: `selex predict birds new-photos --out predictions.csv`
     """
-    from selex.data.clusters import is_predictions_table, write_columns
+    from selex.data.clusters import is_predictions_table, write_blocks
     from selex.io import check_target, free_path
-    from selex.predictor import NOTHING, load
+    from selex.predictor import load
 
     out = out or free_path(Path("predictions.csv"))
-    check_target(out, [photos], is_predictions_table)
-    model = load(run)
-    found = model.predict(photos, device=find_device(device), strict=strict, progress=True, store=store)
-    write_columns(out, found)
-    strange = sum(1 for category in found["category"] if category == NOTHING)
-    known = sum(found["known"])
-    count = len(found["file"])
-    typer.echo(
-        f"{count} images: {known} in known categories, {count - known - strange} in novel ones, {strange} fit none"
-    )
+    check_target(out, [Path(photos)], is_predictions_table)
+    cluster = _engine(engine, address, workers)
+    counted = _Counted()
+    with resumable("features that are done are kept") if cluster else nullcontext():
+        blocks = load(run).predict_blocks(photos, find_device(device), store, strict, progress=True, engine=cluster)
+        write_blocks(out, counted.through(blocks))
+    typer.echo(counted)
     typer.echo(f"wrote {out}")
+
+
+class _Counted:
+    """Predictions that pass by, counted."""
+
+    images = known = strange = 0
+
+    def through(self, blocks: Iterator[Columns]) -> Iterator[Columns]:
+        """The same blocks."""
+        for block in blocks:
+            self.images += len(block["file"])
+            self.known += sum(block["known"])
+            self.strange += block["fits"].count(0)
+            yield block
+
+    def __str__(self) -> str:
+        novel = self.images - self.known - self.strange
+        return f"{self.images} images: {self.known} in known categories, {novel} in novel ones, {self.strange} fit none"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,14 @@ def cluster_columns(
 
 def write_columns(path: Path, columns: Columns) -> None:
     """A table as CSV; numbers that are not whole with six digits, text that no spreadsheet takes for a formula."""
-    write_csv(path, list(columns), zip(*(map(_cell, values) for values in columns.values()), strict=True))
+    write_blocks(path, iter([columns]))
+
+
+def write_blocks(path: Path, blocks: Iterator[Columns]) -> None:
+    """The same of a table that comes in blocks, at least one; a block at a time is in memory."""
+    first = next(blocks)
+    lines = (zip(*(map(_cell, values) for values in block.values()), strict=True) for block in chain([first], blocks))
+    write_csv(path, list(first), chain.from_iterable(lines))
 
 
 def _cell(value: Any) -> Any:

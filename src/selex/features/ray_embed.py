@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-import logging
-import os
 import pickle
-import socket
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -29,24 +25,17 @@ from selex.data.decode import Unreadable, decode
 from selex.data.labels import encode
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable, read_table
-from selex.errors import InputError, needs_extra
+from selex.errors import InputError
 from selex.features.cache import FeatureFile, Standing
 from selex.features.embed import CPU_BATCH, embed
-from selex.features.sources import PIECE, Unit, find_units, key_of
+from selex.features.ray_cluster import RayEngine, running
+from selex.features.sources import PIECE, Files, Unit, find_units, key_of
 from selex.folders import cache_folder, own_folder, take_folder
 from selex.io import first_line, whole
 from selex.models.network import Backbone
 from selex.progress import images_bar
 
 KIND = "feature shards"
-
-
-@dataclass(frozen=True)
-class RayEngine:
-    """Which cluster, and how many actors hold the backbone; without an address Ray is started on this machine."""
-
-    address: str | None = None
-    workers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +68,7 @@ def embed_on_ray(
     shards = Shards(backbone, size, views, torch.device(device).type)
     made = 0
     if any(not shards.complete(unit) for unit in units):
-        with _running(engine, torch.device(device)) as workers, images_bar("embedding", 0, 0, progress) as advance:
+        with running(engine, torch.device(device)) as workers, images_bar("embedding", 0, 0, progress) as advance:
             for number, piece, last, content in _made(units, shards, backbone, size, views, workers, str(device)):
                 made += shards.keep(units[number], piece, last, content)
                 advance(made)
@@ -120,9 +109,9 @@ def _joined(
     units: list[Unit], shards: Shards, root: str, labels: Any, out: Path, size: int, made: int, backbone: Backbone
 ) -> Embedded:
     """All pieces as one file of features and one table; the features of one piece at a time are in memory."""
-    paths = [path for unit in units for path in shards.paths(unit)]
-    told = [_read(path, "names", "labels", "reasons") for path in paths]
-    names, given, reasons = ([str(value) for piece in told for value in piece[kind]] for kind in range(3))
+    paths = [shards.paths(unit) for unit in units]
+    told = [_told(unit, there) for unit, there in zip(units, paths, strict=True)]
+    names, given, reasons = ([value for unit in told for value in unit[kind]] for kind in range(3))
     _check_names(names)
     table = read_table(ImageTable(names, *encode(given), root), labels)
     rows = [row for row, reason in enumerate(reasons) if not reason]
@@ -132,8 +121,15 @@ def _joined(
         raise InputError(f"none of the {len(names)} images can be read{first}")
     of = hashlib.sha256("\n".join([*map(key_of, units), *(names[row] for row in rows)]).encode()).hexdigest()
     standing = Standing(f"{backbone.name} {shards.folder.name} {of}", len(rows), backbone.dim, CPU_BATCH)
-    _fill(FeatureFile(out, standing), paths)
+    _fill(FeatureFile(out, standing), [path for there in paths for path in there])
     return Embedded(table.take(rows), skipped, size, made)
+
+
+def _told(unit: Unit, paths: list[Path]) -> tuple[list[str], list[str], list[str]]:
+    """Names, labels and reasons of a unit; files have the labels of today, which are no part of what is on disk."""
+    pieces = [_read(path, "names", "labels", "reasons") for path in paths]
+    names, labels, reasons = ([str(value) for piece in pieces for value in piece[kind]] for kind in range(3))
+    return names, list(unit.labels) if isinstance(unit, Files) else labels, reasons
 
 
 def _fill(file: FeatureFile, paths: list[Path]) -> None:
@@ -241,55 +237,3 @@ def _read(file: Any, *names: str) -> list[np.ndarray[Any, Any]]:
             return [arrays[name] for name in names]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{file}: is damaged ({first_line(error)}); remove it, then it is made again") from None
-
-
-@contextmanager
-def _running(engine: RayEngine, device: torch.device) -> Iterator[int]:
-    """Ray, joined or started here, and how many workers it is asked for; left as it was."""
-    with needs_extra("cluster", "--engine ray"):
-        import ray
-        import ray.data
-    ours = not ray.is_initialized()
-    if ours:
-        _join(ray, engine.address)
-    try:
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
-        ray.data.DataContext.get_current().enable_progress_bars = False
-        yield _workers(ray.cluster_resources(), engine.workers, device)
-    finally:
-        if ours:
-            ray.shutdown()
-
-
-def _join(ray: Any, address: str | None) -> None:
-    _check_address(address)
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # a user sees our own lines only
-    here = {} if address else {"num_cpus": max(2, os.cpu_count() or 1), "include_dashboard": False}
-    try:
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **here)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        line = first_line(error)
-        raise InputError(f"no Ray cluster at {address}: {line} (start one: ray start --head)") from None
-
-
-def _check_address(address: str | None) -> None:
-    """Refuse an address at which nobody listens: Ray itself would go on trying for minutes."""
-    host, _, port = (address or "").rpartition(":")
-    if not host or "/" in host:  # auto, or a client's URL, which Ray refuses itself
-        return
-    if not port.isdigit():
-        raise InputError(f"--address {address}: the port after the colon must be a number")
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except (OSError, OverflowError) as error:
-        raise InputError(f"no Ray cluster at {address}: {first_line(error)} (start one: ray start --head)") from None
-
-
-def _workers(resources: dict[str, float], asked: int | None, device: torch.device) -> int:
-    """How many actors: as asked, else one for each GPU, or one for every two cores; somebody has to decode."""
-    cores, cards = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
-    most = min(cards, cores - 1) if device.type == "cuda" else cores - 1
-    if (asked is not None and asked > most) or most < 1:
-        where = f"the cluster has {cores} CPU and {cards} GPU, one CPU of them to decode with"
-        raise InputError(f"{asked or 1} workers on {device.type} are too many: {where}")
-    return asked or (most if device.type == "cuda" else max(1, cores // 2))

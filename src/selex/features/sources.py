@@ -9,7 +9,7 @@ import hashlib
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import fsspec
@@ -148,8 +148,9 @@ def is_url(place: str) -> bool:
 
 
 def key_of(unit: Unit) -> str:
-    """Changes when the unit, or an image of it, does."""
-    return hashlib.sha256(repr(unit).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    """Changes when the unit, or an image of it, does; not with the labels of files, which features do not depend on."""
+    shown = replace(unit, labels=()) if isinstance(unit, Files) else unit
+    return hashlib.sha256(repr(shown).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def _files_of(table: ImageTable) -> list[Unit]:
