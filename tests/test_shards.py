@@ -10,15 +10,19 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from commands import SERVER
+from commands import SERVER, selex, several
 from reference import stable_match as plain_stable_match
+from selex.cli import shards as shards_command
 from selex.cluster.balance import stable_match
 from selex.cluster.group import Group, join
 from selex.cluster.hierarchy import hssk
 from selex.cluster.kmeans import bssk
 from selex.cluster.pieces import Pieces, open_pieces
+from selex.cluster.pipeline import fit_clusters
 from selex.cluster.rows import Rows
 from selex.cluster.shards import Shard
+from selex.cluster.spread import fit_shards
+from selex.config import ClusterConfig, Config
 from selex.errors import InputError
 
 COUNTS = (1, 2, 4)
@@ -63,6 +67,26 @@ def clusterings():
     return [*made, (copies, None, 25, {}), (x, None, 8, {"n_init": 2})]
 
 
+def fits():
+    """Rows of categories that overlap, some labelled, and settings of the whole pipeline."""
+    rng = np.random.default_rng(5)
+    truth = rng.integers(0, 8, 240)
+    x = (rng.standard_normal((8, 6))[truth] + 0.25 * rng.standard_normal((240, 6))).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    labels = np.where((truth < 4) & (rng.random(240) < 0.5), truth, -1)
+    return {
+        "refined": (x, labels, {"categories": 8, "refine": "proportional"}),
+        "balanced": (x, labels, {"categories": 8, "refine": "balanced", "whiten": 0.0}),
+        "uneven": (x * np.linspace(1, 3, 240, dtype=np.float32)[:, None], labels, {"categories": 8, "refine": "none"}),
+        "estimate": (x, labels, {"refine": "uniform"}),
+        "silhouette": (x, None, {"refine": "none", "levels": 1, "restarts": 1}),
+    }
+
+
+def fit_config(options):
+    return ClusterConfig(**{"search": "bssk", "adapt": "off", **options})
+
+
 def cluster(shard, labels, k, options):
     options = {name: value for name, value in options.items() if name != "memory"}
     level = bssk(shard, labels, k, rng=3, n_iter=4, **options)
@@ -82,6 +106,8 @@ def refusals(group):
         "many": lambda: bssk(Shard(mine(x, group, 0), group), None, 41),
         "search": lambda: hssk(Shard(mine(x, group, 0), group), None, 4, search="swaps"),
         "refine": lambda: hssk(Shard(mine(x, group, 0), group), None, 4, refine="uniform"),
+        "adapt": lambda: fit_shards(Shard(mine(x, group, 0), group), None, ClusterConfig(adapt="on")),
+        "ward": lambda: fit_shards(Shard(mine(x, group, 0), group), None, ClusterConfig(search="ward")),
     }
     said = {}
     for name, attempt in tries.items():
@@ -108,6 +134,10 @@ def work(rank, size, port, out):
     x, labels, k, _ = clusterings()[0]
     levels = hssk(Shard(mine(x, group, 1), group), mine(labels, group, 1), k, n_levels=2, n_iter=3, rng=0).levels
     found["levels"] = [level.labels for level in levels]
+    found["fits"] = {}
+    for name, (x, labels, options) in fits().items():
+        own = None if labels is None else mine(labels, group, 2)
+        found["fits"][name] = fit_shards(Shard(mine(x, group, 2), group), own, fit_config(options))
     found["refusals"] = refusals(group) if size > 1 else {}
     out.write_bytes(pickle.dumps(found))
     if size > 1:
@@ -175,6 +205,29 @@ def test_every_level_is_that_of_one_process(found, size):
         assert joined(found, size, "levels", number) == level.labels.tolist()
 
 
+@pytest.mark.parametrize("size", COUNTS)
+@pytest.mark.parametrize("name", fits())
+@pytest.mark.filterwarnings("ignore")
+def test_the_whole_pipeline_is_that_of_one_process(found, size, name):
+    x, labels, options = fits()[name]
+    one = fit_clusters(x, labels, fit_config(options))
+    parts = [part["fits"][name] for part in found[size]]
+    for number, level in enumerate(one.hierarchy.levels):
+        assert (
+            np.concatenate([part.hierarchy.levels[number].labels for part in parts]).tolist() == level.labels.tolist()
+        )
+    for attribute in ("confidence", "runner_up", "distances", "fits"):
+        whole = np.concatenate([getattr(part.assignment, attribute) for part in parts])
+        assert np.allclose(whole, getattr(one.assignment, attribute), atol=2e-3), attribute
+    for part in parts:
+        assert part.assigner.temperature == pytest.approx(one.assigner.temperature, rel=1e-3)
+        assert np.allclose(part.assigner.reach, one.assigner.reach, rtol=1e-4)
+        assert np.allclose(part.hierarchy.levels[0].centers, one.hierarchy.levels[0].centers, atol=1e-4)
+        assert part.hierarchy.levels[0].inertia == pytest.approx(one.hierarchy.levels[0].inertia, rel=1e-4)
+        assert bool(part.maps) == bool(one.maps)
+        assert (part.estimate and part.estimate.n_clusters) == (one.estimate and one.estimate.n_clusters)
+
+
 @pytest.mark.parametrize("size", COUNTS[1:])
 def test_where_one_process_refuses_all_do(found, size):
     last = edges(40, size, 0)[-2]
@@ -185,7 +238,9 @@ def test_where_one_process_refuses_all_do(found, size):
         assert "differ in width" in part["refusals"]["width"]
         assert part["refusals"]["many"] == "41 clusters for 40 rows: ask for at most 40"
         assert "search='bssk'" in part["refusals"]["search"]
-        assert "refine='none'" in part["refusals"]["refine"]
+        assert "must be of one length" in part["refusals"]["refine"]
+        assert "not adapted: leave cluster.adapt at auto or off" in part["refusals"]["adapt"]
+        assert "not searched by ward: set cluster.search to bssk" in part["refusals"]["ward"]
 
 
 def test_alone_is_a_group_of_one(monkeypatch):
@@ -230,3 +285,57 @@ def test_shards_that_cannot_be_read_are_one_line(tmp_path):
             open_pieces([tmp_path / name for name in names])
     with pytest.raises(InputError, match="3 rows for 4 processes"):
         Pieces([np.zeros((3, 2))]).part(0, 4)
+
+
+GIVEN = ("--labels", "labels.csv", "--categories", 8, "--refine", "proportional", "--set", "cluster.search=bssk")
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Features in one file and in a folder of shards, labels of some rows."""
+    x, labels, _ = fits()["refined"]
+    np.save(tmp_path / "features.npy", x)
+    (tmp_path / "shards").mkdir()
+    for number, part in enumerate(np.split(x, [50, 190])):
+        np.save(tmp_path / "shards" / f"{number}.npy", part)
+    lines = [f"{row},kind {label}" for row, label in enumerate(labels) if label >= 0]
+    (tmp_path / "labels.csv").write_text("\n".join(["row,label", *lines]))
+    return tmp_path
+
+
+def table(path):
+    header, *lines = [line.split(",") for line in path.read_text().splitlines()]
+    distance = header.index("distance")
+    return [header, *([*line[:distance], *line[distance + 1 :]] for line in lines)], [float(x[distance]) for x in lines]
+
+
+def test_the_command_writes_the_same_table_in_one_process_and_in_two(place, monkeypatch):
+    monkeypatch.setattr(shards_command, "BLOCK", 7)
+    one = selex("cluster", "features.npy", *GIVEN, "--set", "cluster.adapt=off", "--out", "one.csv", cwd=place)
+    config = Config().change(categories=8, refine="proportional", search="bssk")
+    shards_command.cluster_shards(place / "shards", place / "labels.csv", place / "folder.csv", config, "cpu", False)
+    first, second = several("cluster", "shards", *GIVEN, "--out", "two.csv", cwd=place)
+    assert [done.returncode for done in (one, first, second)] == [0] * 3, first.stderr
+    assert "240 rows, 2 processes: 4 known categories, 4 novel ones; levels of 8, 4, 2" in first.stdout
+    assert "adapt: off (in shards)" in first.stdout
+    assert "wrote" not in second.stdout
+    expected, distances = table(place / "one.csv")
+    for name in ("folder.csv", "two.csv"):
+        found, apart = table(place / name)
+        assert found == expected, name
+        assert np.allclose(apart, distances, atol=1e-5)
+
+
+def test_the_command_refuses_shards_in_one_line(place):
+    (place / "empty").mkdir()
+    (place / "far.csv").write_text("row,label\n240,a\n")
+    (place / "twice.csv").write_text("row,label\n1,a\n1,b\n")
+    for arguments, line in {
+        ("empty",): "empty: no .npy shard of features in this folder",
+        ("shards", "--labels", "far.csv"): "far.csv, line 2: row '240' is not among the features' rows",
+        ("shards", "--labels", "twice.csv"): "twice.csv, line 3: row '1' appears twice, first in line 2",
+        ("shards", "--published"): "--published wants all features in one process, in one file",
+    }.items():
+        done = selex("cluster", *arguments, "--out", "no.csv", cwd=place)
+        assert (done.returncode, done.stderr) == (2, f"error: {line}\n")
+        assert not (place / "no.csv").exists()

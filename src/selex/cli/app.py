@@ -52,6 +52,11 @@ def first_process() -> bool:
     return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
 
+def processes() -> int:
+    """How many processes `torchrun` has started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def main() -> None:
     """Run the command line, and end with its exit code."""
     code: Any = 1

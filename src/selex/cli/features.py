@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from selex.cli import settings
-from selex.cli.app import app
+from selex.cli.app import app, processes
 from selex.cli.settings import BASICS, CLUSTERING, FLAG, configured
 from selex.config import Config
 from selex.errors import InputError, Note
@@ -18,6 +18,13 @@ from selex.progress import estimate_bar
 if TYPE_CHECKING:
     from selex.types import KEstimate
 
+FeaturesOrShards = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FEATURES",
+        help="`.npy` table, `.npz` with `features` and optionally `files`, or a folder of `.npy` shards.",
+    ),
+]
 FeaturesFile = Annotated[
     Path, typer.Argument(metavar="FEATURES", help="`.npy` table, or `.npz` with `features` and optionally `files`.")
 ]
@@ -49,7 +56,7 @@ Normalize = Annotated[
 
 @app.command()
 def cluster(
-    features: FeaturesFile,
+    features: FeaturesOrShards,
     labels: LabelsFile = None,
     out: Annotated[Path, typer.Option(metavar="CSV", help="The table to write.", rich_help_panel=BASICS)] = Path(
         "clusters.csv"
@@ -74,6 +81,7 @@ def cluster(
 
     Example: `selex cluster features.npz --labels labels.csv --categories 200 --out clusters.csv`
     """
+    from selex.cli.shards import cluster_shards
     from selex.cluster.inputs import encode
     from selex.cluster.kmeans import distances_to_own
     from selex.cluster.pipeline import fit_clusters
@@ -85,6 +93,11 @@ def cluster(
     given = {"seed": seed, "categories": categories, "refine": refine, "balanced": balanced}
     config = configured(Config.of(preset=preset or "photos"), config_file, changes, **given)
     check_target(out, [path for path in (features, labels) if path], is_clusters_table)
+    if features.is_dir() or processes() > 1:
+        if published:
+            raise InputError("--published wants all features in one process, in one file")
+        cluster_shards(features, labels, out, config, device, normalize)
+        return
     table, names_given = _read(features, labels, normalize)
     classes, known = encode(names_given, len(table.ids))
     values = _on_device(table.values, device)

@@ -84,16 +84,16 @@ class Assigner:
 
 def fit_assigner(data: Any, level: Level, labels: Any, memory: int = DEFAULT_MEMORY) -> Assigner:
     """The assigner of a clustering; `labels` holds the known category of each row, -1 where it has none."""
-    rows = Rows(data, memory)
+    rows = data if isinstance(data, Rows) else Rows(data, memory)
     centers = torch.as_tensor(level.centers).to(rows.device, rows.dtype) - rows.shift
     clusters, known = (torch.as_tensor(ids).to(rows.device) for ids in (level.labels, labels))
-    factors = _apart(clusters, len(centers))
+    factors = _apart(clusters, len(centers), rows)
     own = (rows.distances_to_own(centers, clusters) * factors).sqrt()
     places = np.asarray(torch.as_tensor(level.centers).float().cpu())
     rounding = _ROUNDING * np.linalg.norm(places, axis=1).max()
     return Assigner(
         places,
-        np.maximum(_reach(own, clusters, len(centers)), rounding),
+        np.maximum(_reach(own[factors > 0], len(centers), rows), rounding),
         _temperature(rows, centers, _offsets(level.offsets, rows), clusters, known, factors),
         None if level.offsets is None else np.asarray(torch.as_tensor(level.offsets).float().cpu()),
     )
@@ -131,12 +131,12 @@ def _judge(
     return torch.cat(confidence).float().cpu().numpy(), torch.cat(runner_up).cpu().numpy()
 
 
-def _apart(clusters: Tensor, k: int) -> Tensor:
+def _apart(clusters: Tensor, k: int, rows: Rows) -> Tensor:
     """By what to multiply each row's squared distance to its centre, as if the row had not helped to make the centre.
 
     Without one of its n rows a centre is n / (n - 1) times as far from that row. A row alone gets 0: nothing is known.
     """
-    sizes = count(clusters, k)[clusters].double()
+    sizes = rows.group.sum(count(clusters, k))[clusters].double()
     return (sizes / (sizes - 1)).square().nan_to_num(posinf=0)
 
 
@@ -145,15 +145,16 @@ def _temperature(
 ) -> float:
     """Fitted to the labelled rows; without any, the gap between first and second cluster that is usual."""
     held = torch.nonzero((known != UNLABELLED) & (factors > 0))[:, 0]
-    sample = _sampled(held if len(held) else torch.arange(rows.n, device=rows.device), rows, len(centers))
+    nobody = rows.group.all(not len(held))
+    sample = _sampled(torch.arange(rows.n, device=rows.device) if nobody else held, rows, len(centers))
     if len(centers) < 2:
         return 1.0
-    to_all = rows.at(sample).distances(centers).double()
+    to_all = rows.group.gather(rows.at(sample).distances(centers).double())
     usual = _usual_gap(to_all - offsets)
-    if not len(held):
+    if nobody:
         return usual
-    mine = clusters[sample, None]
-    to_all = to_all.scatter(1, mine, to_all.gather(1, mine) * factors[sample, None])
+    mine = rows.group.gather(clusters[sample, None])
+    to_all = to_all.scatter(1, mine, to_all.gather(1, mine) * rows.group.gather(factors[sample, None]))
     return _likeliest(to_all - offsets, mine, usual)
 
 
@@ -161,14 +162,19 @@ def likeliest_temperature(rows: Rows, level: Level, index: Tensor, own: Tensor) 
     """The temperature under which the rows of `index` are likeliest to be in their `own` clusters."""
     centers = torch.as_tensor(level.centers).to(rows.device, rows.dtype) - rows.shift
     some = _sampled(torch.arange(len(index), device=rows.device), rows, len(centers))
-    to_all = (rows.at(index[some]).distances(centers) - _offsets(level.offsets, rows)).double()
-    return _likeliest(to_all, own[some, None], _usual_gap(to_all))
+    to_all = rows.group.gather((rows.at(index[some]).distances(centers) - _offsets(level.offsets, rows)).double())
+    return _likeliest(to_all, rows.group.gather(own[some, None]), _usual_gap(to_all))
 
 
 def _sampled(index: Tensor, rows: Rows, k: int) -> Tensor:
-    """Some of these rows, as many as are plenty and fit in memory; evenly, as rows often come sorted by category."""
+    """Some of these rows, as many as are plenty and fit in memory; evenly, as rows often come sorted by category.
+
+    Rows count through all processes: the sample is the one of a single process.
+    """
     most = min(_SAMPLE, max(1, rows.memory // (64 * k)))
-    return index[:: -(-len(index) // most)]
+    lengths = rows.group.gather(torch.tensor([len(index)], device=index.device))
+    every, before = -(-int(lengths.sum()) // most), int(lengths[: rows.group.rank].sum())
+    return index[-before % every :: every] if every else index
 
 
 def _usual_gap(to_all: Tensor) -> float:
@@ -188,9 +194,8 @@ def _likeliest(to_all: Tensor, own: Tensor, usual: float) -> float:
     return float(usual * 2**power)
 
 
-def _reach(distances: Tensor, clusters: Tensor, k: int) -> Floats:
+def _reach(distances: Tensor, k: int, rows: Rows) -> Floats:
     """The distance that a promised share of rows exceeds; one for all clusters, as that tells strangers best."""
-    together = count(clusters, k)[clusters] > 1  # a row alone knows no distance
-    own = distances[together].double().cpu().numpy()
+    own = rows.group.gather(distances).double().cpu().numpy()
     share = min(1.0, (1 - FALSE_ALARMS) * (len(own) + 1) / max(len(own), 1))  # as a new row would be the next of them
     return np.full(k, np.quantile(own, share, method="higher") if len(own) else np.inf, dtype=np.float32)

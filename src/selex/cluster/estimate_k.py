@@ -16,7 +16,7 @@ from torch import Tensor
 
 from selex.cluster.kmeans import Settings, note, prepare, run
 from selex.cluster.known_share import QUICK, Count, count_by_share
-from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
 from selex.errors import InputError
 from selex.metrics import contingency
 from selex.types import UNLABELLED, KEstimate, Level
@@ -82,14 +82,14 @@ def estimate_k(
     settings = Settings(balanced=balanced, n_init=n_init)
     rows, known, n_known = prepare(data, labels, memory)
     generator = np.random.default_rng(rng)
-    limits = _limits(rows.n, n_known, max_clusters, tried=method in ("accuracy", "silhouette"))
+    limits = _limits(rows.total, n_known, max_clusters, tried=method in ("accuracy", "silhouette"))
     if method in ("auto", "combined"):
         count = count_by_share(rows, known, n_known, balanced, generator)
         if count:
             return _combined(count, n_known, limits, balanced, generator, progress)
         if method == "combined":
             raise InputError(f"method 'combined' {_UNTOLD}")
-        limits = _limits(rows.n, n_known, max_clusters, tried=True)
+        limits = _limits(rows.total, n_known, max_clusters, tried=True)
     if method == "accuracy" and n_known < 2:
         raise InputError(f"method 'accuracy' needs two labelled categories, there are {n_known}; use 'silhouette'")
     judge = _Accuracy(rows, known) if method == "accuracy" else _Silhouette(rows, known, n_known)
@@ -248,13 +248,14 @@ class _Accuracy(_Judge):
 
     def __init__(self, rows: Rows, known: Tensor) -> None:
         self.rows, self.held = rows, known != UNLABELLED
-        self.categories = known[self.held].cpu().numpy()
+        self.categories = rows.group.gather(known[self.held]).cpu().numpy()
         self.weights = np.bincount(self.categories).astype(np.float64)
 
     def __call__(self, k: int, settings: Settings, rng: np.random.Generator) -> Values:
         level = run(self.rows, torch.full_like(self.held, UNLABELLED, dtype=torch.long), 0, k, settings, rng)
-        table = contingency(self.categories, torch.as_tensor(level.labels)[self.held].cpu().numpy())
-        hits: Values = _TIE_BREAK * float(_margins(self.rows, level).mean()) * self.weights
+        found = self.rows.group.gather(torch.as_tensor(level.labels)[self.held]).cpu().numpy()
+        table = contingency(self.categories, found)
+        hits: Values = _TIE_BREAK * _margin_sum(self.rows, level) / self.rows.total * self.weights
         category, cluster = linear_sum_assignment(table, maximize=True)
         hits[category] += (1 - _TIE_BREAK) * table[category, cluster]
         return hits
@@ -278,18 +279,22 @@ class _Silhouette(_Judge):
 
     def __init__(self, rows: Rows, known: Tensor, n_known: int) -> None:
         self.rows, self.known, self.n_known = rows, known, n_known
-        self.n_free = int((known == UNLABELLED).sum())
-        self.weights = np.array([float(rows.n)])
+        self.n_free = int(rows.group.sum((known == UNLABELLED).sum()))
+        self.weights = np.array([float(rows.total)])
 
     def __call__(self, k: int, settings: Settings, rng: np.random.Generator) -> Values:
         level = run(self.rows, self.known, self.n_known, min(k - self.n_known, self.n_free), settings, rng)
-        return np.array([float(_margins(self.rows, level).double().sum())])
+        return np.array([_margin_sum(self.rows, level)])
 
     def interval(self, curve: Curve, values: Values, rng: np.random.Generator) -> tuple[int, int]:
         """All counts that do about as well as the best."""
         best = max(score for _, score in curve)
         good = [count for count, score in curve if score >= best - _FLAT]
         return good[0], good[-1]
+
+
+def _margin_sum(rows: Rows, level: Level) -> float:
+    return float(rows.group.sum(_margins(rows, level).double().sum()))
 
 
 def _margins(rows: Rows, level: Level) -> Tensor:
@@ -300,7 +305,7 @@ def _margins(rows: Rows, level: Level) -> Tensor:
     centers = torch.as_tensor(level.centers)
     if len(centers) < 2:
         return torch.zeros_like(rows.norms)
-    sizes = torch.bincount(torch.as_tensor(level.labels), minlength=len(centers)).to(rows.dtype)
+    sizes = rows.group.sum(count(torch.as_tensor(level.labels), len(centers))).to(rows.dtype)
     apart = sizes / (sizes - 1)
     margins = []
     step = rows.step(2 * len(centers))

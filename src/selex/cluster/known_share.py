@@ -82,12 +82,12 @@ def count_by_share(rows: Rows, known: Tensor, n_known: int, balanced: bool, rng:
 
     None where labels do not tell: fewer than two categories, or none with two labels.
     """
-    labels = known.cpu().numpy()
+    labels = rows.group.gather(known).cpu().numpy()
     sample, weight = _sample(labels, rng)
     labels = labels[sample]
     if n_known < 2 or not (labels == UNLABELLED).any() or np.bincount(labels + 1)[1:].max() < 2:
         return None
-    some = Rows(_leading(rows.at(torch.from_numpy(sample).to(rows.device))), rows.memory)
+    some = Rows(_leading(rows.here(torch.from_numpy(sample).to(rows.device))), rows.memory)
     look = _Look(some, labels, n_known, weight, balanced)
     counts = look.counts(None, rng)
     for finer in (_FINER, 1.0):

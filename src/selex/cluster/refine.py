@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from selex.cluster.kmeans import as_data, as_labels
-from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
 from selex.errors import InputError, Note
 from selex.types import REFINEMENTS, UNLABELLED, Level, Refinement
 
@@ -64,8 +64,6 @@ def check_refinement(refine: Refinement, rows: Rows) -> None:
     if refine not in REFINEMENTS:
         raise InputError(f"refine must be {', '.join(REFINEMENTS[:-1])} or {REFINEMENTS[-1]}, not {refine!r}")
     if refine != "none":
-        if rows.group.size > 1:
-            raise InputError("rows spread over processes are not refined: use refine='none'")
         _length(rows)
 
 
@@ -78,13 +76,13 @@ def refined(rows: Rows, known: Tensor, level: Level, refine: Refinement) -> Leve
     free_index, held_index = (torch.nonzero(part)[:, 0] for part in (known == UNLABELLED, known != UNLABELLED))
     free, held, held_labels = rows.at(free_index), rows.at(held_index), known[held_index]
     mass, held_counts = held.sums(held_labels, k)
-    temperature = _SOFTNESS * level.inertia / rows.n
+    temperature = _SOFTNESS * level.inertia / rows.total
 
     def on_sphere(sums: Tensor, counts: Tensor) -> Tensor:
         return normalize(sums + counts[:, None] * rows.shift, dim=1) * length - rows.shift
 
     centers, offsets = on_sphere(start, torch.ones_like(start[:, 0])), start.new_zeros(k)
-    wanted = _wanted(rows.n, held_counts)
+    wanted = _wanted(rows.total, held_counts)
     for softness in _softer(temperature, length) if refine == "balanced" else ():
         offsets = _equal_shares(free, centers, offsets, softness * temperature, wanted, _FIRST)
     for _ in range(_ROUNDS):
@@ -94,14 +92,14 @@ def refined(rows: Rows, known: Tensor, level: Level, refine: Refinement) -> Leve
         sums, counts = sums + mass, counts + held_counts
         centers = torch.where(counts[:, None] > _NOTHING, on_sphere(sums, counts), centers)
         if refine == "proportional":
-            offsets = temperature * (counts.clamp(min=_LEAST) / rows.n).log()
+            offsets = temperature * (counts.clamp(min=_LEAST) / rows.total).log()
     if refine == "balanced":
         for softness in _HARDER:
             offsets = _equal_shares(free, centers, offsets, softness * temperature, wanted, _LAST)
     labels = known.clone()
     if len(free_index):
         labels[free_index] = free.nearest(centers, offsets)[0]
-    if refine == "balanced" and not _settled(torch.bincount(labels, minlength=k), held_counts):
+    if refine == "balanced" and not _settled(rows.group.sum(count(labels, k)), held_counts):
         warnings.warn("sizes differ too much to be balanced: clusters are left as they are", Note, stacklevel=4)
         return level
     offsets_kept = offsets if refine != "uniform" else None
@@ -127,7 +125,7 @@ def _length(rows: Rows) -> Tensor:
 
 def _lengths(rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
     """A low, the middle and a high length of rows; those of length 0, such as black images, do not count."""
-    lengths = torch.cat([(x + rows.shift).norm(dim=1) for _, x in rows.blocks(rows.d)])
+    lengths = rows.group.gather(torch.cat([(x + rows.shift).norm(dim=1) for _, x in rows.blocks(rows.d)]))
     some = lengths[lengths > 0].sort().values
     if not len(some):
         return lengths[0], lengths[0], lengths[0]
@@ -143,7 +141,7 @@ def _shares(rows: Rows, centers: Tensor, offsets: Tensor, temperature: float) ->
         share = (torch.addmm(lead, x, centers.T, alpha=2) / temperature).softmax(1)
         sums.addmm_(share.T, x)
         counts += share.sum(0)
-    return sums, counts
+    return rows.group.sum(sums), rows.group.sum(counts)
 
 
 def _wanted(n: int, held_counts: Tensor) -> Tensor:
@@ -170,7 +168,7 @@ def _equal_shares(
     rows: Rows, centers: Tensor, offsets: Tensor, temperature: float, wanted: Tensor, steps: int
 ) -> Tensor:
     """Offsets under which rows give each cluster as many as wanted, each row by its shares: Sinkhorn's iteration."""
-    for _ in range(steps if rows.n else 0):
+    for _ in range(steps if rows.total else 0):
         step = (_counts(rows, centers, offsets, temperature).clamp(min=_LEAST) / wanted).log()
         offsets = offsets - temperature * step
         if step.abs().max() < _EQUAL:
@@ -184,19 +182,19 @@ def _counts(rows: Rows, centers: Tensor, offsets: Tensor, temperature: float) ->
     counts = torch.zeros_like(offsets)
     for _, x in rows.blocks(2 * len(centers)):
         counts += (torch.addmm(lead, x, centers.T, alpha=2) / temperature).softmax(1).sum(0)
-    return counts
+    return rows.group.sum(counts)
 
 
 def without_empty(
     rows: Rows, labels: Tensor, centers: Tensor, offsets: Tensor | None, n_known: int, n_iter: int
 ) -> Level:
     """The level of these clusters, without novel ones that are empty."""
-    kept = torch.bincount(labels, minlength=len(centers)) > 0
+    kept = rows.group.sum(count(labels, len(centers))) > 0
     kept[:n_known] = True
     if not kept.all():
         gone = int((~kept).sum())
         warnings.warn(f"{gone} of {len(kept)} clusters have no row: there are {len(kept) - gone}", Note, stacklevel=5)
         labels = (kept.cumsum(0) - 1)[labels]
         centers, offsets = centers[kept], None if offsets is None else offsets[kept]
-    inertia = float(rows.distances_to_own(centers, labels).sum(dtype=torch.float64))
+    inertia = float(rows.group.sum(rows.distances_to_own(centers, labels).sum(dtype=torch.float64)))
     return Level(labels, centers, n_known, inertia, n_iter, offsets)

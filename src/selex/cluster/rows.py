@@ -53,7 +53,7 @@ class Rows:
         self.blank = self.norms == 0
         self._any_blank = bool(self.blank.any())
         mean = self._mean()
-        if shift is not None or mean.square().sum() > _FAR * (self._mean_norm() - mean.square().sum()).clamp(min=0):
+        if shift is not None or mean.square().sum() > _FAR * (self.mean_norm() - mean.square().sum()).clamp(min=0):
             self._centred, self.shift = True, mean if shift is None else shift.to(self.device, self.dtype)
             self.norms = self._norms()
         if self.n * self.d * self.dtype.itemsize <= memory // 4:  # small: no pass need read it again
@@ -107,6 +107,10 @@ class Rows:
     def fetch(self, numbers: Tensor) -> Tensor:
         """The values of some rows, whichever process has them; rows are numbered through all processes."""
         return self.take(numbers)
+
+    def here(self, numbers: Tensor) -> Rows:
+        """Some rows, few, as `Rows` of this process, whichever process has them."""
+        return self.at(numbers)
 
     def blocks(self, width: int) -> Iterator[tuple[slice, Tensor]]:
         """`(slice, values)` over all rows, in blocks that leave room for `width` more numbers a row."""
@@ -199,7 +203,8 @@ class Rows:
             self._refuse()
         return (total / self.n).to(self.dtype)
 
-    def _mean_norm(self) -> Tensor:
+    def mean_norm(self) -> Tensor:
+        """Mean squared length of all rows."""
         return self.norms.mean()
 
     def _norms(self) -> Tensor:

@@ -6,6 +6,7 @@ order in which threads of a GPU arrive. Shapes: n rows of this process, d dimens
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil, log2
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from selex.cluster.group import Group
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
 from selex.errors import InputError
+from selex.types import UNLABELLED
 
 _BITS = 62  # of a whole number, that sums may fill
 
@@ -29,6 +31,10 @@ class Shard(Rows):
     def __init__(self, data: Any, group: Group | None = None, memory: int = DEFAULT_MEMORY) -> None:
         self.group = group or Group()
         super().__init__(data, memory)
+
+    def own(self) -> Any:
+        """The rows of this process as they were given."""
+        return self._source
 
     def _read(self, data: Any) -> None:
         with self.group.together():
@@ -55,6 +61,33 @@ class Shard(Rows):
         out = torch.zeros(len(numbers), self.d, dtype=self.dtype, device=self.device)
         out[here] = self.take(numbers[here] - self.first)
         return self.group.sum(out)
+
+    def here(self, numbers: Tensor) -> Rows:
+        """The same rows in every process."""
+        return Rows(self.fetch(numbers), self.memory, torch.zeros(self.d))
+
+    def mapped(self, step: Callable[[Tensor], Tensor]) -> Shard:
+        """Rows after a map of each, in this process's memory; worked out in float64, so that blocks do not show."""
+        out = torch.empty(self.n, self.d, dtype=self.dtype, device=self.device)
+        for part, x in self.blocks(8 * self.d):
+            out[part] = step((x + self.shift).double()).to(self.dtype)
+        return Shard(out, self.group, self.memory)
+
+    def places(self, labels: Tensor) -> Tensor:
+        """Of labelled rows: the place of each among those of its label in all processes, by what rows hold."""
+        held = torch.nonzero(labels != UNLABELLED)[:, 0]
+        order, ranks = self.at(held).ranked()
+        rank = torch.empty_like(ranks).index_copy_(0, order, ranks)
+        every = self.group.gather(torch.stack([labels[held], rank], 1))
+        by_label = every[:, 1].argsort()
+        by_label = by_label[every[by_label, 0].argsort(stable=True)]
+        sizes = torch.bincount(every[:, 0])
+        places = torch.empty_like(by_label)
+        places[by_label] = (
+            torch.arange(len(every), device=labels.device) - (sizes.cumsum(0) - sizes)[every[by_label, 0]]
+        )
+        before = int(self.group.gather(torch.tensor([len(held)]))[: self.group.rank].sum())
+        return places[before : before + len(held)]
 
     def sums(self, labels: Tensor, k: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Sums and numbers over the rows of all processes, exact up to the last bit that is kept."""
@@ -84,7 +117,8 @@ class Shard(Rows):
         everything = torch.zeros(self.n, dtype=torch.long, device=self.device)
         return self.sums(everything, 1)[0][0] / self.total
 
-    def _mean_norm(self) -> Tensor:
+    def mean_norm(self) -> Tensor:
+        """Mean squared length of the rows of all processes."""
         return self.group.sum(self.norms.sum(dtype=torch.float64)) / self.total
 
     def ranked(self) -> tuple[Tensor, Tensor]:

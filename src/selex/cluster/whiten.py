@@ -57,7 +57,7 @@ def fit_whitener(features: Any, labels: Any, amount: float, memory: int = DEFAUL
     the first of each category not counted.
 
     Args:
-        features: `n × d` features: numpy (memory-mapped too) or torch on any device.
+        features: `n × d` features: numpy (memory-mapped too), torch on any device, or a `Shard` with its own labels.
         labels: per row a known category `0 … n_known - 1` or -1.
         amount: from 0, features as they are, to 1, all of the scatter.
         memory: bytes that temporaries may take.
@@ -69,22 +69,24 @@ def fit_whitener(features: Any, labels: Any, amount: float, memory: int = DEFAUL
         raise InputError(f"whiten must be from 0 to 1, not {amount}")
     if not amount:
         return None
-    rows = Rows(features, memory)
+    rows = features if isinstance(features, Rows) else Rows(features, memory)
     known = torch.as_tensor(labels).to(rows.device)
     index = torch.nonzero(known != UNLABELLED)[:, 0]
-    if not len(index):
-        return None
     held, own = rows.at(index), known[index].long()
-    scatter, free = _scatter(held, own, int(own.max()) + 1)
+    if not held.total:
+        return None
+    n_known = int(rows.group.gather(known.max().reshape(1)).max()) + 1
+    scatter, free = _scatter(held, own, n_known)
     scale = scatter.trace() / rows.d
-    if not scale * rows.d > held.norms.mean() * (_ROUNDING * torch.finfo(rows.dtype).eps) ** 2:
+    if not scale * rows.d > held.mean_norm() * (_ROUNDING * torch.finfo(rows.dtype).eps) ** 2:
         return None
     amount = min(amount, free / (free + rows.d))
     even = amount * scatter / scale + (1 - amount) * torch.eye(rows.d, dtype=scatter.dtype, device=scatter.device)
     root: Tensor = torch.linalg.cholesky(even)
     matrix = torch.linalg.solve_triangular(root, torch.eye(rows.d, dtype=root.dtype, device=root.device), upper=False)
-    mean = sum(x.sum(0, dtype=torch.float64) for _, x in rows.blocks(rows.d)) / rows.n + rows.shift
-    return Whitener(torch.as_tensor(mean).float(), matrix.T.float().contiguous())
+    sums = torch.as_tensor(sum(x.sum(0, dtype=torch.float64) for _, x in rows.blocks(rows.d)))
+    mean = rows.group.sum(sums) / rows.total + rows.shift
+    return Whitener(mean.float(), matrix.T.float().contiguous())
 
 
 def _scatter(rows: Rows, labels: Tensor, k: int) -> tuple[Tensor, int]:
@@ -96,4 +98,4 @@ def _scatter(rows: Rows, labels: Tensor, k: int) -> tuple[Tensor, int]:
         away = (x - means[labels[part]]).double()
         total += away.T @ away
     free = int((counts - 1).clamp(min=0).sum())
-    return total / max(free, 1), free
+    return rows.group.sum(total) / max(free, 1), free

@@ -62,6 +62,24 @@ def read_labels(path: Path, features: Features) -> list[str]:
     return _labels_of(path, features.ids, features.id_column)
 
 
+def read_row_labels(path: Path, n: int) -> dict[int, str]:
+    """The labels of a CSV with columns `row` (0 is the first) and `label`, of n rows; few may be labelled."""
+    lines = read_csv(path)
+    header = lines[0][1]
+    row_column, label_column = column(path, header, ("row",)), column(path, header, LABEL_COLUMNS)
+    labels, seen = dict[int, str](), dict[int, int]()
+    for number, line in lines[1:]:
+        cell = line[row_column].strip()
+        where = f"{path}, line {number}: row {cell!r}"
+        if not cell.isdecimal() or int(cell) >= n:
+            raise InputError(f"{where} is not among the features' rows")
+        if (first := seen.setdefault(int(cell), number)) != number:
+            raise InputError(f"{where} appears twice, first in line {first}")
+        if label := label_of_cell(line[label_column]):
+            labels[int(cell)] = label
+    return labels
+
+
 def read_truth(path: Path, clusters: Clusters) -> list[str]:
     """The true category of every row of a clusters table, "" where the CSV gives none; it may name other rows too."""
     return _labels_of(path, clusters.ids, clusters.id_column, may_name_others=True)

@@ -1,0 +1,118 @@
+"""`selex cluster` in several processes that `torchrun` started, or of a folder of shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from selex.cli.app import first_process
+from selex.config import Config
+from selex.errors import InputError
+from selex.types import Hierarchy
+
+if TYPE_CHECKING:
+    from selex.cluster.pipeline import FittedClusters
+    from selex.cluster.shards import Shard
+    from selex.data.clusters import Columns
+
+BLOCK = 1 << 16
+"""Rows of the table that are written at a time."""
+
+
+def cluster_shards(
+    features: Path, labels: Path | None, out: Path, config: Config, device: str, normalize: bool
+) -> None:
+    """Cluster this process's part of the rows together with the others; the first process writes the table."""
+    import torch.distributed as dist
+
+    from selex.cluster.spread import fit_shards
+    from selex.data.clusters import category_names, write_blocks
+
+    shard, known, classes = _read(features, labels, device, normalize)
+    how: dict[str, Any] = {"rng": config.seed, "calibrate": False, "progress": first_process()}
+    found = fit_shards(shard, known if classes else None, config.cluster, **how)
+    blocks = _blocks(shard, found, known, category_names(classes, found.hierarchy.levels[0].n_clusters))
+    if first_process():
+        write_blocks(out, blocks)
+        _tell(found, shard, config, out)
+    else:
+        for _ in blocks:  # sent to the first
+            pass
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _read(features: Path, labels: Path | None, device: str, normalize: bool) -> tuple[Shard, Any, list[str]]:
+    """Rows of this process, their known categories with -1 where there is none, and what those are called."""
+    import numpy as np
+    from torch.nn.functional import normalize as to_length_1
+
+    from selex.cluster.group import join
+    from selex.cluster.inputs import encode
+    from selex.cluster.pieces import open_pieces
+    from selex.cluster.shards import Shard
+    from selex.data.features import read_row_labels
+
+    pieces = open_pieces(_shards(features))
+    given = read_row_labels(labels, pieces.shape[0]) if labels else {}
+    classes, codes = encode(list(given.values()) or None, len(given))
+    group = join(device)
+    part = pieces.part(group.rank, group.size)
+    shard = Shard(part if device == "cpu" else part.to(device), group)
+    known, own = np.full(shard.n, -1), np.array(list(given), dtype=np.int64) - shard.first
+    here = (own >= 0) & (own < shard.n)
+    known[own[here]] = codes[here]
+    return shard.mapped(lambda x: to_length_1(x, dim=1)) if normalize else shard, known, classes.tolist()
+
+
+def _shards(features: Path) -> list[Path]:
+    """The shards of a folder, in the order of their names; a table in one file is one."""
+    if not features.is_dir():
+        if features.suffix.lower() == ".npz":
+            raise InputError(f"{features}: several processes read .npy, a file or a folder of shards")
+        return [features]
+    if shards := sorted(features.glob("*.npy")):
+        return shards
+    raise InputError(f"{features}: no .npy shard of features in this folder")
+
+
+def _blocks(shard: Shard, found: FittedClusters, known: Any, names: list[str]) -> Iterator[Columns]:
+    """The table in the order of rows, from whichever process has them: all take part in sending."""
+    import torch
+
+    from selex.cluster.spread import distances_in_shard
+    from selex.data.clusters import cluster_columns
+
+    levels = found.hierarchy.levels
+    columns = [known >= 0, distances_in_shard(shard, found).cpu(), *(level.labels for level in levels)]
+    mine = torch.stack([torch.as_tensor(column).double() for column in columns], 1)
+    lengths, row = shard.group.gather(torch.tensor([shard.n])).tolist(), 0
+    for rank, length in enumerate(lengths):
+        for start in range(0, length, BLOCK):
+            part = mine[start : start + BLOCK] if rank == shard.group.rank else mine[:0]
+            sent = [min(BLOCK, length - start) if other == rank else 0 for other in range(len(lengths))]
+            labelled, distances, *at_levels = shard.group.gather(part, sent).numpy().T
+            ids = [str(number) for number in range(row, row + len(labelled))]
+            block = (replace(level, labels=ids_.astype(int)) for level, ids_ in zip(levels, at_levels, strict=True))
+            more = {"distance": distances.tolist()}
+            yield cluster_columns("row", ids, Hierarchy(tuple(block)), names, labelled > 0, more)
+            row += len(labelled)
+
+
+def _tell(found: FittedClusters, shard: Shard, config: Config, out: Path) -> None:
+    if found.estimate:
+        low, high = found.estimate.low, found.estimate.high
+        count = f"{found.estimate.n_clusters} categories (90 % interval {low} to {high})"
+        typer.echo(f"estimate by {found.estimate.method}: {count}")
+    for name, value in found.selection.settings.items():
+        if getattr(config.cluster, name) != value:
+            typer.echo(f"{name}: {value} (in shards)")
+    base = found.hierarchy.levels[0]
+    sizes = ", ".join(map(str, found.hierarchy.sizes))
+    found_in = f"{shard.total} rows, {shard.group.size} {'process' if shard.group.size == 1 else 'processes'}"
+    typer.echo(f"{found_in}: {base.n_known} known categories, {base.n_novel} novel ones; levels of {sizes}")
+    typer.echo(f"wrote {out}")
