@@ -2,9 +2,11 @@
 
 Rows are features with their truth; without arguments scikit-learn's handwritten digits. The person knows the truth of
 every image. `names` gives the N largest novel categories the name of most of their images, or merges them with the
-category of that name; `names, 5 % wrong` takes any other name one time in twenty; `corrects` looks at the N least sure
-categories, names those of which 70 % are one class, splits others in two as the page proposes it, if 70 % of each part
-are of one class, names the parts, and of the eight least sure images moves those whose class has a category by name.
+category of that name; `names, 5 % wrong` takes any other name one time in twenty. If that merges categories that look
+unlike, the page asks, and the person looks again: nineteen times in twenty the answer is right, and the name is given
+anew; `not asked` is without that, as a program decides. `corrects` looks at the N least sure categories, names those of
+which 70 % are one class, splits others in two as the page proposes it, if 70 % of each part are of one class, names the
+parts, and of the eight least sure images moves those whose class has a category by name.
 Then the run is clustered again: continued from where it was, as `selex recluster` does, and beside it from nothing with
 the same decisions as plain labels, as it did before.
 All, Known and Novel are of all images that had no label at first; `elsewhere` is the accuracy on those in categories
@@ -31,9 +33,9 @@ from selex.data.table import ImageTable
 from selex.earlier import Earlier
 from selex.metrics import matched
 from selex.predictor import Model
-from selex.results import Results
+from selex.results import Results, mean_direction
 from selex.review.core.decisions import Decision
-from selex.review.core.overview import parts_of
+from selex.review.core.overview import look_alike, parts_of
 from selex.review.core.state import CONFIRMED, UNDECIDED, State
 from selex.types import Refinement
 
@@ -132,10 +134,10 @@ def labelled(state: State) -> ImageTable:
 class Person:
     """Knows the truth and makes decisions on a state; now and then a wrong one."""
 
-    def __init__(self, data: Data, state: State, wrong: float = 0.0, seed: int = 0) -> None:
-        self.data, self.state, self.wrong = data, state, wrong
+    def __init__(self, data: Data, state: State, wrong: float = 0.0, seed: int = 0, asked: bool = True) -> None:
+        self.data, self.state, self.wrong, self.asked = data, state, wrong, asked
         self.rng = np.random.default_rng(seed)
-        self.decisions = 0
+        self.decisions = self.questions = self.wrong_merges = 0
 
     def decide(self, kind: str, **fields: object) -> None:
         """Make a decision."""
@@ -153,21 +155,39 @@ class Person:
         return next((c for c, other in enumerate(self.state.names) if other == name and c in there), None)
 
     def name(self, category: int) -> None:
-        """Give a category the name of most of its images; or merge it with the one that has it."""
-        one = self.seen(category)[0]
-        if self.rng.random() < self.wrong:
-            one = int(self.rng.choice(np.setdiff1d(np.unique(self.data.truth), [one])))
-        self.call(category, f"class {one}")
+        """Give a category the name of most of its images; or merge it with the one that has it. Twice at most."""
+        for _ in range(2):
+            one = self.seen(category)[0]
+            if self.rng.random() < self.wrong:
+                one = int(self.rng.choice(np.setdiff1d(np.unique(self.data.truth), [one])))
+            if self.call(category, f"class {one}"):
+                return
 
-    def call(self, category: int, name: str) -> None:
-        """Give a category this name; or merge it with the one that has it."""
+    def call(self, category: int, name: str) -> bool:
+        """Give a category this name; or merge it with the one that has it, unless asked and thinking better of it."""
         there = self.called(name)
         if self.state.known(category) or there == category:
-            return
-        if there is not None:
-            self.decide("merge", categories=(there, category))
-        else:
+            return True
+        if there is None:
             self.decide("name", category=category, name=name)
+            return True
+        if not self.agrees(there, category):
+            return False
+        self.wrong_merges += self.seen(there)[0] != self.seen(category)[0]
+        self.decide("merge", categories=(there, category))
+        return True
+
+    def agrees(self, there: int, category: int) -> bool:
+        """Whether two are to be one; asked where they look unlike, and right but for as many mistakes as in names."""
+        live, names = np.unique(self.state.category), len(self.state.names)
+        means = np.zeros((names, self.data.features.shape[1]), dtype=np.float32)
+        for c in live.tolist():
+            means[c] = mean_direction(self.data.features, np.flatnonzero(self.state.category == c))
+        if not self.asked or look_alike(means, live, there, category):
+            return True
+        self.questions += 1
+        same = self.seen(there)[0] == self.seen(category)[0]
+        return bool(same != (self.rng.random() < self.wrong))
 
     def correct(self, category: int) -> None:
         """Name a category that is of one class; split another where that makes two that are; move what is wrong."""
@@ -209,10 +229,11 @@ def least_sure(results: Results, count: int) -> list[int]:
     return [int(c) for c in np.argsort(mean, kind="stable")][:count]
 
 
-WAYS: dict[str, tuple[Callable[[Results, int], list[int]], Callable[[Person, int], None], float]] = {
-    "names": (largest, Person.name, 0.0),
-    "names, 5 % wrong": (largest, Person.name, 0.05),
-    "corrects": (least_sure, Person.correct, 0.0),
+WAYS: dict[str, tuple[Callable[[Results, int], list[int]], Callable[[Person, int], None], float, bool]] = {
+    "names": (largest, Person.name, 0.0, True),
+    "names, 5 % wrong": (largest, Person.name, 0.05, True),
+    "names, 5 % wrong, not asked": (largest, Person.name, 0.05, False),
+    "corrects": (least_sure, Person.correct, 0.0, True),
 }
 
 
@@ -233,8 +254,8 @@ def right(data: Data, clusters: np.ndarray, names: list[str]) -> float:
 
 def review(run: Run, way: str, count: int, seed: int) -> dict[str, list[float]]:
     """Accuracies before, after, and from nothing."""
-    choose, act, wrong = WAYS[way]
-    person = Person(run.data, State(run.results), wrong, seed)
+    choose, act, wrong, asked = WAYS[way]
+    person = Person(run.data, State(run.results), wrong, seed, asked)
     for category in choose(run.results, count):
         if (person.state.category == category).any():
             act(person, category)
@@ -249,6 +270,7 @@ def review(run: Run, way: str, count: int, seed: int) -> dict[str, list[float]]:
     return {
         "decisions": [person.decisions],
         "categories": [len(np.unique(state.category))],
+        "merges": [person.questions, person.wrong_merges],
         "right": [right(run.data, before, run.results.names), right(run.data, again, names)],
         **{name: scores(run.data, clusters, elsewhere) for name, clusters in ways.items()},
     }
@@ -267,6 +289,8 @@ def row(way: str, count: int, runs: list[dict[str, list[float]]]) -> dict[str, o
         "seeds": len(runs),
         "decisions": round(float(mean["decisions"][0]), 1),
         "categories": round(float(mean["categories"][0]), 1),
+        "asked": round(float(mean["merges"][0]), 1),
+        "wrong merges": round(float(mean["merges"][1]), 1),
         "before": text(mean["before"][:3]),
         "clustered again": text(mean["after"][:3]),
         "as plain labels": text(mean["labels"][:3]),
@@ -287,7 +311,7 @@ def main(options: argparse.Namespace) -> None:
             if (way, count) not in [(one["person"], one["N"]) for one in results]:
                 results.append(row(way, count, [review(run, way, count, seed) for seed, run in enumerate(runs)]))
                 print(results[-1], flush=True)
-                save(f"decisions_{options.name}", results, options.out)
+                save(f"decisions_{options.name}", results, options.out, quiet=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """How many images are embedded, and how long `selex discover` takes, after each kind of change to a collection.
 
 A folder of photos is sorted once; then photos are added, removed, renamed and set aside as junk, and settings change.
-With `--rows` the cache alone: rows like features, and a few new ones among them.
+With `--rows` the cache alone: rows like features, and a few new ones among them. With `--many` a few new photos come to
+so many tiny ones (8 x 8 pixels of 100 kinds, their pixels as features): how long until they are sorted.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from common import save
 from decode import make_photos
 from selex.config import Config
 from selex.discovery import discover
+from selex.earlier import Earlier
 from selex.features.shared import FeatureCache
+from selex.naming import earlier_results
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.recluster import again
@@ -116,13 +120,51 @@ def lookups(n: int, dim: int, new: int) -> list[dict[str, object]]:
     return [{"change": step, "seconds": round(float(s), 2)} for step, s in zip(steps, took, strict=True)]
 
 
+def tiny_photos(folder: Path, numbers: range, kinds: int = 100) -> None:
+    """Photos of a few pixels: noise around one picture for each kind, one in five of half of the kinds labelled."""
+    usual = np.random.default_rng(0).integers(0, 256, (kinds, 8, 8, 3))
+    rng = np.random.default_rng(numbers.start + 1)
+    for number in numbers:
+        kind = number % kinds
+        labelled = kind < kinds // 2 and number // kinds % 5 == 0
+        place = folder / (f"kind {kind:02d}" if labelled else f"unlabelled/{number // 1000:03d}")
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = (usual[kind] + rng.normal(0, 40, (8, 8, 3))).clip(0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(place / f"{number:06d}.bmp")
+
+
+def among_many(n: int, new: int) -> list[dict[str, object]]:
+    """A few more photos among n."""
+    with tempfile.TemporaryDirectory() as temporary:
+        os.environ["SELEX_CACHE"] = f"{temporary}/cache"
+        photos, run = Path(temporary) / "photos", Path(temporary) / "run"
+        tiny_photos(photos, range(n))
+        config = Config.of(
+            str(photos), categories=100, backbone="pixels", restarts=1, refine="none", search="bssk", adapt="off"
+        )
+
+        def sort() -> Run:
+            before = Run.open(run) if run.exists() else None
+            found = earlier_results(before) if before else None
+            return discover(config, run, earlier=Earlier.grown(before, found) if before and found else None)
+
+        rows = [measure("first run", sort)]
+        tiny_photos(photos, range(n, n + new))
+        rows.append(measure(f"{new} added", sort))
+        return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=240)
     parser.add_argument("--new", type=int, default=24)
     parser.add_argument("--backbone", default="efficientnet-lite1")
     parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--many", type=int, help="tiny photos that a few new ones come to; nothing else is measured")
     options = parser.parse_args()
+    if options.many:
+        save("growing_many", among_many(options.many, options.new))
+        return
     kept = lookups(options.rows, 384, options.new)
     save("growing", [*changes(options.images, options.new, options.backbone), *kept])
 

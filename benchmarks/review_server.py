@@ -102,6 +102,11 @@ def steps(client: Client, n: int, k: int) -> Iterator[tuple[str, Callable[[], fl
     yield "category page", lambda: client(f"/category/{rng.integers(k)}")[0]
     yield "image page with similar images", lambda: client(f"/image/{rng.integers(n)}")[0]
     yield "search names and files", lambda: client(f"/?q=image+{rng.integers(1000):03d}")[0]
+    yield "list of images, any page", lambda: client(f"/images?page={rng.integers(1, n // 120)}")[0]
+    yield "list of images, of a folder", lambda: client(f"/images?folder=folder+{rng.integers(97):02d}")[0]
+    yield "list of images, by file name", lambda: client(f"/images?q=image+{rng.integers(1000):03d}")[0]
+    yield "all images of a folder, to select them", lambda: client(f"/api/rows?folder=folder+{rng.integers(97):02d}")[0]
+    yield "map", lambda: client("/api/map")[0]
     yield "suggestions", lambda: client("/next")[0]
     yield "offer of a split", lambda: client(f"/api/categories/{rng.integers(k)}/parts?parts=2")[0]
     yield "decision: move 20 images", lambda: client.decide(kind="move", rows=rows(20), category=int(rng.integers(k)))
@@ -137,6 +142,9 @@ def main(n: int, k: int, d: int, repeats: int) -> None:
                 "median_ms": round((time.perf_counter() - begin) * 1e3),
             }
             results.append(start)
+            took, content = client("/api/map")
+            results.append({"what": "map, worked out the first time", "median_ms": round(took * 1e3)})
+            results.append({"what": "size of the map", "mib": round(len(content) / 2**20, 1)})
             for what, step in steps(client, n, k):
                 step()
                 times = 1000 * np.array([step() for _ in range(repeats)])

@@ -13,7 +13,7 @@ from selex.results import Results
 from selex.review.core.decisions import FIELDS, Decision, Refused, alike_key
 from selex.review.core.ledger import FILE, Ledger
 from selex.review.core.outcome import compare, corrected, labels_of, reviewed
-from selex.review.core.overview import Overview, Space, parts_of
+from selex.review.core.overview import NEIGHBOURS, Overview, Space, look_alike, parts_of
 from selex.review.core.session import Conflict, Review
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE, State
 from selex.review.core.timeline import DECIDE, REDO, UNDO, Event, Timeline
@@ -402,3 +402,22 @@ def test_parts_of_two_blobs():
         parts_of(np.zeros((5, 2)), np.arange(5), 2)
     with pytest.raises(Refused, match="2 images cannot"):
         parts_of(features, np.arange(2), 3)
+
+
+@pytest.mark.parametrize("count", [3, 12, 60])
+def test_two_look_alike_if_one_is_among_the_most_similar_to_the_other(count):
+    rng = np.random.default_rng(count)
+    means = rng.normal(0, 1, (count, 5))
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    live = np.flatnonzero(rng.random(count) < 0.9)
+    most = max(2, min(NEIGHBOURS, len(live) // 5))
+
+    def nearest(one):
+        """The most similar to one, by the book."""
+        others = [other for other in live.tolist() if other != one]
+        return sorted(others, key=lambda other: -(means[one] @ means[other]))[:most]
+
+    pairs = [(one, other) for one in live.tolist() for other in live.tolist() if one != other]
+    found = [look_alike(means, live, one, other) for one, other in pairs]
+    assert found == [other in nearest(one) or one in nearest(other) for one, other in pairs]
+    assert len(live) < 4 or 0 < sum(found) < len(found)

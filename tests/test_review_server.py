@@ -94,6 +94,16 @@ def test_categories_are_ordered_filtered_and_found(client):
     assert [image["file"] for image in client.get("/api/images?q=003").json()["images"]] == ["003.png"]
 
 
+def test_which_look_unlike_a_category(client):
+    ids = [card["id"] for card in client.get("/api/categories").json()["categories"]]
+    found = client.get("/api/categories/0/unlike", params={"others": [i for i in ids if i]}).json()
+    near = {card["id"] for card in client.get("/api/categories/0").json()["neighbours"][:2]}
+    assert found["category"]["id"] == 0
+    assert not near & {card["id"] for card in found["unlike"]}
+    assert client.get("/api/categories/0/unlike?others=99").status_code == 404
+    assert client.get("/api/categories/0/unlike").status_code == 422
+
+
 def test_the_tree_has_the_levels(client):
     tree = client.get("/api/categories?level=2&cluster=1").json()["tree"]
     assert {(node["cluster"], node["known"], node["categories"], node["open"]) for node in tree} == {

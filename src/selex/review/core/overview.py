@@ -87,6 +87,22 @@ class Overview:
         return found
 
 
+NEIGHBOURS = 8
+"""Categories that are shown as most similar to one."""
+
+
+def look_alike(means: Array, live: Array, one: int, other: int) -> bool:
+    """Whether one of two categories is among the most similar to the other: `NEIGHBOURS`, or a fifth of few.
+
+    `means` are unit means of all categories, `live` those with images. Of categories that are the same most are so,
+    of those that are not few; see `benchmarks/decisions.py`.
+    """
+    most = max(2, min(NEIGHBOURS, len(live) // 5))
+    cosine = means[live] @ means[[one, other]].T  # of all, to each of the two
+    nearer = (cosine > means[one] @ means[other]) & (live[:, None] != [one, other])
+    return bool(nearer.sum(axis=0).min() < most)
+
+
 _BLOCK = 8192
 
 
@@ -118,6 +134,10 @@ class Space:
         cosine = means[live] @ means[category]
         best = np.argsort(-cosine, kind="stable")[:count]
         return [(int(live[i]), float(cosine[i])) for i in best]
+
+    def look_alike(self, one: int, other: int, overview: Overview, review: Review) -> bool:
+        """Whether two categories may be the same, by how they look."""
+        return look_alike(self._current_means(overview, review), overview.live, one, other)
 
     def _current_means(self, overview: Overview, review: Review) -> Array:
         """Unit means; only those of categories that decisions touched since are worked out again."""

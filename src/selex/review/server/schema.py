@@ -55,6 +55,13 @@ class Category(BaseModel):
     examples: list[int] = Field(description="Rows of typical images.")
 
 
+class Likeness(BaseModel):
+    """Categories that look unlike another: neither is among the most similar to the other."""
+
+    category: Category
+    unlike: list[Category]
+
+
 class Near(Category):
     """A category and how like another one it is."""
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from selex.review.core.decisions import Refused
 from selex.review.core.metadata import Where
-from selex.review.core.overview import Overview, parts_of
+from selex.review.core.overview import NEIGHBOURS, Overview, parts_of
 from selex.review.core.session import Review
 from selex.review.core.state import JUNK
 from selex.review.core.suggest import ideas
@@ -23,7 +23,7 @@ from selex.review.server.similar import Eye, Seen
 Array = np.ndarray[Any, Any]
 
 CATEGORIES_A_PAGE, IMAGES_A_PAGE, EVENTS_A_PAGE = 48, 120, 100
-NEIGHBOURS, SIMILAR, SUGGESTIONS = 8, 24, 6
+SIMILAR, SUGGESTIONS = 24, 6
 ANYWHERE = Where()
 
 
@@ -74,6 +74,18 @@ class Views:
             state, words = self.review.state, " ".join(name.split())
             found = state.alike(words)
             return schema.Alike(names=[state.names[number] for number in found], ids=found)
+
+    def likeness(self, number: int, others: list[int]) -> schema.Likeness:
+        """Which of some categories look unlike another."""
+        with self._lists.now() as overview:
+            for each in (number, *others):
+                self._lists.check_category(each, overview)
+            space = self._lists.space
+            unlike = [other for other in others if not space.look_alike(number, other, overview, self.review)]
+            return schema.Likeness(
+                category=category_card(self.review, overview, number),
+                unlike=[category_card(self.review, overview, other) for other in unlike],
+            )
 
     def category(
         self, number: int, sort: schema.ImageSort = "doubtful", chosen: schema.ImageFilter = "all", page: int = 1

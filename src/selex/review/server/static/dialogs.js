@@ -32,6 +32,17 @@ export function thumb(row) {
   return Object.assign(new Image(144, 144), { src: `/thumb/${row}?r=${round()}`, alt: "", loading: "lazy" });
 }
 
+// Before categories become one that look unlike: is that meant? True at once where they do not.
+export async function agree([first, ...others]) {
+  const found = await ask(`/api/categories/${first}/unlike?${new URLSearchParams(others.map((other) => ["others", other]))}`);
+  if (!found?.unlike.length) return Boolean(found);
+  const strips = [found.category, ...found.unlike].map((category) =>
+    element("div", [element("strong", category.name), element("div", category.examples.map(thumb), { className: "strip" })], { className: "part" }));
+  by("unlike-strips").replaceChildren(...strips);
+  by("unlike-title").textContent = `Merge ${found.unlike.map((category) => category.name).join(" and ")} into ${found.category.name}?`;
+  return (await open("unlike")) === "yes";
+}
+
 // Ask for a category: {id, name} of one there is, {name} of a new one, null if the person thought better of it.
 // `create` is "new" where a new category may be made, "rename" where a name is asked for. Before anything is typed the
 // neighbours of `near` are offered, or the names in `offer`.

@@ -151,7 +151,7 @@ const actions = {
     const chosen = await dialogs.choose({ title: `Name ${name}`, go: "Name", text: name, create: "rename", without: [category] });
     if (!chosen) return;
     if (chosen.id === undefined) await decide({ kind: "name", category, name: chosen.name });
-    else await decide({ kind: "merge", categories: [chosen.id, category] }, afterMerge(chosen.id));
+    else await join([chosen.id, category]);
   },
   // A suggested name is offered in the question for a name, never given by itself.
   async suggested() {
@@ -160,7 +160,7 @@ const actions = {
     const chosen = await dialogs.choose({ title: `Name ${name}`, go: "Name", text: offered, create: "rename", without: [category] });
     if (!chosen) return;
     if (chosen.id === undefined) await decide({ kind: "name", category, name: chosen.name });
-    else await decide({ kind: "merge", categories: [chosen.id, category] }, afterMerge(chosen.id));
+    else await join([chosen.id, category]);
   },
   async move() {
     const rows = targetRows();
@@ -177,7 +177,7 @@ const actions = {
     if (pair.length > 1) return merge(pair.sort((a, b) => b.rank - a.rank));
     if (category === undefined) return toast("Select two or more categories (x), or open one.");
     const into = await dialogs.choose({ title: `Merge ${name} into`, go: "Merge", without: [category], near: category });
-    if (into?.known || into?.named) await decide({ kind: "merge", categories: [into.id, category] }, afterMerge(into.id));
+    if (into?.known || into?.named) await join([into.id, category]);
     else if (into) await merge([into, { id: category, name }]);
   },
   async split() {
@@ -196,7 +196,13 @@ async function merge(all) {
   const first = chosen.id ?? ids[Math.max(0, names.indexOf(chosen.name))];
   const categories = [first, ...ids.filter((id) => id !== first)];
   const named = chosen.id === undefined && !names.includes(chosen.name) ? { name: chosen.name } : {};
-  await decide({ kind: "merge", categories, ...named }, afterMerge(first));
+  if (chosen.id === undefined) await decide({ kind: "merge", categories, ...named }, afterMerge(first)); // they are in view
+  else await join(categories);
+}
+
+// Make categories one, the first, which was chosen by its name; where they look unlike the person is asked whether that is meant.
+async function join(categories) {
+  if (await dialogs.agree(categories)) await decide({ kind: "merge", categories }, afterMerge(categories[0]));
 }
 
 const afterMerge = (category) => (document.getElementById("category") ? `/category/${category}` : undefined);
