@@ -15,6 +15,12 @@ PIP_INSTALL = -m pip install --quiet --constraint constraints.txt
 # The oldest and the newest Python that we name.
 PYTHONS = 3.10 3.14
 
+# Processes that share the tests. A fixed number: a container may show all processors of its machine, and have one.
+# A worker takes its tests file by file, so that what a file sets up is set up once; one that is done takes over half of
+# what the other has left, so that neither waits for a long file.
+WORKERS ?= 2
+PYTEST = -m pytest --numprocesses $(WORKERS) --dist worksteal
+
 .PHONY: demo test test-all coverage chaos browser lint audit docs wheel bench clean
 
 demo: $(READY)
@@ -22,11 +28,11 @@ demo: $(READY)
 	@$(BIN)/selex demo --out demo
 
 test: $(READY) browser
-	$(BIN)/python -m pytest
+	$(BIN)/python $(PYTEST)
 
 # The same, slower, with a list of the lines that no test reaches; fails if there are too many of them.
 coverage: $(READY) browser
-	$(BIN)/python -m pytest --cov --cov-report=term-missing
+	$(BIN)/python $(PYTEST) --cov --cov-report=term-missing
 
 # Breaks things on purpose, for hours; CHAOS="--minutes 30" does what there is time for, CHAOS=--short what `make test` does.
 chaos: $(READY)

@@ -1,5 +1,7 @@
 """Shared by all tests."""
 
+import os
+
 import hypothesis
 import numpy as np
 import pytest
@@ -21,9 +23,9 @@ def _own_cache(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def _two_threads():
-    """Small tensors gain nothing from more, and machines with many cores lose."""
-    torch.set_num_threads(min(2, torch.get_num_threads()))
+def _few_threads():
+    """Small tensors gain nothing from more than two, and machines with many cores lose; a worker has one."""
+    torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, torch.get_num_threads()))
 
 
 def blobs(n_blobs, size, spread=0.01, dims=16, seed=0):

@@ -65,3 +65,12 @@ def test_no_index_is_asked_unless_wanted():
     install, said = setup("")
     assert "index-url" not in install
     assert said == ""
+
+
+@pytest.mark.parametrize("target", ["test", "coverage"])
+def test_a_fixed_number_of_processes_shares_the_tests(target):
+    for given, expected in (((), "2"), (("WORKERS=5",), "5")):
+        line = ["make", "-n", "TORCH_INDEX=", f"BIN={ROOT}/no-such/bin", *given, target]
+        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+        [command] = [line for line in done.stdout.splitlines() if "-m pytest" in line]
+        assert f" --numprocesses {expected} " in command

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from scipy.optimize import linear_sum_assignment
 
 from commands import contents, digit_photos, refused, reseal, selex
-from selex import InputError, Note, Run, demo, load
+from selex import Config, InputError, Note, demo, discover, load
 from selex.predictor import NOTHING
 
 COLUMNS = ["file", "category", "known", "confidence", "runner_up", "distance", "fits", "nearest", "mark"]
@@ -312,11 +312,11 @@ def test_weights_list_and_verify(tmp_path, monkeypatch):
     refused("no backbone is called lite", "weights", "fetch", "lite", cwd=tmp_path)
 
 
-def test_confidence_is_worth_something(tmp_path, monkeypatch, capsys):
+def test_confidence_is_worth_something(tmp_path):
     """On the pixels of the demonstration's digits: among the most confident half at most half the error of all."""
-    monkeypatch.setattr(demo, "TRAINING", {**demo.TRAINING, "epochs": 1})
-    demo.run(tmp_path)
-    run = Run.open(tmp_path / "pixels").clusters.to_pydict()
+    demo._write_images(tmp_path, seed=0)
+    config = Config.of(str(tmp_path / "photos"), preset="paper", categories=10, backbone="pixels", method="frozen")
+    run = discover(config, tmp_path / "pixels", store=tmp_path / "store").clusters.to_pydict()
     truth = {row["file"]: int(row["label"]) for row in read(tmp_path / "truth.csv")}
     free = [row for row, held in enumerate(run["labelled"]) if not held]
     true = np.array([truth[run["file"][row]] for row in free])
