@@ -95,8 +95,8 @@ RELIABILITY_TEXT = """# Reliability
 **What selex promises.**
 
 - *Your photos are only ever read.* selex changes, moves or removes nothing that it did not create: every `--out`,
-  `--store` and `--runs` must be a new folder, an empty one, or one created by selex. Links are not followed when
-  writing.
+  `--store` and `--runs` must be a new folder, an empty one, or one created by selex, and no command writes into the
+  folders of photos that it is given or that its run was made of. Links are not followed when writing.
 - *A result is complete, or it is still the previous one.* After a kill, a full or failing disk or a power cut, run
   the same command again: it ends with the same files and leaves nothing behind.
 - *A decision that the review page has acknowledged is on disk.* No crash takes it back.
@@ -115,9 +115,9 @@ small set of digits, under a library that intercepts every operation that change
 - *power cut*: operations are replayed up to some point, and everything not yet synchronised is lost.
 - *damage*: each file is truncated, emptied, deleted, scrambled, swapped with another run's, or has one bit flipped.
 - *other people's files*: every command and every path option is pointed at a folder full of other files, with names
-  like ours and with links; contents, times and links must not change.
+  like ours and with links, and at the folder of photos; contents, times and links must not change.
 - *images, tables, options, weights*: hundreds of malformed ones, generated from a seed and by Hypothesis.
-- *web*: requests generated from the OpenAPI description by schemathesis, smuggled bodies, slow clients, many clients.
+- *web*: requests generated from the OpenAPI descriptions by schemathesis, smuggled bodies, slow clients, many clients.
 - *two at once*, *place*, *soak*: the same command twice at a time; odd locales, home folders and streams; long
   trainings and sessions.
 

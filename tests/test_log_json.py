@@ -151,7 +151,35 @@ def test_a_full_disk_ends_the_log_and_not_the_work(tmp_path):
     done = selex("--log-json", "log.jsonl", "config", cwd=tmp_path, file_limit=8192)
     assert done.returncode == 0
     assert done.stderr.splitlines() == ["note: --log-json: cannot be written (File too large); it ends here"]
-    assert (tmp_path / "log.jsonl").read_text().startswith(first + filler)
+    written = (tmp_path / "log.jsonl").read_text()
+    assert written.startswith(first + filler)
+    assert all(lines_of(written)), "what the disk had room for of a line is taken back"
+    assert written.endswith("\n")
+
+
+def test_a_line_that_a_kill_cut_is_removed_and_one_without_an_end_is_ended(tmp_path):
+    log = tmp_path / "log.jsonl"
+    assert selex("--log-json", "log.jsonl", "config", cwd=tmp_path).returncode == 0
+    whole = log.read_text()
+    for before, kept in ((whole + '{"time": "2026-', whole), (whole.rstrip("\n"), whole), (whole[:50], "")):
+        log.write_text(before)
+        assert selex("--log-json", "log.jsonl", "config", cwd=tmp_path).returncode == 0
+        assert log.read_text().startswith(kept)
+        assert [line["event"] for line in lines_of(log.read_text())][-2:] == ["start", "end"]
+        assert len(lines_of(log.read_text())) == len(kept.splitlines()) + 2
+
+
+def test_not_among_the_photos(place):
+    assert selex(*DISCOVER, cwd=place).returncode == 0
+    for command in (DISCOVER, ("info", "run"), ("predict", "run", "photos"), ("discover", "run", "--add=photos")):
+        before = contents(place)
+        done = selex("--log-json", "photos/unlabelled/log.jsonl", *command, cwd=place)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("error: photos/unlabelled/log.jsonl: is inside the folder of photos, which is only read")
+        assert contents(place) == before
+    for target, command in (("run/log.jsonl", ("info", "run")), ("store/log.jsonl", (*DISCOVER, "--restart"))):
+        assert selex("--log-json", target, *command, cwd=place).returncode == 0
 
 
 def test_a_line_a_second_at_most_and_the_first_and_the_last(capsys, monkeypatch):

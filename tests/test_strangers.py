@@ -116,6 +116,28 @@ def test_a_folder_full_of_strangers_is_refused_and_stays(other, message, argumen
     assert set(other.parent.iterdir()) == around
 
 
+def test_nothing_is_written_among_the_photos(other):
+    home = other.parent
+    assert selex(*DISCOVER, "--out", "run", cwd=home).returncode == 0
+    (home / "data.csv").write_text("file,class,known\nunlabelled/0003.png,3,0\n")
+    bench = ("bench", "run", "--dataset", "data.csv", "--root", "photos", "--method", "frozen", "--backbone", "pixels")
+    before = state(home)
+    for line in (
+        ("report", "run", "--out", "photos/report.html"),
+        ("predict", "run", "photos", "--out", "photos/unlabelled/found.csv"),
+        ("predict", "run", "photos/digit 0", "--out", "photos/found.csv"),  # of the run
+        (*bench, "--out", "photos/results"),
+        (*bench, "--runs", "photos/runs"),
+        (*bench, "--store", "photos/decoded"),
+    ):
+        refused("is inside the folder of photos, which is only read", *line, cwd=home)
+        assert state(home) == before
+    refused("choose an --out outside .", "predict", "../run", ".", cwd=home / "photos")
+    assert state(home) == before
+    shutil.copytree(home / "run", home / "photos" / "run")  # where somebody has put it
+    assert selex("report", "photos/run", cwd=home).returncode == 0
+
+
 @pytest.mark.parametrize("name", [".workspace", ".nextcloud-sync", ".config.json.bak", ".work", ".next", ".selex-x"])
 def test_a_refused_discover_deletes_nothing_by_the_beginning_of_its_name(other, name):
     mine = other.parent / "o" / name / "mine"

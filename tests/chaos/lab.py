@@ -80,6 +80,7 @@ def photos(lab: Lab) -> None:
     digit_photos(lab.home / "new", per_digit=2, n_known=0, digits=3)
     features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
     np.savez(lab.home / "features.npz", features=features)
+    (lab.home / "words.txt").write_text("wren\nrobin\nowl\n")
     (lab.home / "labels.csv").write_text("row,label\n" + "".join(f"{row},{'ab'[row % 2]}\n" for row in range(10)))
 
 
@@ -134,9 +135,21 @@ def contents(folder: Path) -> dict[str, str]:
         last = name.rpartition("/")[2]
         if last in ("metrics.jsonl", "images.u8", "index.npz"):
             found[name] = "there"
+        elif last == "log.jsonl":
+            found[name] = _lines(folder / name)
         elif last == "review.sqlite":
             found[name] = json.dumps(list(events(folder / name)))
     return found
+
+
+def _lines(log: Path) -> str:
+    """Whether all lines of a log are whole: where it is, what it says differs from one time to the next."""
+    text = log.read_text()
+    try:
+        _ = [json.loads(line) for line in text.splitlines()]
+    except ValueError as error:
+        return f"a broken line ({error})"
+    return "whole lines" if text.endswith("\n") else "a line without an end"
 
 
 def events(ledger: Path) -> Iterator[tuple]:

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from chaos import lab as worlds
 from chaos.cases import Plan, Tries, case
 from chaos.lab import PIXELS, Lab
-from chaos.strangers import COMMANDS as TYPED
-from chaos.strangers import all_options
+from chaos.strangers import STAY, all_options, typed
 from chaos.strangers import world as every_command
 from selex.checksums import stamped_line
 
@@ -237,14 +236,14 @@ def keys_of(lab: Lab) -> list[str]:
 def options(lab: Lab, plan: Plan) -> Tries:
     """Each with values that nobody meant."""
     found: list[str] = []
-    stay = ("demo", "review", "serve")  # which are ended after a while
+    stay = STAY | {"demo"}  # which are ended after a while
     given_options = [(command, param) for command, param in all_options() if param.opts[0] != "--no-browser"]
     for command, param in plan.some(given_options, few=6):
 
         def type_it(text: str, command: str = command, param: Any = param) -> None:
             lab.restore(every_command)
             word = text.encode("utf-8", "surrogateescape" if "\ud800" not in text else "replace").replace(b"\x00", b"")
-            words = [*command.split(), *TYPED[command], param.opts[0], *([] if param.is_flag else [word])]
+            words = typed(command, param, *([] if param.is_flag else [word]))
             child = lab.start(*words)
             done = child.wait(6 if command in stay else 60)
             trouble = "" if done.code == 124 and command in stay else done.trouble

@@ -1,4 +1,4 @@
-"""The review page as a process, and a client of it."""
+"""The review page, or `selex serve`, as a process, and a client of it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,22 @@ from chaos.warm import Done, Fault
 GONE = (OSError, http.client.HTTPException)
 
 
-class Server:
-    """`selex review run`, started and waited for; use it in a `with`."""
+WORDS = {"review": ("--port", "0", "--no-browser"), "serve": ("--port", "0", "--device", "cpu")}
+ALIVE = {"review": "/api/standing", "serve": "/healthz"}
+"""What each answers at any time."""
 
-    def __init__(self, lab: Lab, folder: str = "run", fault: Fault | None = None) -> None:
-        self.child = lab.start("review", folder, "--port", "0", "--no-browser", fault=fault)
-        self.port = 0
+
+class Server:
+    """`selex review run`, or `selex serve run`, started and waited for; use it in a `with`."""
+
+    def __init__(self, lab: Lab, folder: str = "run", fault: Fault | None = None, command: str = "review") -> None:
+        self.child = lab.start(command, folder, *WORDS[command], fault=fault)
+        self.port, self.alive = 0, ALIVE[command]
         end = time.monotonic() + 60
         while not self.port and time.monotonic() < end and not self.child.ended:
-            found = re.search(r"review: http://[^:]+:(\d+)/", self.child.streams.with_suffix(".out").read_text())
+            found = re.search(
+                r"(?:review|serving): http://[^:]+:(\d+)/", self.child.streams.with_suffix(".out").read_text()
+            )
             self.port = int(found[1]) if found else 0
             time.sleep(0.01)
 

@@ -1,4 +1,4 @@
-"""The review page and whoever comes: random requests, smuggled bodies, clients that dawdle, clients that crowd."""
+"""The review page, `selex serve` and whoever comes: random requests, smuggled bodies, dawdling clients, crowds."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PAGES = ("/", "/category/1", "/images", "/image/3", "/next", "/history", "/api/c
          "/api/suggestions", "/api/standing", "/api/rows", "/api/categories/2/parts?parts=3")  # fmt: skip
 
 
-@case("web", "schemathesis, every route")
-def schema(lab: Lab, plan: Plan) -> Tries:
+@case("web", "schemathesis, every route", "schemathesis, every route of serve")
+def schema(lab: Lab, plan: Plan, name: str) -> Tries:
     """Requests made of the OpenAPI description, and ones that it does not allow: no answer is a 5xx."""
     import schemathesis
     from hypothesis import HealthCheck, Phase, given, settings
 
     lab.restore(worlds.reviewed)
-    with Server(lab) as server:
+    with Server(lab, command=_command(name)) as server:
         described = schemathesis.openapi.from_url(f"http://127.0.0.1:{server.port}/openapi.json")
         answers: list[str] = []
         asked = []
@@ -50,7 +50,11 @@ def schema(lab: Lab, plan: Plan) -> Tries:
 
             ask()
         yield from answers
-        yield "" if server.ask("/api/standing")[0] == 200 else "the page is gone"
+        yield "" if server.ask(server.alive)[0] == 200 else "the page is gone"
+
+
+def _command(name: str) -> str:
+    return "serve" if name.endswith("serve") else "review"
 
 
 def _head(*lines: str, path: str = "/api/decisions") -> bytes:
@@ -90,18 +94,20 @@ def _send(port: int, data: bytes, seconds: float = 8) -> bytes:
             return b""
 
 
-@case("web", "smuggled and oversized bodies")
-def smuggled(lab: Lab, plan: Plan) -> Tries:
+@case("web", "smuggled and oversized bodies", "smuggled and oversized bodies to serve")
+def smuggled(lab: Lab, plan: Plan, name: str) -> Tries:
     lab.restore(worlds.reviewed)
-    with Server(lab) as server:
-        server.ask("/")
+    command = _command(name)
+    with Server(lab, command=command) as server:
+        server.ask(server.alive)
         before = server.memory
         for name in plan.some(list(BODIES), few=4):
-            answer = _send(server.port, BODIES[name])
+            data = BODIES[name].replace(b"/api/decisions", b"/predict/batch") if command == "serve" else BODIES[name]
+            answer = _send(server.port, data)
             status = answer.split(b" ")[1:2]
             lost = ["a 5xx"] if status and status[0].startswith(b"5") else []
             lost += [f"{(server.memory - before) // MB} MB more memory"] if server.memory - before > 64 * MB else []
-            lost += [] if server.ask("/api/standing")[0] == 200 else ["the page is gone"]
+            lost += [] if server.ask(server.alive)[0] == 200 else ["the page is gone"]
             yield f"{name}: {', '.join(lost)}" if lost else ""
 
 

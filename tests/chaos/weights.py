@@ -19,9 +19,8 @@ from safetensors.torch import save_file
 
 from chaos import lab as worlds
 from chaos.cases import Plan, Tries, case
-from chaos.disk import after
-from chaos.lab import PIXELS, Lab, contents
-from chaos.warm import KILL, Done, Fault
+from chaos.disk import Command, killed_at_random, killed_at_writes
+from chaos.lab import PIXELS, Lab
 from layouts_for_tests import small_vit
 
 DATA = random.Random(0).randbytes(300_000)
@@ -169,29 +168,18 @@ def fetch() -> None:
     main()
 
 
-class Fetch:
-    """A command of `disk`, with an address."""
-
-    def __init__(self, address: str) -> None:
-        self.environment = {"CHAOS_ADDRESS": address}
-
-    def run(self, lab: Lab, fault: Fault | None = None) -> Done:
-        words = ("weights", "fetch", "tiny-vit")
-        return lab.selex(*words, fault=fault, call="chaos.weights:fetch", environment=self.environment)
+def command(address: str) -> Command:
+    """What is killed."""
+    return Command(worlds.photos, ("weights", "fetch", "tiny-vit"), "chaos.weights:fetch", {"CHAOS_ADDRESS": address})
 
 
 @case("killed at a write", "weights fetch")
-def killed(lab: Lab, plan: Plan) -> Tries:
+def at_writes(lab: Lab, plan: Plan) -> Tries:
     with place() as address:
-        command = Fetch(address)
-        lab.restore(worlds.photos)
-        journal = lab.base / "fetch.log"
-        journal.unlink(missing_ok=True)
-        done = command.run(lab, Fault(lab.world, journal=journal))
-        assert done.code == 0, done
-        count, wanted = len(journal.read_text().splitlines()), contents(lab.world)
-        for number in plan.some(range(1, count + 1)):
-            lab.restore(worlds.photos)
-            command.run(lab, Fault(lab.world, KILL, number))
-            lost = after(lab, command, wanted)
-            yield lost and f"weights fetch, killed at operation {number} of {count}: {lost}"
+        yield from killed_at_writes(lab, plan, "weights fetch", command(address))
+
+
+@case("killed at a random moment", "weights fetch")
+def at_random(lab: Lab, plan: Plan) -> Tries:
+    with place() as address:
+        yield from killed_at_random(lab, plan, "weights fetch", command(address))

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 
-from selex.cli.log import LOG
+from selex.cli.log import LOG, check_not_among_photos
 from selex.errors import InputError, Note
 
 app = typer.Typer(name="selex", pretty_exceptions_enable=False, rich_markup_mode="markdown")
@@ -44,6 +44,7 @@ def start(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
     elif log_json is not None and first_process():
+        check_not_among_photos(log_json, sys.argv[1:])
         LOG.open(log_json, command=context.invoked_subcommand, version=__version__)
 
 

@@ -158,10 +158,13 @@ def _run_all(jobs: list[Job], seeds: Iterable[int], out: Path) -> None:
     from selex.bench.results import RESULTS
     from selex.bench.runner import RUNS, as_main, check_dataset, planned
     from selex.bench.runner import run as run_one
-    from selex.folders import check_folder, take_folder
+    from selex.folders import check_folder, check_outside, take_folder
 
     check_folder(out, RESULTS)
     for job in map(as_main, jobs):
+        for option, place in (("an --out", out), ("a --runs", job.runs), ("a --store", job.store)):
+            if place:
+                check_outside(place, job.root, option)
         if job.runs:
             check_folder(job.runs, RUNS)
         for seed in seeds:

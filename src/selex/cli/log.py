@@ -5,27 +5,55 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import stat
 import sys
 import time
 import warnings
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, TextIO
 
 from selex.errors import InputError, Note
+from selex.folders import MARK, check_outside, is_vacant
 from selex.progress import listening, watching
 
 EVERY = 1.0
 """Seconds between two lines about the same work."""
 STDERR = "-"
+_LONGEST = 1 << 16  # bytes of a line
+
+
+class Lines:
+    """The end of a file of lines: each is added whole, or not at all."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def write(self, line: str) -> None:
+        """Add a line; what a full disk has room for of it is taken back."""
+        data = line.encode()
+        done = 0
+        try:
+            while done < len(data):
+                done += os.write(self._file, data[done:])
+        except OSError:
+            end = os.lseek(self._file, 0, os.SEEK_CUR)
+            if done and end == os.fstat(self._file).st_size:  # else somebody has written after it
+                os.ftruncate(self._file, end - done)
+            raise
+
+    def flush(self) -> None:
+        """Nothing waits."""
 
 
 class JsonLog:
     """JSON lines, to standard error or to the end of a file; until it is opened, nowhere."""
 
     def __init__(self) -> None:
-        self._stream: TextIO | None = None
+        self._stream: TextIO | Lines | None = None
         self._while_open = ExitStack()
         self._begun = 0.0
         self._task, self._since, self._first, self._last, self._told = "", 0.0, 0, 0, 0.0
@@ -47,7 +75,8 @@ class JsonLog:
         line = {"time": now, "event": event, **{key: value for key, value in fields.items() if _is_sayable(value)}}
         line["time"] = now  # not that of a run's own log
         try:
-            print(json.dumps(line), file=self._stream, flush=True)
+            self._stream.write(json.dumps(line) + "\n")
+            self._stream.flush()
         except OSError as error:
             self._stream = None  # the work itself goes on
             warnings.warn(f"--log-json: cannot be written ({error.strerror}); it ends here", Note, stacklevel=2)
@@ -70,7 +99,7 @@ class JsonLog:
         """The last line."""
         self.write("end", exit_code=exit_code, seconds=round(time.monotonic() - self._begun, 3))
         self._stream = None
-        with suppress(OSError):  # what was left of a line that could not be written: a note has said so
+        with suppress(OSError):  # some file systems tell of a failure only now
             self._while_open.close()
 
 
@@ -78,20 +107,68 @@ def _is_sayable(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def _open(path: str) -> TextIO:
+@contextmanager
+def _open(path: str) -> Iterator[Lines]:
     """A file to add lines to: a new or empty one, or a log of before. Whatever else is there stays as it is."""
     try:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
-        if not stat.S_ISREG(os.fstat(file).st_mode) or not _is_log(os.pread(file, 4096, 0)):
-            os.close(file)
-            raise InputError(f"--log-json {path}: is something else; give a new file, or a log to add to")
     except OSError as error:
         raise InputError(f"--log-json {path}: {error.strerror}") from None
-    return os.fdopen(file, "a", encoding="utf-8")
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode) or not _is_log(os.pread(file, 4096, 0)):
+            raise InputError(f"--log-json {path}: is something else; give a new file, or a log to add to")
+        _end_last_line(file)
+        yield Lines(file)
+    finally:
+        os.close(file)
+
+
+_FIRST = b'{"time": "0000-00-00T00:00:00.000+00:00", "event": "start", "command": "'
 
 
 def _is_log(beginning: bytes) -> bool:
-    return not beginning or (beginning.startswith(b'{"time": "') and b'"event": "start"' in beginning.split(b"\n")[0])
+    """Whether a file begins as a log does, or has no more than a part of that: what a kill or a power cut left."""
+    first = re.sub(rb"[0-9]", b"0", beginning)[: len(_FIRST)]
+    return not first or (len(first) > len(b'{"time": "') and _FIRST.startswith(first))
+
+
+def _end_last_line(file: int) -> None:
+    """Lines begin at the beginning of a line: what a kill left of the last one is removed."""
+    size = os.fstat(file).st_size
+    end = os.pread(file, _LONGEST, max(0, size - _LONGEST))
+    last = end.rpartition(b"\n")[2]
+    if last and len(last) < _LONGEST:
+        try:
+            json.loads(last)
+        except ValueError:
+            os.ftruncate(file, size - len(last))
+        else:
+            os.write(file, b"\n")
+
+
+def check_not_among_photos(target: str, words: Iterable[str]) -> None:
+    """Refuse a log in a folder that a command line names as photos, or in the photos of a run that it names.
+
+    Args:
+        target: what `--log-json` says.
+        words: what was typed.
+    """
+    named = {part for word in words for part in (word, word.partition("=")[2])} - {"", target}
+    for photos in (folder for part in sorted(named) for folder in _photos_of(Path(part)) if target != STDERR):
+        check_outside(Path(target), photos, "a --log-json")
+
+
+def _photos_of(folder: Path) -> list[str]:
+    """The photos of a run; a folder itself where it is neither empty nor ours."""
+    from selex.run import Run
+    from selex.run_stage import CONFIG
+
+    try:
+        if not folder.is_dir() or is_vacant(folder) or (folder / MARK).exists():
+            return []
+        return Run(folder).config.data.sources if (folder / CONFIG).exists() else [str(folder)]
+    except (InputError, OSError):  # the command itself says what is wrong with it
+        return []
 
 
 LOG = JsonLog()

@@ -348,10 +348,14 @@ def predict(
     Example: `selex predict birds new-photos --out predictions.csv`
     """
     from selex.data.clusters import is_predictions_table, write_blocks
+    from selex.folders import check_outside
     from selex.io import check_target, free_path
     from selex.predictor import load
+    from selex.run import Run
 
     out = out or free_path(Path("predictions.csv"))
+    for folder in (photos, *Run.open(run).config.data.sources):
+        check_outside(out, folder, "an --out")
     check_target(out, [Path(photos)], is_predictions_table)
     cluster = _engine(engine, address, workers)
     counted = _Counted()

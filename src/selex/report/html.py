@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from selex.data.decode import thumbnail
 from selex.errors import InputError, Note
+from selex.folders import check_outside
 from selex.io import check_target, whole
 from selex.report import curves, plane
 from selex.report.categories import MOST_TYPICAL, Category, LabelError
@@ -181,6 +182,9 @@ def write_report(
         The file.
     """
     out, truth = Path(out), Path(truth) if truth else None
+    if out.absolute().parent != run.folder.absolute():
+        for photos in run.config.data.sources:
+            check_outside(out, photos, "an --out")
     check_target(out, [truth] if truth else [], is_report)
     summary = summarise(run, truth, lambda step: progress(step, STEPS + 1))
     if title is not None:
