@@ -21,7 +21,7 @@ from selex import Config, Hierarchy, Level, Run
 from selex.cluster.maps import FeatureMaps
 from selex.cluster.pipeline import FittedClusters, calibrated
 from selex.cluster.select import Selection
-from selex.discovery import publish
+from selex.publish import publish
 from selex.report.html import choose_format, write_report
 from selex.report.summary import summarise
 from selex.run_writer import write_run

@@ -102,7 +102,7 @@ def test_on_standard_error_there_is_nothing_else(place):
 
 
 def test_ctrl_c_is_an_event(place):
-    done = selex("--log-json", "log.jsonl", *DISCOVER, cwd=place, interrupt=("selex.discovery:embed", 1))
+    done = selex("--log-json", "log.jsonl", *DISCOVER, cwd=place, interrupt=("selex.discovery_steps:embed", 1))
     assert done.returncode == 130
     lines = lines_of((place / "log.jsonl").read_text())
     check(lines)

@@ -69,7 +69,7 @@ STOPS = [
     ((), ("kill", STEP, 5)),  # in the middle of the second epoch
     ((), ("kill", STEP, 1)),
     ((), ("kill", "selex.training.checkpoint:torch.save", 2)),
-    ((), ("kill", "selex.discovery:fit_clusters", 1)),  # trained, not yet sorted
+    ((), ("kill", "selex.discovery_steps:fit_clusters", 1)),  # trained, not yet sorted
     ((), ("interrupt", STEP, 8)),
     (("--set", "train.interval=2"), ("kill", STEP, 5)),
     (("--set", "train.view_bank=2", "--set", "train.color_jitter=0.4"), ("kill", STEP, 8)),

@@ -202,7 +202,7 @@ def test_what_a_cluster_cannot_do_is_refused(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="not from a list in Python"):
         discover(config, tmp_path / "run", photos=[str(tmp_path / "photos/cat/0.jpg")], engine=RayEngine())
     one = Embedded(ImageTable(["a.jpg"], np.array([-1]), []), [("b.jpg", "truncated")], 256, 1)
-    monkeypatch.setattr("selex.discovery.embed_on_ray", lambda *given, **how: one)
+    monkeypatch.setattr("selex.discovery_steps.embed_on_ray", lambda *given, **how: one)
     with pytest.raises(InputError, match=r"^b\.jpg: truncated"):
         discover(config, tmp_path / "run", strict=True, engine=RayEngine())
     assert not (tmp_path / "run").exists()

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import selex as package
 from commands import contents, refused, selex
-from selex import discovery
+from selex import discovery_steps
 from selex.cluster.variant import Variant
 from selex.training.fit import TrainOptions
 from test_discover import FILES
@@ -224,9 +224,9 @@ def test_parts_of_selex(place, options):
 
 @pytest.mark.parametrize(("published", "variant"), [(True, Variant("spread", "growing")), (False, Variant())])
 def test_the_final_clustering_follows_the_published_code_too(place, published, variant, monkeypatch):
-    seen, real = [], discovery.fit_clusters
+    seen, real = [], discovery_steps.fit_clusters
     monkeypatch.setattr(
-        discovery, "fit_clusters", lambda *given, **how: seen.append(how["variant"]) or real(*given, **how)
+        discovery_steps, "fit_clusters", lambda *given, **how: seen.append(how["variant"]) or real(*given, **how)
     )
     asked = {"method": "selex", "epochs": 1, "batch": 16, "published": published}
     config = package.Config.of(str(place / "photos"), backbone="tiny-vit", categories=5, **asked)

@@ -1,0 +1,214 @@
+"""The steps of `discover`: decode, crop, embed, train, cluster. Each is timed and logged in the run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from selex.cluster.pipeline import FittedClusters, estimate_clusters, fit_clusters
+from selex.cluster.variant import variant_for
+from selex.config import ClusterConfig, Config
+from selex.data.crops import AnyImages
+from selex.data.store import ImageStore
+from selex.data.table import ImageTable
+from selex.earlier import Earlier
+from selex.errors import InputError
+from selex.features.attention_crop import crop_to_attention
+from selex.features.embed import embed, feature_cache
+from selex.features.ray_cluster import RayEngine
+from selex.features.ray_embed import Embedded, embed_on_ray
+from selex.models.network import Backbone
+from selex.models.trunk import check_view_size, load_trained, trained_weights
+from selex.predictor import place_for
+from selex.run_writer import RunWriter
+from selex.training.fit import Seen, TrainOptions, classify, fit, make_method
+from selex.training.methods import Method
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """The steps of `discover`, and what all of them need."""
+
+    run: RunWriter
+    config: Config
+    backbone: Backbone
+    device: str | torch.device
+    progress: bool
+    tell: Tell
+
+    def decode(self, table: ImageTable, store: str | Path | None, strict: bool) -> tuple[ImageStore, Path]:
+        """Images at the size they are needed in, and the folder that they are stored in."""
+        with self._step("decode") as step:
+            size = self.config.data.size or 0
+            folder = place_for(store, self.config.data.sources, table.root, size)
+            images = ImageStore.build(table, folder, size=size, strict=strict, progress=self.progress)
+            check_categories(self.config, images.table)
+            step.done(len(images), skipped=len(images.skipped), **({"store": str(folder.absolute())} if store else {}))
+        return images, folder
+
+    def attention_crop(self, images: ImageStore, folder: Path) -> ImageStore | None:
+        """The images cut to what the backbone looks at, where that is asked for."""
+        if not self.config.features.attention_crop:
+            return None
+        with self._step("look") as step:
+            cut = crop_to_attention(self.backbone, images, folder, device=self.device, progress=self.progress)
+            step.done(len(images))
+        return cut
+
+    def embed(self, shown: AnyImages, shared: bool = True) -> Any:
+        """Features of the images, by the backbone as it is now; those of a trained one are shared with no other run."""
+        with self._step("embed") as step:
+            views = self.config.features.views
+            cache = feature_cache(self.backbone, self.device, views) if shared else None
+            how: dict[str, Any] = {"views": views, "progress": self.progress, "cache": cache}
+            features = embed(self.backbone, shown, self.run.features, device=self.device, **how)
+            step.done(len(features), **({"made": cache.made} if cache else {}))
+        return on_device(features, self.device)
+
+    def embed_on_ray(self, engine: RayEngine, labels: Any) -> Embedded:
+        """Features of images wherever they are, in the run's file; which images they are of."""
+        with self._step("embed") as step:
+            data, views = self.config.data, self.config.features.views
+            how: dict[str, Any] = {"size": data.size or 0, "views": views, "device": self.device}
+            images = embed_on_ray(
+                engine, self.backbone, data.sources, labels, self.run.features, progress=self.progress, **how
+            )
+            step.done(len(images), made=images.made, skipped=len(images.skipped), engine="ray")
+        return images
+
+    def train(
+        self, images: ImageStore, cut: ImageStore | None, shown: AnyImages, fabric: Any, options: TrainOptions
+    ) -> FittedClusters:
+        """Categories after training the backbone, or before it, if labels that training did not see say so."""
+        config, estimate, untrained = self.config, None, None
+        check_view_size(self.backbone, config.train.view_size, config.train.trained_blocks)
+        seen = Seen.of(config, images.table.labels)
+        features = self.embed(shown) if seen.hidden.any() or not config.cluster.categories else None
+        if not config.cluster.categories:
+            estimate = estimate_clusters(features, _labels(images), config.cluster, config.seed, progress=self.progress)
+        count = config.cluster.categories or (estimate.n_clusters if estimate else 0)
+        if seen.hidden.any():
+            untrained = self.cluster(features, images, count=count, hidden=seen.hidden)
+        method = make_method(config, self.backbone, count, seen.n_known)
+        before = {name: tensor.clone() for name, tensor in trained_weights(self.backbone).items()}
+        with self._step("train") as step:
+            self.tell(f"training {method.n_trained / 1e6:.2f} M parameters")
+            epochs = fit(self.run, config, method, images, cut, shown, seen, fabric, options)
+            step.done(epochs * len(images), epochs=epochs, parameters=method.n_trained)
+        found = self.cluster(self.embed(shown, shared=False), images, method, count, seen.hidden)
+        if untrained and self._costs(untrained, found):
+            load_trained(self.backbone, before)
+            self.backbone.requires_grad_(False)  # nothing of it was trained
+            self.embed(shown)
+            found = untrained
+        return replace(found, estimate=estimate)
+
+    def _costs(self, untrained: FittedClusters, trained: FittedClusters) -> bool:
+        """Whether training has made it worse, by labels that it did not see."""
+        before, after = untrained.selection.accuracy, trained.selection.accuracy
+        if before is None or after is None:
+            return False
+        kept, selection = ("untrained", untrained.selection) if before > after else ("trained", trained.selection)
+        self.run.log(step="kept", kept=kept, untrained=before, trained=after, **selection.settings)
+        self.tell(f"labels hidden from training: {before:.1%} right before it, {after:.1%} after: {kept} features kept")
+        return before > after
+
+    def cluster(
+        self,
+        features: Any,
+        images: ImageStore | Embedded,
+        method: Method | None = None,
+        count: int | None = None,
+        hidden: NDArray[np.bool_] | None = None,
+    ) -> FittedClusters:
+        """Categories of the features; `hidden` labels choose how, or after training `auto` is the paper's way."""
+        config = self.config.cluster
+        hidden = hidden if hidden is not None and hidden.any() else None
+        with self._step("cluster") as step:
+            if method and hidden is None:
+                config = replace(config, **_after_training(config))
+            if method and not method.clusters:
+                found = classify(method, features, images.table.labels)
+            else:
+                quirks = self.config.train.quirks & {"clustering"} if method else ()
+                how: dict[str, Any] = {"variant": variant_for(quirks), "hidden": hidden, "progress": self.progress}
+                config = replace(config, categories=count or config.categories)
+                found = fit_clusters(features, _labels(images), config, rng=self.config.seed, **how)
+            base = found.hierarchy.levels[0]
+            step.done(len(images), levels=found.hierarchy.sizes, inertia=base.inertia, **found.selection.settings)
+            for line in found.selected(config):
+                self.tell(line)
+        return replace(found, hierarchy=found.hierarchy.on_host())
+
+    def resume(self, features: Any, images: ImageStore, earlier: Earlier) -> FittedClusters:
+        """Categories that continue from earlier ones."""
+        with self._step("cluster") as step:
+            how: dict[str, Any] = {"rng": self.config.seed, "progress": self.progress}
+            start = earlier.start(images.table)
+            found = fit_clusters(features, _labels(images), self.config.cluster, start=start, **how)
+            base, settings = found.hierarchy.levels[0], found.selection.settings
+            step.done(len(images), levels=found.hierarchy.sizes, inertia=base.inertia, resumed=True, **settings)
+        return replace(found, hierarchy=found.hierarchy.on_host())
+
+    def _step(self, name: str) -> _Step:
+        return _Step(self.run, self.tell, name, "images")
+
+
+def on_device(features: Any, device: str | torch.device) -> Any:
+    """Features where they are clustered fastest: on a GPU, if there is one."""
+    return torch.from_numpy(np.array(features)).to(device) if torch.device(device).type == "cuda" else features
+
+
+def check_categories(config: Config, table: ImageTable) -> None:
+    """Refuse a number of categories that cannot be, before any work is done."""
+    count = config.cluster.categories
+    if count is None:
+        return
+    if count < table.n_known:
+        raise InputError(f"{count} categories, but {table.n_known} are labelled: ask for at least {table.n_known}")
+    if count > len(table):
+        raise InputError(f"{count} categories for {len(table)} images: ask for at most {len(table)}")
+
+
+def _after_training(config: ClusterConfig) -> dict[str, Any]:
+    """The paper's way in place of `"auto"`: labels cannot choose where they have taught the network."""
+    paper = {"adapt": "off", "search": "bssk", "refine": "none"}
+    return {name: way for name, way in paper.items() if getattr(config, name) == "auto"}
+
+
+def _labels(images: ImageStore | Embedded) -> Any:
+    """Labels of the images, None where none has one."""
+    return images.table.labels if images.table.n_known else None
+
+
+class _Step:
+    """Times a step, logs it in the run and tells about it."""
+
+    def __init__(self, run: RunWriter, tell: Tell, name: str, unit: str) -> None:
+        self.run, self.tell, self.name, self.unit = run, tell, name, unit
+
+    def __enter__(self) -> _Step:
+        self.start = time.perf_counter()
+        return self
+
+    def done(self, count: int, **more: Any) -> None:
+        """The step has done its work on `count` things."""
+        seconds = time.perf_counter() - self.start
+        self.run.log(step=self.name, count=count, seconds=round(seconds, 3), cores=os.cpu_count(), **more)
+        made = more.get("made", count)
+        rate = f" ({made / seconds:,.0f} {self.unit}/s)" if seconds >= 1 and made else ""
+        new = f", {made} of them new," if made < count else ""
+        self.tell(f"{self.name}: {count} {self.unit}{new} in {seconds:.1f} s{rate}")
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to tidy up: what a step has done so far is kept by whatever does it."""

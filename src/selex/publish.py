@@ -1,0 +1,69 @@
+"""What was found, as the results of a run folder: names, the clusters table, the tree of levels, a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from selex.cluster.pipeline import FittedClusters
+from selex.config import Config
+from selex.data.clusters import Columns, cluster_columns
+from selex.data.store import ImageStore
+from selex.features.ray_embed import Embedded
+from selex.groups import FROZEN
+from selex.models.network import Backbone
+from selex.models.trunk import trained_weights
+from selex.naming import earlier_results, lasting_names
+from selex.predictor import Model
+from selex.run_writer import RunWriter
+from selex.types import Hierarchy, KEstimate
+
+
+def publish(
+    run: RunWriter, config: Config, images: ImageStore | Embedded, found: FittedClusters, backbone: Backbone
+) -> None:
+    """Everything that is known now, into the run folder."""
+    base, table = found.hierarchy.levels[0], images.table
+    names, last = lasting_names(
+        table.categories, table.files, np.asarray(base.labels), base.n_clusters, earlier_results(run)
+    )
+    assert found.assigner is not None  # a run folder is for sorting new images too
+    assert found.assignment is not None
+    model = Model(
+        found.assigner,
+        names,
+        base.n_known,
+        backbone.name,
+        config.features.weights,
+        backbone.fingerprint(),
+        images.size,
+        backbone.crop,
+        trained_weights(backbone) if config.train.method != FROZEN else {},
+        config.features.views,
+        found.maps,
+        config.features.attention_crop,
+    )
+    judged = model.describe(table.files, found.assignment)
+    more: Columns = {key: judged[key] for key in ("confidence", "runner_up", "distance")}
+    columns = cluster_columns("file", table.files, found.hierarchy, names, table.labelled, more)
+    tree = {**_tree(found.hierarchy, names, found.estimate), "last_number": last}
+    run.publish(config, table.root, columns, tree, images.skipped, model.save)
+
+
+def _tree(hierarchy: Hierarchy, names: list[str], found: KEstimate | None) -> dict[str, Any]:
+    """Levels for `hierarchy.json`: sizes of clusters, and the next level's cluster that most of its rows are in."""
+    levels = []
+    for level, coarser in zip(hierarchy.levels, [*hierarchy.levels[1:], None], strict=True):
+        labels = np.asarray(level.labels)
+        sizes = np.bincount(labels, minlength=level.n_clusters).tolist()
+        parents = _parents(labels, np.asarray(coarser.labels), level.n_clusters) if coarser else None
+        levels.append({"n_known": level.n_known, "sizes": sizes, "parents": parents})
+    estimate = found and {"n_clusters": found.n_clusters, "low": found.low, "high": found.high, "method": found.method}
+    return {"names": names, "levels": levels, "estimate": estimate, "curve": found.curve if found else None}
+
+
+def _parents(fine: Any, coarse: Any, n_clusters: int) -> list[int]:
+    table = np.zeros((n_clusters, int(coarse.max()) + 1), dtype=np.int64)
+    np.add.at(table, (fine, coarse), 1)
+    return [int(parent) for parent in table.argmax(1)]
