@@ -31,18 +31,18 @@ def publish(
     assert found.assigner is not None  # a run folder is for sorting new images too
     assert found.assignment is not None
     model = Model(
-        found.assigner,
-        names,
-        base.n_known,
-        backbone.name,
-        config.features.weights,
-        backbone.fingerprint(),
-        images.size,
-        backbone.crop,
-        trained_weights(backbone) if config.train.method != FROZEN else {},
-        config.features.views,
-        found.maps,
-        config.features.attention_crop,
+        assigner=found.assigner,
+        names=names,
+        n_known=base.n_known,
+        backbone=backbone.name,
+        weights=config.features.weights,
+        fingerprint=backbone.fingerprint(),
+        size=images.size,
+        crop=backbone.crop,
+        trained=trained_weights(backbone) if config.train.method != FROZEN else {},
+        views=config.features.views,
+        maps=found.maps,
+        attention_crop=config.features.attention_crop,
     )
     judged = model.describe(table.files, found.assignment)
     more: Columns = {key: judged[key] for key in ("confidence", "runner_up", "distance")}
