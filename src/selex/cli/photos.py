@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +13,7 @@ import typer
 
 from selex.cli import settings
 from selex.cli.app import RunFolder, app, find_device, first_process, resumable
+from selex.cli.rerun import discover_again, with_more
 from selex.cli.settings import BASICS, FEATURES, FLAG, TRAINING, configured
 from selex.config import Config
 from selex.errors import InputError
@@ -20,7 +21,6 @@ from selex.groups import FROZEN
 
 if TYPE_CHECKING:
     from selex.data.clusters import Columns
-    from selex.review.core.outcome import Changes
     from selex.run import Run
 
 Strict = Annotated[
@@ -112,7 +112,7 @@ def discover(
         raise InputError(f"--add writes to the run that it adds to, {photos}: leave --out out")
     out = Path(photos) if add else out or Path("selex-run")
     place = photos if "://" in photos else str(Path(photos).absolute())
-    begin = _with_more(Run.open(photos), add) if add else Config.of(place, preset=preset or "photos")
+    begin = with_more(Run.open(photos), add) if add else Config.of(place, preset=preset or "photos")
     config = configured(
         begin,
         config_file,
@@ -233,7 +233,7 @@ def _discover(
     how = {"device": device, "store": store, "strict": strict, "progress": first_process(), "options": options}
     done = "images and features" if config.train.method == FROZEN else "images, features and whole epochs"
     with resumable(f"{done} that are done are kept"):
-        run, changes = _done(config, out, reviewed, {**how, "tell": typer.echo}, more or {})
+        run, changes = discover_again(config, out, reviewed, {**how, "tell": typer.echo}, more or {})
     if not first_process():
         return
     typer.echo(summary(run))
@@ -255,66 +255,6 @@ def next_steps(run: Run, out: Path) -> dict[str, str]:
         f"selex export {out} {how}": f"take them elsewhere, as {'folders' if there else 'a table'}",
         f"selex predict {out} NEW_PHOTOS": "sort new photos",
     }
-
-
-def _done(
-    config: Config, out: Path, reviewed: bool, how: dict[str, Any], more: dict[str, Any]
-) -> tuple[Run, Changes | None]:
-    """The run, done; and what changed, if it was there before. What was decided about it counts as labels."""
-    from selex.discovery import discover as run_discover
-    from selex.earlier import Earlier, continues
-    from selex.naming import earlier_results
-    from selex.results import Results
-    from selex.review.core.outcome import compare, labels_of
-    from selex.review.core.state import State
-    from selex.review.recluster import again
-
-    before = _earlier(out, config)
-    if before and not config.data.added:
-        config = config.change(added=before.config.data.added)
-    found = earlier_results(before) if before else None
-    decisions = labels_of(before).decisions if before and found and reviewed else 0
-    if before and decisions:
-        _check_labels(config, before, decisions)
-        if more.get("engine"):
-            raise InputError(
-                f"{out}: has {decisions} decided in `selex review`: use `selex recluster`, or another --out"
-            )
-        typer.echo(f"with {decisions} {'decision' if decisions == 1 else 'decisions'} of `selex review`")
-        done = again(out, config=config, **how)
-        return done.run, done.changes
-    if before and found and not more.get("engine") and continues(before.config, config):
-        count = config.cluster.categories
-        how["earlier"] = Earlier.grown(before, found) if count in (None, before.config.cluster.categories) else None
-    run = run_discover(config, out, **how, **more)
-    return run, compare(State(found), Results.read(run)) if found and first_process() else None
-
-
-def _earlier(out: Path, config: Config) -> Run | None:
-    """The finished run of the same photos that is there; whatever else is there is refused later."""
-    from selex.run import Run
-
-    with suppress(InputError):
-        run = Run.open(out)
-        return run if run.complete and run.config.data.photos == config.data.photos else None
-    return None
-
-
-def _check_labels(config: Config, run: Run, decisions: int) -> None:
-    """Refuse labels that a person's decisions would be lost for."""
-    if config.data.labels not in (None, run.config.data.labels):
-        raise InputError(
-            f"{run.folder}: has {decisions} decided in `selex review`, which --labels would replace; leave --labels "
-            "out (labels that the run had stay), or choose another --out"
-        )
-
-
-def _with_more(run: Run, folders: list[Path]) -> Config:
-    """The settings of a run, with more photos."""
-    if not run.config.data.photos:
-        raise InputError(f"{run.folder}: its images came from a list in Python; call discover with a longer list")
-    places = [*run.config.data.sources[1:], *(str(folder.absolute()) for folder in folders)]
-    return run.config.change(added="\n".join(dict.fromkeys(places)))
 
 
 def _next(steps: dict[str, str]) -> None:

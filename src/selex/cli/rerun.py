@@ -1,0 +1,77 @@
+"""`discover` on a folder that may hold a run already: its decisions count as labels, its categories continue."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from selex.cli.app import first_process
+from selex.config import Config
+from selex.errors import InputError
+
+if TYPE_CHECKING:
+    from selex.review.core.outcome import Changes
+    from selex.run import Run
+
+
+def discover_again(
+    config: Config, out: Path, reviewed: bool, how: dict[str, Any], more: dict[str, Any]
+) -> tuple[Run, Changes | None]:
+    """The run, done; and what changed, if it was there before. What was decided about it counts as labels."""
+    from selex.discovery import discover as run_discover
+    from selex.earlier import Earlier, continues
+    from selex.naming import earlier_results
+    from selex.results import Results
+    from selex.review.core.outcome import compare, labels_of
+    from selex.review.core.state import State
+    from selex.review.recluster import again
+
+    before = _earlier(out, config)
+    if before and not config.data.added:
+        config = config.change(added=before.config.data.added)
+    found = earlier_results(before) if before else None
+    decisions = labels_of(before).decisions if before and found and reviewed else 0
+    if before and decisions:
+        _check_labels(config, before, decisions)
+        if more.get("engine"):
+            raise InputError(
+                f"{out}: has {decisions} decided in `selex review`: use `selex recluster`, or another --out"
+            )
+        typer.echo(f"with {decisions} {'decision' if decisions == 1 else 'decisions'} of `selex review`")
+        done = again(out, config=config, **how)
+        return done.run, done.changes
+    if before and found and not more.get("engine") and continues(before.config, config):
+        count = config.cluster.categories
+        how["earlier"] = Earlier.grown(before, found) if count in (None, before.config.cluster.categories) else None
+    run = run_discover(config, out, **how, **more)
+    return run, compare(State(found), Results.read(run)) if found and first_process() else None
+
+
+def _earlier(out: Path, config: Config) -> Run | None:
+    """The finished run of the same photos that is there; whatever else is there is refused later."""
+    from selex.run import Run
+
+    with suppress(InputError):
+        run = Run.open(out)
+        return run if run.complete and run.config.data.photos == config.data.photos else None
+    return None
+
+
+def _check_labels(config: Config, run: Run, decisions: int) -> None:
+    """Refuse labels that a person's decisions would be lost for."""
+    if config.data.labels not in (None, run.config.data.labels):
+        raise InputError(
+            f"{run.folder}: has {decisions} decided in `selex review`, which --labels would replace; leave --labels "
+            "out (labels that the run had stay), or choose another --out"
+        )
+
+
+def with_more(run: Run, folders: list[Path]) -> Config:
+    """The settings of a run, with more photos."""
+    if not run.config.data.photos:
+        raise InputError(f"{run.folder}: its images came from a list in Python; call discover with a longer list")
+    places = [*run.config.data.sources[1:], *(str(folder.absolute()) for folder in folders)]
+    return run.config.change(added="\n".join(dict.fromkeys(places)))
