@@ -27,7 +27,7 @@ from selex.features.shared import FeatureCache
 from selex.naming import earlier_results
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
-from selex.review.recluster import again
+from selex.review.recluster import recluster
 from selex.run import Run
 
 
@@ -71,7 +71,7 @@ class Collection:
         review = Review(self.folder / "run")
         review.decide(Decision("junk", rows=(0,)), review.version)
         review.ledger.close()
-        return again(self.folder / "run").run
+        return recluster(self.folder / "run").run
 
 
 def measure(change: str, work: Callable[[], Run]) -> dict[str, object]:

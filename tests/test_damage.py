@@ -27,7 +27,7 @@ from selex.review.core.decisions import Decision
 from selex.review.core.ledger import FILE
 from selex.review.core.outcome import count_decisions, labels_of, reviewed
 from selex.review.core.session import Review
-from selex.review.recluster import again
+from selex.review.recluster import recluster
 from selex.run import LABELS
 from selex.training.checkpoint import newest
 
@@ -189,14 +189,14 @@ def test_a_line_of_the_log_that_is_damaged_is_left_out_and_said(run):
 
 def test_labels_of_decisions_that_are_damaged_are_named_and_made_anew(home, run):
     store = home / "store"
-    found = again(run, store=store).run
+    found = recluster(run, store=store).run
     labels = (run / LABELS).read_bytes()
     assert found.result(LABELS) == run / LABELS
     for _ in flips(run / LABELS, FLIPS):
         with pytest.raises(Damaged, match=rf"{LABELS}: is damaged, .*, or run `selex recluster` again"):
             discover(found.config, run, store=store)
     (run / LABELS).write_bytes(b"")
-    again(run, store=store)
+    recluster(run, store=store)
     assert (run / LABELS).read_bytes() == labels
     discover(found.config, run, store=store)
 

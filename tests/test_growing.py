@@ -21,7 +21,7 @@ from selex.features.shared import FeatureCache
 from selex.models import load_backbone
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
-from selex.review.recluster import again
+from selex.review.recluster import recluster
 from selex.run import Run
 
 FIVE = ("discover", "photos", "--backbone", "pixels", "--categories", 5, "--out")
@@ -120,7 +120,7 @@ def test_junk_costs_no_embedding(tmp_path, monkeypatch):
     review = Review(folder)
     review.decide(Decision("junk", rows=(0, 30)), review.version)
     review.ledger.close()
-    run = again(folder).run
+    run = recluster(folder).run
     assert (len(run.embeddings), made(folder)) == (58, 0)
 
 

@@ -25,7 +25,7 @@ from selex.export import export
 from selex.io import read_csv, write_csv
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
-from selex.review.recluster import again
+from selex.review.recluster import recluster
 from selex.review.server.app import create_app
 from selex.review.server.guard import Door
 
@@ -148,7 +148,7 @@ def test_twins_keep_their_labels_through_export_review_and_another_clustering(ph
     review = Review(run.folder)
     review.decide(Decision("confirm", rows=(0,)), review.version)
     review.ledger.close()
-    again(run.folder)
+    recluster(run.folder)
     assert labelled(run).items() >= given_labels.items()
     discover(run.config, run.folder, store=tmp_path / "store")  # from the file of labels, as `selex train` does
     assert labelled(run).items() >= given_labels.items()

@@ -19,7 +19,7 @@ from selex.review.core.decisions import Decision
 from selex.review.core.ledger import FILE
 from selex.review.core.outcome import labels_of
 from selex.review.core.session import Review
-from selex.review.recluster import again
+from selex.review.recluster import recluster
 from selex.review.server.job import Job, seconds_last_time, work
 from selex.review.server.views import Views
 from selex.run import LABELS
@@ -61,7 +61,7 @@ def test_decisions_become_labels_and_start_anew(made, folder):
         ("junk", {"rows": (0, 50)}),
     )
     expected = labels_of(before.run)
-    done = again(folder, store=made / "store")
+    done = recluster(folder, store=made / "store")
     table = done.run.clusters.to_pydict()
     junk = {before.results.files[0], before.results.files[50]}
     assert set(table["file"]) == set(before.results.files) - junk
@@ -87,7 +87,7 @@ def test_names_leave_every_other_image_where_it_was(made, folder):
     before = decide(
         folder, *(("name", {"category": c, "name": f"digit {c}"}) for c in (3, 4)), ("confirm", {"category": 5})
     )
-    done = again(folder, store=made / "store")
+    done = recluster(folder, store=made / "store")
     assert done.changes.images == 0
     assert (done.changes.came, done.changes.went) == ([], [])
     table = done.run.clusters.to_pydict()
@@ -97,14 +97,14 @@ def test_names_leave_every_other_image_where_it_was(made, folder):
 
 def test_other_settings_cluster_from_nothing(made, folder):
     decide(folder, ("name", {"category": 3, "name": "three"}))
-    again(folder, store=made / "store", change=lambda config: config.change(refine="uniform"))
+    recluster(folder, store=made / "store", change=lambda config: config.change(refine="uniform"))
     done = [entry for entry in Run.open(folder).metrics if entry["step"] == "cluster"][-1]
     assert ("resumed" not in done, done["refine"]) == (True, "uniform")
 
 
 def test_a_second_round_keeps_the_first(made, folder):
     first = decide(folder, ("name", {"category": 3, "name": "three"}), ("junk", {"rows": (0,)}))
-    again(folder, store=made / "store")
+    recluster(folder, store=made / "store")
     second = Review(folder)
     other = next(c for c in np.unique(second.state.category).tolist() if not second.state.known(c))
     three = second.state.names.index("three")
@@ -114,7 +114,7 @@ def test_a_second_round_keeps_the_first(made, folder):
     assert {"THREE", "other"} <= set(labels.of.values())
     assert "three" not in labels.of.values(), "a new name counts for labels of earlier rounds too"
     assert labels.junk == {first.results.files[0]}
-    done = again(folder, store=made / "store")
+    done = recluster(folder, store=made / "store")
     assert first.results.files[0] not in done.run.clusters["file"].to_pylist()
     assert {"THREE", "other"} <= set(done.run.hierarchy["names"][: done.run.hierarchy["levels"][0]["n_known"]])
     third = Review(folder)
@@ -125,18 +125,18 @@ def test_a_second_round_keeps_the_first(made, folder):
 
 def test_the_count_of_categories_follows_merging_and_splitting(made, folder):
     review = decide(folder, ("merge", {"categories": (3, 4)}))
-    assert again(folder, store=made / "store").run.config.cluster.categories == 5
+    assert recluster(folder, store=made / "store").run.config.cluster.categories == 5
     review = Review(folder)
     rows = tuple(np.flatnonzero(review.state.category == 0)[:3].tolist())
     review.decide(Decision("split", category=0, parts=(rows,)), review.version)
-    assert again(folder, store=made / "store").run.config.cluster.categories == 6
+    assert recluster(folder, store=made / "store").run.config.cluster.categories == 6
 
 
 def test_a_plain_discover_in_between_forgets_nothing(made, folder):
     decide(folder, ("name", {"category": 3, "name": "three"}))
     discover(Config.of(str(made / "photos"), categories=7, backbone="pixels"), folder, store=made / "store")
     assert "three" not in Run.open(folder).hierarchy["names"]
-    done = again(folder, store=made / "store")
+    done = recluster(folder, store=made / "store")
     assert "three" in done.run.hierarchy["names"]
 
 
@@ -174,7 +174,7 @@ def test_images_from_a_list_cannot_be_found_again(made, tmp_path):
     decide(tmp_path / "run", ("name", {"category": 0, "name": "x"}))
     before = contents(tmp_path / "run")
     with pytest.raises(InputError, match="from a list in Python"):
-        again(tmp_path / "run")
+        recluster(tmp_path / "run")
     assert contents(tmp_path / "run") == before
 
 
@@ -224,7 +224,7 @@ def test_a_trained_run_is_trained_again_with_the_labels(made, tmp_path):
     features = first.embeddings.copy()
     decide(first.folder, ("name", {"category": 3, "name": "three"}))
     lines = []
-    done = again(first.folder, tell=lines.append)
+    done = recluster(first.folder, tell=lines.append)
     epochs = [entry for entry in done.run.metrics if entry["step"] == "epoch"]
     assert (len(epochs), done.run.config.train) == (2, config.train)
     assert any(line.startswith("train: 120 images") for line in lines)
@@ -235,7 +235,7 @@ def test_a_trained_run_is_trained_again_with_the_labels(made, tmp_path):
 def test_the_store_of_the_run_is_used_again(made, folder, tmp_path, monkeypatch):
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
     decide(folder, ("confirm", {"category": 3}))
-    assert again(folder).run.store == made / "store"
+    assert recluster(folder).run.store == made / "store"
     assert not (tmp_path / "cache" / "images").exists()
 
 
@@ -248,7 +248,7 @@ def test_what_is_decided_in_the_meantime_is_said_and_kept(made, folder):
             decide(folder, ("name", {"category": 4, "name": "late"}))
         lines.append(line)
 
-    done = again(folder, store=made / "store", tell=tell)
+    done = recluster(folder, store=made / "store", tell=tell)
     assert "note: 1 decided in the meantime; that counts from the next time on" in lines
     assert "late" in labels_of(done.run).of.values()
 
@@ -257,7 +257,7 @@ def test_a_failure_of_the_work_is_told(folder, monkeypatch):
     def broken(*arguments, **options):
         raise MemoryError("too much")
 
-    monkeypatch.setattr("selex.review.recluster.again", broken)
+    monkeypatch.setattr("selex.review.recluster.recluster", broken)
     here, there = multiprocessing.Pipe(duplex=False)
     with pytest.raises(MemoryError):
         work(folder, there)

@@ -122,7 +122,7 @@ def _decide_and_cluster(made, run):
         review.decide(Decision("name", category=4, name="four"), review.version)
     finally:
         review.ledger.close()
-    recluster.again(run, store=made / "store")
+    recluster.recluster(run, store=made / "store")
 
 
 def test_only_files_of_results_leave_a_stage(run, tmp_path):

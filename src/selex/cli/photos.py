@@ -194,13 +194,13 @@ def recluster(
     Example: `selex recluster birds`
     """
     from selex.cli.results import summary
-    from selex.review.recluster import again
+    from selex.review.recluster import recluster as run_recluster
 
     def change(config: Config) -> Config:
         return configured(config, config_file, changes)
 
     with resumable("images, features and whole epochs that are done are kept"):
-        done = again(
+        done = run_recluster(
             run,
             change=change,
             device=find_device(device),

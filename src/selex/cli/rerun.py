@@ -27,7 +27,7 @@ def discover_again(
     from selex.results import Results
     from selex.review.core.outcome import compare, labels_of
     from selex.review.core.state import State
-    from selex.review.recluster import again
+    from selex.review.recluster import recluster
 
     before = _earlier(out, config)
     if before and not config.data.added:
@@ -41,7 +41,7 @@ def discover_again(
                 f"{out}: has {decisions} decided in `selex review`: use `selex recluster`, or another --out"
             )
         typer.echo(f"with {decisions} {'decision' if decisions == 1 else 'decisions'} of `selex review`")
-        done = again(out, config=config, **how)
+        done = recluster(out, config=config, **how)
         return done.run, done.changes
     if before and found and not more.get("engine") and continues(before.config, config):
         count = config.cluster.categories

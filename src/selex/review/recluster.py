@@ -28,7 +28,7 @@ from selex.run import LABELS, Run
 
 
 @dataclass(frozen=True)
-class Again:
+class Reclustered:
     """A run done again: what decisions gave to it, and what came of that."""
 
     run: Run
@@ -36,14 +36,14 @@ class Again:
     changes: Changes
 
 
-def again(
+def recluster(
     folder: Path,
     *,
     tell: Callable[[str], None] = lambda line: None,
     change: Callable[[Config], Config] = lambda config: config,
     config: Config | None = None,
     **options: Any,
-) -> Again:
+) -> Reclustered:
     """Do a run again with its own settings and its decisions, and without the images that are junk.
 
     Confirmed images are labelled with the names of their categories. Where settings are as they were and nothing is
@@ -83,7 +83,7 @@ def again(
     changes, late = _changes(done, before.state), _since(folder, number, before.version)
     if late:
         tell(f"note: {late} decided in the meantime; that counts from the next time on")
-    return Again(done, labels, changes)
+    return Reclustered(done, labels, changes)
 
 
 def _earlier(run: Run, state: State, labels: Labels, asked: Config) -> Earlier | None:

@@ -156,12 +156,12 @@ def work(folder: Path, pipe: Connection) -> None:
     """What the process does: lines of progress go through the pipe, at the end `done` or `failed`."""
     import torch
 
-    from selex.review.recluster import again
+    from selex.review.recluster import recluster
 
     try:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         with listening(_looks(pipe)):
-            done = again(folder, device=device, progress=True, tell=lambda line: pipe.send(("line", line)))
+            done = recluster(folder, device=device, progress=True, tell=lambda line: pipe.send(("line", line)))
         pipe.send(("done", str(done.changes)))
     except InputError as error:
         pipe.send(("failed", str(error)))
