@@ -21,6 +21,7 @@ from selex.groups import FROZEN
 
 if TYPE_CHECKING:
     from selex.data.clusters import Columns
+    from selex.features.ray_cluster import RayEngine
     from selex.run import Run
 
 Strict = Annotated[
@@ -131,11 +132,11 @@ def discover(
     )
     if resume:
         config = interrupted(Run.open(out)).change(photos=config.data.photos)
-    more = {"engine": _engine(engine, address, workers)}
-    _discover(config, out, find_device(device), store, strict, restart, tensorboard, not resume, more)
+    cluster = _engine(engine, address, workers)
+    _discover(config, out, find_device(device), store, strict, restart, tensorboard, not resume, cluster)
 
 
-def _engine(name: str, address: str | None, workers: int | None) -> Any:
+def _engine(name: str, address: str | None, workers: int | None) -> RayEngine | None:
     """The cluster that embeds, None where this process does."""
     if name == "local":
         if address or workers is not None:
@@ -223,17 +224,17 @@ def _discover(
     restart: bool,
     tensorboard: bool,
     reviewed: bool,
-    more: dict[str, Any] | None = None,
+    engine: RayEngine | None = None,
 ) -> None:
     """Do the job and say what was found."""
     from selex.cli.results import summary
     from selex.training.fit import TrainOptions
 
     options = TrainOptions(restart=restart, tensorboard=tensorboard, progress=True)
-    how = {"device": device, "store": store, "strict": strict, "progress": first_process(), "options": options}
+    how: dict[str, Any] = {"device": device, "store": store, "strict": strict, "progress": first_process()}
     done = "images and features" if config.train.method == FROZEN else "images, features and whole epochs"
     with resumable(f"{done} that are done are kept"):
-        run, changes = discover_again(config, out, reviewed, {**how, "tell": typer.echo}, more or {})
+        run, changes = discover_again(config, out, reviewed, engine, **how, options=options, tell=typer.echo)
     if not first_process():
         return
     typer.echo(summary(run))

@@ -13,15 +13,16 @@ from selex.config import Config
 from selex.errors import InputError
 
 if TYPE_CHECKING:
+    from selex.features.ray_cluster import RayEngine
     from selex.review.core.outcome import Changes
     from selex.run import Run
 
 
 def discover_again(
-    config: Config, out: Path, reviewed: bool, how: dict[str, Any], more: dict[str, Any]
+    config: Config, out: Path, reviewed: bool, engine: RayEngine | None, **how: Any
 ) -> tuple[Run, Changes | None]:
-    """The run, done; and what changed, if it was there before. What was decided about it counts as labels."""
-    from selex.discovery import discover as run_discover
+    """The finished run and, if there was one before, what changed; its decisions count as labels if `reviewed`."""
+    from selex.discovery import discover
     from selex.earlier import Earlier, continues
     from selex.naming import earlier_results
     from selex.results import Results
@@ -36,17 +37,17 @@ def discover_again(
     decisions = labels_of(before).decisions if before and found and reviewed else 0
     if before and decisions:
         _check_labels(config, before, decisions)
-        if more.get("engine"):
+        if engine:
             raise InputError(
                 f"{out}: has {decisions} decided in `selex review`: use `selex recluster`, or another --out"
             )
         typer.echo(f"with {decisions} {'decision' if decisions == 1 else 'decisions'} of `selex review`")
         done = recluster(out, config=config, **how)
         return done.run, done.changes
-    if before and found and not more.get("engine") and continues(before.config, config):
+    if before and found and not engine and continues(before.config, config):
         count = config.cluster.categories
         how["earlier"] = Earlier.grown(before, found) if count in (None, before.config.cluster.categories) else None
-    run = run_discover(config, out, **how, **more)
+    run = discover(config, out, engine=engine, **how)
     return run, compare(State(found), Results.read(run)) if found and first_process() else None
 
 
