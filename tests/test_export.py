@@ -18,14 +18,15 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from review_runs import small_run
-from selex import export as module
+from selex import export_formats as module
 from selex.cli.photos import next_steps
 from selex.config import Config
 from selex.data.names import LONGEST, Names, safe_name
 from selex.data.table import read_table
 from selex.discovery import discover
 from selex.errors import InputError
-from selex.export import FORMATS, export
+from selex.export import export
+from selex.export_formats import FORMATS
 from selex.run_writer import write_run
 
 LONG = "名" * 90  # 270 bytes: more than a file system takes

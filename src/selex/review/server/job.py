@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from selex.data.names import spell
 from selex.errors import InputError
-from selex.export import FORMATS, export
+from selex.export import export
+from selex.export_formats import FORMATS
 from selex.folders import own_folder
 from selex.io import first_line
 from selex.progress import Listener, listening
