@@ -9,11 +9,9 @@ from itertools import pairwise
 import numpy as np
 from scipy.special import expit
 
+from selex.data.clusters import DOUBTFUL
 from selex.report.facts import Facts, Ints
 from selex.results import mean_direction
-
-DOUBTFUL = 0.5
-"""An image below this confidence is as likely to be something else."""
 
 MOST_TYPICAL, MOST_BORDERLINE = 8, 4
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from selex import __version__
 from selex.config import Config
+from selex.data.clusters import DOUBTFUL
 from selex.report.categories import (
-    DOUBTFUL,
     Category,
     LabelError,
     Node,

@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from selex.data.clusters import DOUBTFUL
 from selex.results import directions, mean_direction
 from selex.review.core.decisions import Refused
 from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK, UNSURE
 
 Array = np.ndarray[Any, Any]
-
-DOUBTFUL = 0.5
-"""An image with a confidence below this is doubtful."""
 
 
 @dataclass(frozen=True, eq=False)

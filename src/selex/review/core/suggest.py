@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from selex.review.core.overview import DOUBTFUL
+from selex.data.clusters import DOUBTFUL
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE, State
 
 Array = np.ndarray[Any, Any]

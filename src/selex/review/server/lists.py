@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from selex.data.clusters import DOUBTFUL
 from selex.review.core.metadata import Metadata, Where
 from selex.review.core.names import Suggested, from_files, read_suggested, words_of
-from selex.review.core.overview import DOUBTFUL, Overview, Space
+from selex.review.core.overview import Overview, Space
 from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE
 from selex.review.server import schema
