@@ -33,16 +33,16 @@ STAMP = "<!-- Written by docs/generate.py: change the code or the results, then 
 CLI_TEXT = """# Command line
 
 Every command prints its own help with `--help`. Results go to standard output, progress and notes to standard error.
-A mistake in the input is one line that starts with `error:` and exit code 2, and nothing is written; Ctrl-C is exit
-code 130. What the messages mean is in [Troubleshooting](../troubleshooting.md)."""
+A mistake in the input gives one line that starts with `error:` and exit code 2, and nothing is written; Ctrl-C gives
+exit code 130. [Troubleshooting](../troubleshooting.md) explains the messages."""
 
 BENCHMARKS_TEXT = """# Benchmarks
 
-Each table below is a file of `benchmarks/results/`, its numbers as they are, with the machine and the
-command that made it (without its `--out`, and with `CUB` for the folder of images).
-Points of curves are left out; they are in the files. No number was typed manually.
+Each table below shows a file of `benchmarks/results/`, with the machine and the command that produced it (without
+`--out`, and with `CUB` for the folder of images). Points of curves are left out; they are in the files. No number was
+typed manually.
 
-To rerun one, give its command from the root of a checkout, then rewrite this page:
+To rerun one, run its command from the root of a checkout, then rewrite this page:
 
 ```bash
 python docs/generate.py
@@ -52,42 +52,42 @@ Times depend on the machine: compare rows of one table, not tables of different 
 
 RESULTS_TEXT = """# Results beside the paper's
 
-Every number of ours on this page is made from the files of `benchmarks/results/paper/`, one file a run, each with its
-settings, seed, device, versions and the command that makes it again. [The paper's benchmark](bench.md) says how to
-run it and what the suites are. The paper's numbers are those of `benchmarks/paper.toml`.
+All our numbers on this page come from the files of `benchmarks/results/paper/`: one file per run, each with its
+settings, seed, device, versions and the command to repeat it. [The paper's benchmark](bench.md) explains how to
+run it and what the suites are. The paper's numbers are in `benchmarks/paper.toml`.
 
-Read ours with this in mind. They are of **20 epochs**, not 200, with **DINOv2 ViT-S/14** at 224 pixels, so they are
-to be compared with each other, not with the paper's ViT-B. The learning rates of GCD and of SelEx by the text (0.01),
-and of the published reading (0.03), and alpha 1 for SelEx, were found on CUB with one seed and the truth at hand: if
-that helps anyone, it is them. Ours were chosen by [hidden labels](bench.md#choosing-settings-by-labels) of CUB, two
-folds, below; the truth scored them once. On Pets nothing was chosen. Seven runs shared the GPU, so their seconds are
-no measure. Images are stored with a shorter side of 256 pixels; the labelled half is drawn as published, for CUB over
-files sorted by name.
+Read ours with this in mind. They are from **20 epochs**, not 200, with **DINOv2 ViT-S/14** at 224 pixels: compare them
+with each other, not with the paper's ViT-B. The learning rates of GCD and of SelEx as in the text (0.01) and as
+published (0.03), and alpha 1 for SelEx, were found on CUB with one seed and the true labels: if that helps anyone, it
+is them. Our settings were chosen with [held-out labels](bench.md#choosing-settings-by-labels) of CUB, two folds, below,
+and scored against the truth once. On Pets nothing was chosen. Seven runs shared the GPU, so their times mean nothing.
+Images are stored with a shorter side of 256 pixels; the labelled half is drawn as published, for CUB from files sorted
+by name.
 
-*Frozen features* are clustered by BSSK, with nothing else where no variant is named. *discover* is what `selex
-discover` does by default without training, one view; *discover-crops* the same with attention crops and ten views.
-Both choose by hidden labels whether to
-[adapt](algorithm.md#a-linear-map-that-clusterings-agree-on-which-is-not-the-papers) features and how to refine.
-*agreement* is `--preset best`: the network trained with pairs that clusterings agree on
-([training](training.md#beyond-the-paper)), four blocks, attention crops, ten views, features adapted, the paper's
-ending.
+*Frozen features* are clustered by BSSK, and by nothing else unless a variant is named. *discover* is what `selex
+discover` does by default, without training and with one view; *discover-crops* is the same with attention crops and ten
+views. Both decide by held-out labels whether to
+[adapt](algorithm.md#a-consensus-trained-linear-map-not-in-the-paper) features and how to refine.
+*agreement* is `--preset best`: the network is trained with pairs that clusterings agree on
+([training](training.md#beyond-the-paper)), with four blocks, attention crops, ten views, adapted features and no soft
+refinement.
 
-**What holds.** On both datasets ours is far above the published reading, which is above the text, which is above GCD;
-on Pets BSSK on frozen features is above GCD, the text and the published reading, on CUB above GCD and the text: **on
-a backbone that is good to begin with, training as GCD, the text or the published code do costs accuracy**, or gains
-nothing. With pairs that clusterings agree on it pays: by hidden labels, training gains 1.4 points over the same
-features adapted and 4.6 over the same features as they are.
+**What holds.** On both datasets ours is far ahead of SelEx as published, which is ahead of SelEx as in the text, which
+is ahead of GCD. BSSK on frozen features beats GCD and the text on CUB, and on Pets the published code too: **with a
+backbone that is good to begin with, training like GCD, the text or the published code costs accuracy**, or gains
+nothing. Training with pairs that clusterings agree on pays off: by held-out labels it gains 1.4 points over the same
+features adapted, and 4.6 over the same features as they are.
 
-**What does not.** The choice by hidden labels that `discover` makes is not steady: with crops and ten views it left
-two of three seeds of CUB unadapted, which cost them; the table of hidden labels, which hides less, is clear about it.
-On Pets, training adds nothing to what *discover* has without it.
+**What does not.** The choice that `discover` makes by held-out labels is not stable: with crops and ten views it left
+two of three seeds on CUB unadapted, which cost accuracy; the table of held-out labels, where fewer are held out, is
+clear about it. On Pets, training adds nothing to what *discover* achieves without it.
 
-**The ablations are begun**: components and levels, SelEx by the text with a view bank of 4, some rows, one or two
-seeds each, of later code than the comparison. Without balanced clusters (no HSSK) it is six to ten points lower with
-the same losses; more levels than one gain nothing.
+**The ablations have begun**: components and levels, for SelEx as in the text with a view bank of 4; some rows, one or
+two seeds each, with later code than the comparison. Without balanced clusters (no HSSK) the same losses give six to ten
+points less; more than one level gains nothing.
 
-**What is not here**: the other ablations, 200 epochs, SimGCD, Cars and CIFAR. Earlier ones were made with a network
-that turned out to have been fine-tuned for other images; they are gone. What was tried besides is in the
+**What is missing**: the other ablations, 200 epochs, SimGCD, Cars and CIFAR. Earlier results were made with a network
+that turned out to have been fine-tuned on other images, and were removed. What else was tried is in the
 [log](log.md)."""
 
 RELIABILITY_TEXT = """# Reliability
@@ -147,9 +147,9 @@ python docs/generate.py
 
 SETTINGS_TEXT = """# Settings
 
-What `--set group.name=value`, `--config FILE` and `Config.of(name=value)` change; the later of `--preset`, `--config`
-and `--set` (or an option of the command) counts. `selex config PRESET` prints all settings of a preset as a TOML file;
-such a file may hold fewer. The folder of a run keeps its settings in `config.json`.
+These are the settings that `--set group.name=value`, `--config FILE` and `Config.of(name=value)` change. `--config`
+overrides `--preset`; `--set` and the options of a command override both. `selex config PRESET` prints all settings of a
+preset as a TOML file; your own file may contain just some of them. A run folder stores its settings in `config.json`.
 
 ```bash
 selex config best
@@ -164,18 +164,18 @@ restarts = 5
 
 PRESETS_TEXT = """## Presets
 
-`photos` is the default. `paper` follows the paper's text and is what `selex bench run` starts from. `best` is what did
-best by hidden labels on CUB with a ViT-S ([Results](../results.md)): it trains four blocks and wants a GPU.
-`fast` is for a first look."""
+`photos` is the default. `paper` follows the paper's text and is what `selex bench run` starts from. `best` did best by
+held-out labels on CUB with a ViT-S ([Results](../results.md)); it trains four blocks and needs a GPU. `fast` is for a
+first look."""
 
 API_TEXT = """# Review API
 
-What the pages of [`selex review`](../review.md) show, as JSON; the server has it as OpenAPI in `/openapi.json`."""
+What the pages of [`selex review`](../review.md) show, as JSON. The server provides it as OpenAPI at `/openapi.json`."""
 
 
 SERVE_TEXT = """# Serve API
 
-What [`selex serve`](../serve.md) takes and answers; the server has it as OpenAPI in `/openapi.json`."""
+Requests and responses of [`selex serve`](../serve.md). The server provides them as OpenAPI at `/openapi.json`."""
 
 
 def cli_page() -> str:
@@ -242,7 +242,7 @@ def reliability_page() -> str:
     record = json.loads(CHAOS.read_text())
     facts = {key: value for key, value in record.items() if key not in ("results", "command")}
     machine = ", ".join(f"{key}: {' and '.join(str(value).splitlines())}" for key, value in facts.items())
-    about = "Each row has the seconds that it took, and the last commit of the program that it was run on."
+    about = "Each row shows how many seconds it took and the commit it was run on."
     parts = [
         "## The latest figures",
         f"{machine}. {about}",
@@ -260,8 +260,8 @@ def _tried(rows: list[dict[str, Any]]) -> str:
     run, lost = sum(row["tries"] > 0 for row in rows), sum(row["lost"] for row in rows)
     return (
         f"{run} of {len(rows)} cases were run; {lost:,} of {sum(row['tries'] for row in rows):,} tries were lost. "
-        f"**These are samples**: {said}. Without `--minutes` the suite does all of it, for hours: every operation of "
-        "every command, 200 random moments, 300 epochs, every file with every kind of damage. These are not of that."
+        f"**These are samples**: {said}. Without `--minutes` the suite tries everything, which takes hours: every "
+        "operation of every command, 200 random moments, 300 epochs, every file with every kind of damage."
     )
 
 

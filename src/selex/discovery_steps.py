@@ -120,7 +120,7 @@ class Job:
             return False
         kept, selection = ("untrained", untrained.selection) if before > after else ("trained", trained.selection)
         self.run.log(step="kept", kept=kept, untrained=before, trained=after, **selection.settings)
-        self.tell(f"labels hidden from training: {before:.1%} right before it, {after:.1%} after: {kept} features kept")
+        self.tell(f"held-out labels: {before:.1%} correct before training, {after:.1%} after: {kept} features kept")
         return before > after
 
     def cluster(

@@ -134,7 +134,7 @@ def _kept(facts: Facts) -> str:
         before, after = (f"{found[-1][name]:.1%}" for name in ("untrained", "trained"))
     except (KeyError, TypeError, ValueError):  # anybody may have written the log
         return ""
-    return f"; labels hidden from training: {before} right before it, {after} after; {found[-1].get('kept')} features"
+    return f"; held-out labels: {before} correct before training, {after} after; {found[-1].get('kept')} features"
 
 
 def _refinement(facts: Facts) -> str:
