@@ -188,7 +188,7 @@ def cli_page() -> str:
 def settings_page() -> str:
     """Every setting by group, and what each preset changes."""
     groups = [f"## {group}\n\n{_about(group)}\n\n{_table(_rows(group))}" for group in GROUPS]
-    top = "## Everything random\n\n" + _table(_rows(""))
+    top = "## Randomness\n\n" + _table(_rows(""))
     return "\n\n".join([STAMP, SETTINGS_TEXT, PRESETS_TEXT, _table(_presets()), *groups, top]) + "\n"
 
 
@@ -370,7 +370,8 @@ def _command(name: str, command: Any) -> str:
 def _option(param: Any) -> dict[str, str]:
     values = [] if param.is_flag else (param.metavar or "N").split("|")
     given = param.default is not None and not param.is_flag
-    default = "required" if param.required else f"`{param.default}`" if given else "off" if param.is_flag else "none"
+    value = getattr(param.default, "value", param.default)  # of an enumeration
+    default = "required" if param.required else f"`{value}`" if given else "off" if param.is_flag else "none"
     return {
         "option": ", ".join(f"`{option}`" for option in [*param.opts, *param.secondary_opts]),
         "value": " or ".join(f"`{value}`" for value in values),

@@ -163,7 +163,7 @@ def test_the_bench_looks_closer_with_one_seed(home):
     assert (result.seed, result.variant, result.config["features"]["attention_crop"]) == (1, "closer", True)
     assert " --attention-crop " in result.command
     again = done(*command, *more, "--seed", 1, "--seed", 3, cwd=home)
-    assert again.stdout.count("is there already") == 1
+    assert again.stdout.count("exists, skipped") == 1
     assert sorted(result.seed for result in read_results(home / "results")) == [1, 3]
 
 

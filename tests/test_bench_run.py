@@ -67,7 +67,7 @@ def test_a_run_and_its_table(digits):
     table = selex("bench", "table", "results", cwd=digits)
     assert "| GCD | tiny-vit | 1 | 2 |" in table.stdout
     again = selex(*command, cwd=digits)
-    assert again.stdout.count("is there already") == 2
+    assert again.stdout.count("exists, skipped") == 2
 
 
 def test_two_tables_in_one_folder_are_two_datasets(digits):
@@ -83,7 +83,7 @@ def test_two_tables_in_one_folder_are_two_datasets(digits):
     # what was there is not shown for a table that has changed
     (digits / "digits" / "labels.csv").write_text("\n".join(fewer))
     refused(
-        "is of another table than digits/labels.csv",
+        "was made from another table than digits/labels.csv",
         "bench",
         "run",
         "--dataset",
@@ -112,7 +112,7 @@ def test_a_row_that_changes_nothing_is_run_once(digits):
         ("main", ""),
     ]
     again = selex(*command, "--suite", "lambda", "--row", "lambda=0.35", cwd=digits)
-    assert again.stdout.count("is there already") == 1
+    assert again.stdout.count("exists, skipped") == 1
     table = selex("bench", "table", "results", "--suite", "alpha", cwd=digits)
     assert "| alpha=0.1 | 1 |" in table.stdout
     assert "| alpha=0.5 | 1 |" in table.stdout
@@ -204,7 +204,7 @@ def test_labels_and_truth_of_ones_own(digits):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--dataset", "cub"), "--root is missing: the folder in which cub lies"),
+        (("--dataset", "cub"), "--root is missing: give the folder of cub"),
         (("--dataset", "cubb", "--root", "."), "did you mean"),
         (("--dataset", "none.csv"), "none.csv: no such file"),
         (("--dataset", "mixed.csv"), "class a is known in some lines and not in others"),

@@ -251,7 +251,7 @@ def test_bad_counts_and_places(folder):
     refused("--device abacus: ", *base, "--categories", 8, "--device", "abacus", cwd=folder)
     (folder / "link.csv").symlink_to("truth.csv")
     refused("is a link or a device", *base, "--categories", 8, "--out", "link.csv", cwd=folder)
-    refused("with this ending", "estimate", "features.npy", "--out", "curve.xyz", cwd=folder)
+    refused("with this file extension", "estimate", "features.npy", "--out", "curve.xyz", cwd=folder)
     refused("'combined', 'accuracy' or 'silhouette'", "estimate", "features.npy", "--method", "luck", cwd=folder)
     refused("labels.csv: has no column 'cluster'", "evaluate", "labels.csv", "--truth", "truth.csv", cwd=folder)
 

@@ -359,7 +359,7 @@ def test_a_count_that_the_unreadable_make_impossible(place):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_no_permission(place):
     (place / "fixed").mkdir(mode=0o500)
-    refused("cannot be made (Permission denied)", *FIVE, "--out", "fixed/run", cwd=place)
+    refused("cannot be created (Permission denied)", *FIVE, "--out", "fixed/run", cwd=place)
     refused("cannot be written", *FIVE, "--out", "fixed", cwd=place)
 
 
@@ -440,7 +440,7 @@ def test_ctrl_c_is_one_line_and_can_be_gone_on_from(shared, where):
     command = (*FIVE, "--out", out, "--store", f"store {out}")
     done = selex(*command, cwd=shared, interrupt=where)
     assert done.returncode == 130, done
-    kept = "stopped; images and features that are done are kept: the same command resumes from there"
+    kept = "stopped; finished images and features are kept: the same command resumes from there"
     assert done.stderr.splitlines() == [kept]
     info = selex("info", out, cwd=shared)
     assert info.returncode == 0

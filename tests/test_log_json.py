@@ -150,7 +150,7 @@ def test_a_full_disk_ends_the_log_and_not_the_work(tmp_path):
     (tmp_path / "log.jsonl").write_text(first + filler)
     done = selex("--log-json", "log.jsonl", "config", cwd=tmp_path, file_limit=8192)
     assert done.returncode == 0
-    assert done.stderr.splitlines() == ["note: --log-json: cannot be written (File too large); it ends here"]
+    assert done.stderr.splitlines() == ["note: --log-json: cannot be written (File too large); logging stops here"]
     written = (tmp_path / "log.jsonl").read_text()
     assert written.startswith(first + filler)
     assert all(lines_of(written)), "what the disk had room for of a line is taken back"

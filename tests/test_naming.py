@@ -167,17 +167,17 @@ def test_a_plain_discover_keeps_what_was_decided(home):
 
     (home / "labels.csv").write_text("file_name,label\n")
     asked = (*command, "--labels", "labels.csv")
-    refused("run: has 2 decided in `selex review`, which --labels would replace", *asked, cwd=home)
+    refused("run: has 2 decisions from `selex review`, which --labels would replace", *asked, cwd=home)
     (home / "photos" / "robin").mkdir()
     source = sorted((home / "photos" / "unlabelled").iterdir())[3]
     (home / "photos" / "robin" / "new.png").write_bytes(source.read_bytes())
     done = selex(*command, cwd=home)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("with 2 decisions of `selex review`\n")
+    assert done.stdout.startswith("with 2 decisions from `selex review`\n")
     assert "1 image new; 1 image gone; " in done.stdout
     assert "now known: robin, three" in done.stdout
     now = Run.open(home / "run").hierarchy
     assert {"three", "robin"} < set(now["names"][: now["levels"][0]["n_known"]])
     assert names[3] not in now["names"]
-    assert selex(*command, cwd=home).stdout.startswith("with 2 decisions of `selex review`\n")
+    assert selex(*command, cwd=home).stdout.startswith("with 2 decisions from `selex review`\n")
     assert "three" in Run.open(home / "run").hierarchy["names"]

@@ -139,7 +139,7 @@ def test_report_and_review_agree_on_what_is_most_alike(run, page, tmp_path):
     views = Views(Review(tmp_path / "run"))
     for card in page.all("article"):
         neighbour = views.category(int(card.attributes["id"].removeprefix("category-"))).neighbours[0]
-        assert f"most like {neighbour.name}" in card.one("p", "facts").text
+        assert f"most similar: {neighbour.name}" in card.one("p", "facts").text
 
 
 def test_images_on_the_page_are_the_photos_encoded_anew(run, page):

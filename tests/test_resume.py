@@ -85,7 +85,7 @@ def test_stopped_and_resumed(home, undisturbed, options, stop):
     done = selex(*DISCOVER, *options, "--out", out, cwd=home, **{way: (place, call)})
     assert done.returncode == (-9 if way == "kill" else 130)
     if way == "interrupt":
-        kept = "stopped; images, features and whole epochs that are done are kept: the same command resumes from there"
+        kept = "stopped; finished images, features and epochs are kept: the same command resumes from there"
         assert done.stderr.splitlines() == [kept]
     resumes = any((home / out / ".work").glob("checkpoint-*.pt"))
     again = ("discover", "photos", "--resume", "--store", "store") if resumes else (*DISCOVER, *options)

@@ -154,7 +154,7 @@ def test_the_report_says_that_decisions_are_not_in_it(folder, tmp_path):
     assert "decided" not in selex("report", "run", cwd=tmp_path).stdout
     decide(folder, ("name", {"category": 3, "name": "three"}))
     done = selex("report", "run", cwd=tmp_path)
-    assert "without 1 decided in `selex review`" in done.stdout, done
+    assert "without 1 decision from `selex review`" in done.stdout, done
 
 
 def test_mistakes_are_one_line_and_change_nothing(folder, tmp_path, monkeypatch):
@@ -249,7 +249,7 @@ def test_what_is_decided_in_the_meantime_is_said_and_kept(made, folder):
         lines.append(line)
 
     done = recluster(folder, store=made / "store", tell=tell)
-    assert "note: 1 decided in the meantime; that counts from the next time on" in lines
+    assert "note: decisions made in the meantime: 1; they count the next time" in lines
     assert "late" in labels_of(done.run).of.values()
 
 

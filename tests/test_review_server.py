@@ -493,7 +493,7 @@ def test_an_export_after_review_has_the_corrections(tmp_path, review):
     client = client_of(review)
     decide(client, "name", category=3, name="robin")
     done = selex("export", "run", "--to", "csv", "--out", "after.csv", cwd=tmp_path)
-    assert "with 1 decision of `selex review`" in done.stdout
+    assert "with 1 decision from `selex review`" in done.stdout
     assert ",robin," in (tmp_path / "after.csv").read_text()
     selex("export", "run", "--to", "csv", "--out", "found.csv", "--as-found", cwd=tmp_path)
     assert (tmp_path / "found.csv").read_bytes() == (tmp_path / "before.csv").read_bytes()

@@ -196,7 +196,7 @@ def test_no_permission(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "mkdir", forbidden)
-        with pytest.raises(InputError, match=r"run: cannot be made \(Permission denied\)"):
+        with pytest.raises(InputError, match=r"run: cannot be created \(Permission denied\)"):
             publish(tmp_path / "run", 1)
     monkeypatch.setattr("selex.io._make_file", forbidden)
     with pytest.raises(InputError, match=r"config.json: cannot be written \(Permission denied\)"):
@@ -226,7 +226,7 @@ def test_features_are_copied_where_they_cannot_be_linked(old, monkeypatch):
         (None, "is not a run folder: it has no config.json"),
         ("{", r"config\.json: cannot be read \(Expecting"),
         ("[1]", r"config\.json: cannot be read \(not an object\)"),
-        ("{}", "is not a run folder: its config.json is something else's"),
+        ("{}", "is not a run folder: its config.json was written by another program"),
         ('{"format": 0, "versions": {"selex": "0.0.1"}}', r"was written by an older version of selex \(0\.0\.1\)"),
         ('{"format": 99, "versions": {"selex": "9.1"}}', r"was written by a newer version of selex \(9\.1\)"),
     ],
@@ -261,7 +261,7 @@ def test_the_log_survives_a_line_cut_short(old):
     with (old / "metrics.jsonl").open("a") as file:
         file.write('{"time": 1, "st')
     for steps in (["one"], ["one", "two"], ["one", "two", "three"]):
-        with pytest.warns(Note, match=r"metrics.jsonl: 1 of its lines are damaged or cut short, and skipped"):
+        with pytest.warns(Note, match=r"metrics.jsonl: damaged or truncated lines skipped: 1"):
             assert [entry["step"] for entry in run.metrics] == steps
         run.log(step=["two", "three", "four"][len(steps) - 1])
 

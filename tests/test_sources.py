@@ -178,13 +178,13 @@ def test_a_damaged_shard_is_named_in_one_line(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (("s3://bucket/photos",), "s3://bucket/photos: photos behind a URL are embedded by workers: use --engine ray"),
+        (("s3://bucket/photos",), "s3://bucket/photos: photos at a URL need --engine ray"),
         (("photos", "--engine", "dask"), "no engine 'dask'; there are: local, ray"),
         (("photos", "--workers", 2), "--address and --workers are for --engine ray"),
         (("photos", "--engine", "ray", "--workers", 0), "--workers must be at least 1, not 0"),
         (
             ("photos", "--engine", "ray", "--method", "selex"),
-            "--engine ray embeds with the network as it comes: no training and no attention crop there",
+            "--engine ray cannot train the network, nor use attention crops",
         ),
     ],
 )

@@ -279,7 +279,7 @@ def test_mistakes(digits, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file: is a file; give a folder"):
         build(digits, tmp_path / "file")
-    with pytest.raises(InputError, match="/proc/selex: cannot be made"):
+    with pytest.raises(InputError, match="/proc/selex: cannot be created"):
         build(digits, "/proc/selex")
 
 

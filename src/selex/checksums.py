@@ -71,7 +71,7 @@ def read_object(path: Path) -> dict[str, Any]:
 def check_stamp(path: Path, values: dict[str, Any]) -> None:
     """Refuse values that are not those that were stamped."""
     if values.get(_STAMP) != _digest({key: value for key, value in values.items() if key != _STAMP}):
-        raise Damaged(f"{path}: is damaged, or was changed: what it says does not fit its checksum")
+        raise Damaged(f"{path}: is damaged or was changed: its checksum does not match")
 
 
 def stamped_line(record: dict[str, Any]) -> str:

@@ -71,7 +71,7 @@ def discover(
             raise InputError("a Ray cluster reads photos from a folder, a table or a URL, not from a list in Python")
         return _discover_on_ray(config, Path(out), given, engine, device, strict, progress, tell)
     if photos is None and is_url(config.data.photos):
-        raise InputError(f"{config.data.photos}: photos behind a URL are embedded by workers: use --engine ray")
+        raise InputError(f"{config.data.photos}: photos at a URL need --engine ray")
     table = read_sources(config.data.sources, given) if photos is None else read_table(photos, given)
     check_categories(config, table)
     fabric = start(device) if config.train.method != FROZEN else None
@@ -107,7 +107,7 @@ def _discover_on_ray(
 ) -> Run:
     """The same with images that workers of a Ray cluster read, decode and embed; clusters are made here."""
     if config.train.method != FROZEN or config.features.attention_crop:
-        raise InputError("--engine ray embeds with the network as it comes: no training and no attention crop there")
+        raise InputError("--engine ray cannot train the network, nor use attention crops")
     with write_run(out, config, config.data.photos) as run:
         backbone, config = load_backbone_for(config, device)
         job = Job(run, config, backbone, device, progress, tell)

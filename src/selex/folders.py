@@ -29,7 +29,7 @@ def take_folder(path: Path, kind: str) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{path}: cannot be made ({error.strerror})") from None
+        raise InputError(f"{path}: cannot be created ({error.strerror})") from None
     if not is_marked(path, kind):
         with whole(path / MARK) as partial:
             partial.write_text(f"selex {kind}\nThis folder is written by selex: keep nothing of your own in it.\n")

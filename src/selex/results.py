@@ -78,7 +78,7 @@ class Results:
             tree["last_number"],
         )
         if not 0 <= found.category.min() <= found.category.max() < len(names):
-            raise InputError(f"{path}: names a category that hierarchy.json has not")
+            raise InputError(f"{path}: names a category that is not in hierarchy.json")
         return found
 
     def pack(self) -> bytes:

@@ -153,7 +153,7 @@ class Run:
         path = self.folder / METRICS
         entries, damaged = read_lines(path) if is_plain_file(path) else ([], 0)
         if damaged:
-            warnings.warn(f"{path}: {damaged} of its lines are damaged or cut short, and skipped", Note, stacklevel=2)
+            warnings.warn(f"{path}: damaged or truncated lines skipped: {damaged}", Note, stacklevel=2)
         return entries
 
     @property
@@ -191,7 +191,7 @@ def _check_format(folder: Path, record: dict[str, Any]) -> None:
     """Refuse what another program or another version wrote."""
     given = record.get("format")
     if not isinstance(given, int):
-        raise InputError(f"{folder}: is not a run folder: its config.json is something else's")
+        raise InputError(f"{folder}: is not a run folder: its config.json was written by another program")
     if given != FORMAT:
         age = "a newer" if given > FORMAT else "an older"
         said = record.get("versions")
@@ -199,7 +199,7 @@ def _check_format(folder: Path, record: dict[str, Any]) -> None:
         raise InputError(f"{folder}: was written by {age} version of selex{version}")
     kinds = {"config": dict, "root": str, "run": str, "files": dict}
     if not all(isinstance(record.get(name), kind) for name, kind in kinds.items()):
-        raise InputError(f"{folder / CONFIG}: is damaged: it lacks what every run has")
+        raise InputError(f"{folder / CONFIG}: is damaged: entries are missing")
 
 
 def _misfit(path: Path, digest: str | None) -> str:

@@ -79,7 +79,7 @@ class Stage:
             self._remove([*_RESULTS, _DONE])  # the mark last
         except OSError as error:
             raise InputError(
-                f"{self.run}: results are there but cannot be put in place ({first_line(error)}); mend that and try "
+                f"{self.run}: results are there but cannot be put in place ({first_line(error)}); fix that and try "
                 "again"
             ) from None
 

@@ -47,7 +47,7 @@ def write_run(folder: Path, config: Config, root: str) -> Iterator[RunWriter]:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({error.strerror})") from None
+        raise InputError(f"{folder}: cannot be created ({error.strerror})") from None
     with locked(folder) as ours:
         if not ours:
             raise InputError(f"{folder}: another selex command is writing to it; wait for it to end")

@@ -80,7 +80,7 @@ def load_text_image_model(name: str | None = None) -> TextImageModel:
             continue
         except Exception as error:  # whatever a model that cannot be fetched, or is none, meets
             raise InputError(f"the text-image model {name or 'by default'} cannot be loaded ({error})") from None
-    raise InputError("names by a word list need open_clip or transformers: pip install 'selex[names]'")
+    raise InputError("names from a word list need open_clip or transformers: pip install 'selex[names]'")
 
 
 class _OpenClip:
@@ -146,5 +146,5 @@ def read_words(path: str) -> list[str]:
         raise InputError(f"{path}: cannot be read as lines of text ({error})") from None
     words = list(dict.fromkeys(filter(None, lines)))
     if len(words) < 2:
-        raise InputError(f"{path}: has {len(words)} words; a list to choose from has at least two")
+        raise InputError(f"{path}: has {len(words)} words; give at least two")
     return words

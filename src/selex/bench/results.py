@@ -111,7 +111,7 @@ class Result:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"{path.parent}: cannot be made ({error.strerror})") from None
+            raise InputError(f"{path.parent}: cannot be created ({error.strerror})") from None
         text = json.dumps(self.to_json(), indent=1, allow_nan=False)
         with whole(path) as partial:
             partial.write_text(text + "\n", encoding="utf-8")

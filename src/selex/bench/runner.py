@@ -100,7 +100,7 @@ def read_split(job: Job) -> tuple[Benchmark, Benchmark | None]:
         train, test = own_dataset(Path(job.dataset), job.row.label_ratio), None
     else:
         if job.root is None:
-            raise InputError(f"--root is missing: the folder in which {job.dataset} lies")
+            raise InputError(f"--root is missing: give the folder of {job.dataset}")
         both: Split = load_benchmark(job.dataset, job.root, job.row.label_ratio)
         train, test = both.train, both.test
     if job.row.long_tail:
@@ -162,7 +162,7 @@ def _settings(job: Job) -> Config:
     method = _method(job)
     config = job.config.change(**job.row.settings, method="frozen" if method == KMEANS else method)
     if method == KMEANS and config.cluster.whiten:
-        raise InputError("--method kmeans uses no labels, and features are whitened by labels: set cluster.whiten=0")
+        raise InputError("--method kmeans uses no labels, but whitening does: set cluster.whiten=0")
     if method == KMEANS and config.cluster.refine != "none":
         raise InputError("--method kmeans is plain k-means: set cluster.refine=none")
     check_method(config)
@@ -212,7 +212,7 @@ def check_dataset(job: Job, path: Path) -> None:
     found = Result.load(path).config.get("table") if job.own else None
     if found is not None and found != table_digest(job):
         raise InputError(
-            f"{path}: is of another table than {job.dataset}, or of what that was before it changed; choose another "
+            f"{path}: was made from another table than {job.dataset}, or from an earlier version of it; choose another "
             "--out, or move it away"
         )
 

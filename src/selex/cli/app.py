@@ -172,6 +172,11 @@ class Output:
             raise InputError(f"standard output: {error.strerror}") from None
 
 
+def decisions(count: int) -> str:
+    """So many decisions, in words."""
+    return f"{count} {'decision' if count == 1 else 'decisions'}"
+
+
 def find_device(name: str) -> str:
     """Where to compute: `auto` takes a GPU if there is one."""
     import torch

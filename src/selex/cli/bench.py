@@ -61,7 +61,7 @@ Mixed = Annotated[bool, typer.Option("--mixed-versions", help="Accept results of
 
 @app.callback()
 def bench() -> None:
-    """Run the paper's benchmark, and put its results beside the paper's."""
+    """Run the paper's benchmark and compare the results with the paper's."""
 
 
 @app.command()
@@ -170,9 +170,9 @@ def _run_all(jobs: list[Job], seeds: Iterable[int], out: Path) -> None:
         for seed in seeds:
             if (out / planned(job, seed)).exists():
                 check_dataset(job, out / planned(job, seed))
-                typer.echo(f"{planned(job, seed)}: is there already")
+                typer.echo(f"{planned(job, seed)}: exists, skipped")
                 continue
-            with resumable("runs that are done are kept"):
+            with resumable("finished runs are kept"):
                 result = run_one(job, seed, _command(), True, typer.echo)
             take_folder(out, RESULTS)
             result.save(out)
@@ -191,11 +191,11 @@ def table(
         str,
         typer.Option(
             metavar="NAME",
-            help="`main components levels alpha lambda label-ratio frozen-blocks estimated-k long-tail published` "
-            "or `time`.",
+            help="`main components levels alpha lambda label-ratio frozen-blocks estimated-k long-tail published "
+            "row-order time` or `holdout`.",
         ),
     ] = "main",
-    to: Annotated[To, typer.Option(metavar="markdown|latex", help="What to write.")] = To.markdown,
+    to: Annotated[To, typer.Option(metavar="markdown|latex", help="Output format.")] = To.markdown,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file; printed if not given.")] = None,
     inductive: Annotated[
         bool, typer.Option("--inductive", help="Accuracy on test images instead of the unlabelled training images.")
@@ -234,7 +234,7 @@ def table(
 def plot(
     results: Results,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the figures; created if missing.")],
-    to: Annotated[Picture, typer.Option(metavar="png|svg|pdf", help="What to write.")] = Picture.png,
+    to: Annotated[Picture, typer.Option(metavar="png|svg|pdf", help="Output format.")] = Picture.png,
     mixed_versions: Mixed = False,
 ) -> None:
     """Draw the paper's figures from results: radar, accuracy over epochs, and one for each ablation with results.

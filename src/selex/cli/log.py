@@ -79,7 +79,7 @@ class JsonLog:
             self._stream.flush()
         except OSError as error:
             self._stream = None  # the work itself goes on
-            warnings.warn(f"--log-json: cannot be written ({error.strerror}); it ends here", Note, stacklevel=2)
+            warnings.warn(f"--log-json: cannot be written ({error.strerror}); logging stops here", Note, stacklevel=2)
 
     def progress(self, text: str, done: int, total: int) -> None:
         """How far some work is: when it begins, now and then, and when it is done."""
@@ -116,7 +116,7 @@ def _open(path: str) -> Iterator[Lines]:
         raise InputError(f"--log-json {path}: {error.strerror}") from None
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode) or not _is_log(os.pread(file, 4096, 0)):
-            raise InputError(f"--log-json {path}: is something else; give a new file, or a log to add to")
+            raise InputError(f"--log-json {path}: is not a log of selex; give a new file, or such a log to append to")
         _end_last_line(file)
         yield Lines(file)
     finally:

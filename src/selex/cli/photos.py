@@ -46,12 +46,15 @@ Board = Annotated[
 Engine = Annotated[
     str,
     typer.Option(
-        metavar="NAME", help="Who embeds: `local`, or `ray`, a cluster.", show_default=False, rich_help_panel=FEATURES
+        metavar="NAME",
+        help="Where to embed: `local`, or `ray` for a cluster.",
+        show_default=False,
+        rich_help_panel=FEATURES,
     ),
 ]
 Address = Annotated[
     str | None,
-    typer.Option(metavar="ADDRESS", help="The Ray cluster; `auto` is a running one.", rich_help_panel=FEATURES),
+    typer.Option(metavar="ADDRESS", help="Ray cluster to use; `auto` finds a running one.", rich_help_panel=FEATURES),
 ]
 Workers = Annotated[
     int | None,
@@ -74,12 +77,12 @@ def discover(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="RUN", show_default=False, help="The run folder to write (`selex-run`).", rich_help_panel=BASICS
+            metavar="RUN", show_default=False, help="Run folder to write; default `selex-run`.", rich_help_panel=BASICS
         ),
     ] = None,
     add: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FOLDER", help="Add photos to a run, and sort it again.", rich_help_panel=BASICS),
+        typer.Option(metavar="FOLDER", help="Add photos to a run and sort all of them again.", rich_help_panel=BASICS),
     ] = None,
     preset: settings.Preset = "photos",
     config_file: settings.ConfigFile = None,
@@ -110,7 +113,7 @@ def discover(
     from selex.training.fit import interrupted
 
     if add and out:
-        raise InputError(f"--add writes to the run that it adds to, {photos}: leave --out out")
+        raise InputError(f"--add writes to the run itself, {photos}: leave --out out")
     out = Path(photos) if add else out or Path("selex-run")
     place = photos if "://" in photos else str(Path(photos).absolute())
     begin = with_more(Run.open(photos), add) if add else Config.of(place, preset=preset or "photos")
@@ -200,7 +203,7 @@ def recluster(
     def change(config: Config) -> Config:
         return configured(config, config_file, changes)
 
-    with resumable("images, features and whole epochs that are done are kept"):
+    with resumable("finished images, features and epochs are kept"):
         done = run_recluster(
             run,
             change=change,
@@ -232,8 +235,8 @@ def _discover(
 
     options = TrainOptions(restart=restart, tensorboard=tensorboard, progress=True)
     how: dict[str, Any] = {"device": device, "store": store, "strict": strict, "progress": first_process()}
-    done = "images and features" if config.train.method == FROZEN else "images, features and whole epochs"
-    with resumable(f"{done} that are done are kept"):
+    done = "images and features" if config.train.method == FROZEN else "images, features and epochs"
+    with resumable(f"finished {done} are kept"):
         run, changes = discover_again(config, out, reviewed, engine, **how, options=options, tell=typer.echo)
     if not first_process():
         return
@@ -251,9 +254,9 @@ def next_steps(run: Run, out: Path) -> dict[str, str]:
     shown = "" if there else "; photos are grey squares"
     how = "--to folders --out sorted" if there else "--to csv --out sorted.csv"
     return {
-        f"selex report {out}": f"one HTML page to look at or to send{shown}",
-        f"selex review {out}": f"look at the categories in the browser, name them, correct them{shown}",
-        f"selex export {out} {how}": f"take them elsewhere, as {'folders' if there else 'a table'}",
+        f"selex report {out}": f"write one HTML page with examples, to look at or send{shown}",
+        f"selex review {out}": f"name and correct the categories in the browser{shown}",
+        f"selex export {out} {how}": "one folder per category" if there else "a table for other programs",
         f"selex predict {out} NEW_PHOTOS": "sort new photos",
     }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from selex.cli.app import first_process
+from selex.cli.app import decisions, first_process
 from selex.config import Config
 from selex.errors import InputError
 
@@ -34,14 +34,14 @@ def discover_again(
     if before and not config.data.added:
         config = config.change(added=before.config.data.added)
     found = earlier_results(before) if before else None
-    decisions = labels_of(before).decisions if before and found and reviewed else 0
-    if before and decisions:
-        _check_labels(config, before, decisions)
+    decided = labels_of(before).decisions if before and found and reviewed else 0
+    if before and decided:
+        _check_labels(config, before, decided)
         if engine:
             raise InputError(
-                f"{out}: has {decisions} decided in `selex review`: use `selex recluster`, or another --out"
+                f"{out}: has {decisions(decided)} from `selex review`: use `selex recluster`, or another --out"
             )
-        typer.echo(f"with {decisions} {'decision' if decisions == 1 else 'decisions'} of `selex review`")
+        typer.echo(f"with {decisions(decided)} from `selex review`")
         done = recluster(out, config=config, **how)
         return done.run, done.changes
     if before and found and not engine and continues(before.config, config):
@@ -61,18 +61,18 @@ def _earlier(out: Path, config: Config) -> Run | None:
     return None
 
 
-def _check_labels(config: Config, run: Run, decisions: int) -> None:
-    """Refuse labels that a person's decisions would be lost for."""
+def _check_labels(config: Config, run: Run, decided: int) -> None:
+    """Refuse labels that would replace a person's decisions."""
     if config.data.labels not in (None, run.config.data.labels):
         raise InputError(
-            f"{run.folder}: has {decisions} decided in `selex review`, which --labels would replace; leave --labels "
-            "out (labels that the run had stay), or choose another --out"
+            f"{run.folder}: has {decisions(decided)} from `selex review`, which --labels would replace; leave --labels "
+            "out (the labels of the run are kept), or choose another --out"
         )
 
 
 def with_more(run: Run, folders: list[Path]) -> Config:
     """The settings of a run, with more photos."""
     if not run.config.data.photos:
-        raise InputError(f"{run.folder}: its images came from a list in Python; call discover with a longer list")
+        raise InputError(f"{run.folder}: its images came from a list in Python: call `discover` with a longer list")
     places = [*run.config.data.sources[1:], *(str(folder.absolute()) for folder in folders)]
     return run.config.change(added="\n".join(dict.fromkeys(places)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from selex.cli.app import RunFolder, app, find_device
+from selex.cli.app import RunFolder, app, decisions, find_device
 from selex.cli.settings import Device
 from selex.errors import needs_extra
 from selex.progress import progress_bar
@@ -112,21 +112,19 @@ def report(
         path = write_report(opened, out or run / NAME, truth, show, title)
     typer.echo(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser")
     if count := count_decisions(opened):
-        typer.echo(f"it shows what the run found, without {count} decided in `selex review`;")
-        typer.echo(f"to take that in: selex recluster {run}, then selex report {run}")
+        typer.echo(f"it shows what the run found, without {decisions(count)} from `selex review`;")
+        typer.echo(f"to include them: selex recluster {run}, then selex report {run}")
 
 
 @app.command()
 def names(
     run: RunFolder,
-    names: Annotated[
-        Path, typer.Option("--names", metavar="FILE", help="Word list: names to choose from, one to a line.")
-    ],
+    names: Annotated[Path, typer.Option("--names", metavar="FILE", help="Word list: one name per line.")],
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Text-image model of open_clip or of transformers.")
+        str | None, typer.Option(metavar="NAME", help="Text-image model from open_clip or transformers.")
     ] = None,
 ) -> None:
-    """Suggest names for novel categories from a word list of your own, by a text-image model. Nothing is named by it.
+    """Suggest names for novel categories from your word list, with a text-image model; you decide on the review page.
 
     Example: `selex names birds --names species.txt`
     """
@@ -142,7 +140,7 @@ def names(
     for category, best in found.items():
         typer.echo(f"{category}: {', '.join(f'{word} ({score:.2f})' for word, score in best)}")
     path = write_suggested(run, results, model or "default", found)
-    typer.echo(f"wrote {path}: selex review {run} offers these names")
+    typer.echo(f"wrote {path}: selex review {run} suggests these names")
 
 
 @app.command()
@@ -177,7 +175,7 @@ def serve(
     host: Host = "127.0.0.1",
     device: Device = "auto",
 ) -> None:
-    """Sort new photos for other programs, over HTTP: an image is posted, its category is the answer.
+    """Sort new photos for other programs over HTTP: post an image, get its category.
 
     Example: `selex serve birds`
     """
@@ -213,9 +211,7 @@ def _decided(run: Run) -> Columns | None:
     if found is None:
         return None
     table, count = found
-    typer.echo(
-        f"with {count} {'decision' if count == 1 else 'decisions'} of `selex review`; --as-found leaves them out"
-    )
+    typer.echo(f"with {decisions(count)} from `selex review`; --as-found ignores them")
     return table
 
 

@@ -46,7 +46,12 @@ def option(name: str, *flags: str) -> Any:
 
 Preset = Annotated[
     str | None,
-    typer.Option(metavar="NAME", show_default=False, help=f"Start from {', '.join(PRESETS)}.", rich_help_panel=BASICS),
+    typer.Option(
+        metavar="NAME",
+        show_default=False,
+        help=f"Settings to start from: {', '.join(PRESETS)}.",
+        rich_help_panel=BASICS,
+    ),
 ]
 ConfigFile = Annotated[
     Path | None,
@@ -54,7 +59,9 @@ ConfigFile = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any setting listed by `selex config`.", rich_help_panel=BASICS),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change any setting that `selex config` lists.", rich_help_panel=BASICS
+    ),
 ]
 Device = Annotated[
     str,
@@ -99,7 +106,7 @@ def configured(base: Config, file: Path | None, changes: list[str] | None, **giv
 def show_config(
     preset: Annotated[str, typer.Argument(metavar="PRESET", help="One of " + ", ".join(PRESETS) + ".")] = "photos",
 ) -> None:
-    """Print the settings of a preset as a file for `--config`, which may leave settings out.
+    """Print the settings of a preset as a TOML file for `--config`.
 
     Example: `selex config best`
     """

@@ -71,4 +71,4 @@ def save(figure: Figure, path: Path) -> None:
 def check_ending(path: Path) -> None:
     """Refuse a picture format that cannot be written, before there is anything to draw."""
     if path.suffix.lower() not in _FORMATS:
-        raise InputError(f"{path}: a picture cannot be written with this ending; use .png, .svg or .pdf")
+        raise InputError(f"{path}: pictures cannot be written with this file extension; use .png, .svg or .pdf")

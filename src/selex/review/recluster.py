@@ -63,7 +63,7 @@ def recluster(
     labels = labels_of(run)
     if not labels.decisions:
         raise InputError(
-            f"{folder}: nothing was decided yet: name, merge or confirm something (`selex review {folder}`)"
+            f"{folder}: nothing was decided yet: name, merge or confirm something with `selex review {folder}`"
         )
     if not run.config.data.photos:
         raise InputError(f"{folder}: its images came from a list in Python; call discover with the list and new labels")
@@ -82,7 +82,7 @@ def recluster(
     done = discover(asked, folder, photos=photos, labels=table, tell=tell, earlier=earlier, **options)
     changes, late = _changes(done, before.state), _since(folder, number, before.version)
     if late:
-        tell(f"note: {late} decided in the meantime; that counts from the next time on")
+        tell(f"note: decisions made in the meantime: {late}; they count the next time")
     return Reclustered(done, labels, changes)
 
 

@@ -181,7 +181,7 @@ def write_export(review: Review, to: str) -> Written:
     try:
         own_folder(folder)
     except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({error.strerror})") from None
+        raise InputError(f"{folder}: cannot be created ({error.strerror})") from None
     with review.steady():
         if (review.state.mark == JUNK).all():
             raise Refused("every image is marked as junk: there is nothing to export")

@@ -228,7 +228,7 @@ class Views:
         places = self._plane.places(number, results, features)  # outside: the first time takes a while
         with self._lists.now() as overview:
             if self.review.round != number:
-                raise Refused("the run was done again: load the map anew")
+                raise Refused("the run was clustered again: reload the map")
             standing, state, days = self._lists.standing(overview), self.review.state, self._lists.metadata.days
             rows = np.flatnonzero(state.mark != JUNK)
             largest = overview.live[np.argsort(-overview.sizes[overview.live], kind="stable")]
