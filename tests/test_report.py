@@ -22,7 +22,7 @@ from selex.report.categories import build_tree, find_categories, find_label_erro
 from selex.report.curves import training_charts
 from selex.report.facts import read_facts
 from selex.report.html import write_report
-from selex.report.plane import HEIGHT, ICONS, LETTERS, WIDTH, draw_map, pushed_apart, with_room
+from selex.report.map import HEIGHT, ICONS, LETTERS, WIDTH, draw_map, pushed_apart, with_room
 from selex.run_writer import RunWriter
 
 CSS = (Path(__file__).parent.parent / "src/selex/report/templates/report.css").read_text()
@@ -466,7 +466,7 @@ def test_all_images_of_a_category_are_on_the_page_where_there_is_room(run, tmp_p
 
 
 def test_of_many_images_the_map_draws_some_and_says_so(run, monkeypatch):
-    monkeypatch.setattr("selex.report.plane.MOST_DOTS", 30)
+    monkeypatch.setattr("selex.report.map.MOST_DOTS", 30)
     assert "of the 60 images are drawn, evenly from all categories" in page_of(run).one(id="map").text
     found = draw_map(read_facts(run))
     assert 20 <= found.drawn <= 30

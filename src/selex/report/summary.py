@@ -23,7 +23,7 @@ from selex.report.categories import (
 )
 from selex.report.curves import Chart, estimate_chart, training_charts
 from selex.report.facts import Facts, read_facts
-from selex.report.plane import Map, draw_map
+from selex.report.map import Map, draw_map
 from selex.report.truth import Truth, compare
 from selex.run import Run
 
