@@ -12,21 +12,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from selex.errors import InputError
 from selex.results import Results
-from selex.run import Run
 
 Array = np.ndarray[Any, Any]
 
 _NUMBERED = re.compile(r"novel-([1-9]\d{0,8})")
-
-
-def earlier_results(run: Run) -> Results | None:
-    """What a run found when it was last done, if it was and that can be read."""
-    try:
-        return Results.read(run) if run.complete else None
-    except InputError:  # damaged: it is done again for that
-        return None
 
 
 def lasting_names(

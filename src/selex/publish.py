@@ -14,8 +14,9 @@ from selex.features.ray_embed import Embedded
 from selex.groups import FROZEN
 from selex.models.network import Backbone
 from selex.models.trunk import trained_weights
-from selex.naming import earlier_results, lasting_names
+from selex.naming import lasting_names
 from selex.predictor import Model
+from selex.results import Results
 from selex.run_writer import RunWriter
 from selex.types import Hierarchy, KEstimate
 
@@ -26,7 +27,7 @@ def publish(
     """Everything that is known now, into the run folder."""
     base, table = found.hierarchy.levels[0], images.table
     names, last = lasting_names(
-        table.categories, table.files, np.asarray(base.labels), base.n_clusters, earlier_results(run)
+        table.categories, table.files, np.asarray(base.labels), base.n_clusters, Results.read_if_any(run)
     )
     assert found.assigner is not None  # a run folder is for sorting new images too
     assert found.assignment is not None

@@ -89,6 +89,14 @@ class Results:
         return pack_parquet(table.replace_schema_metadata(about), compression="zstd")
 
     @classmethod
+    def read_if_any(cls, run: Run) -> Results | None:
+        """The results of a run, None where there are none or they cannot be read."""
+        try:
+            return cls.read(run) if run.complete else None
+        except InputError:  # damaged: the run is done again for that
+            return None
+
+    @classmethod
     def unpack(cls, data: bytes, name: object) -> Results:
         """What `pack` packed; `name` is what a message calls it."""
         table = read_parquet(data, name)

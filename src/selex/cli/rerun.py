@@ -24,7 +24,6 @@ def discover_again(
     """The finished run and, if there was one before, what changed; its decisions count as labels if `reviewed`."""
     from selex.discovery import discover
     from selex.earlier import Earlier, continues
-    from selex.naming import earlier_results
     from selex.results import Results
     from selex.review.core.outcome import compare, labels_of
     from selex.review.core.state import State
@@ -33,7 +32,7 @@ def discover_again(
     before = _earlier(out, config)
     if before and not config.data.added:
         config = config.change(added=before.config.data.added)
-    found = earlier_results(before) if before else None
+    found = Results.read_if_any(before) if before else None
     decided = labels_of(before).decisions if before and found and reviewed else 0
     if before and decided:
         _check_labels(config, before, decided)

@@ -19,7 +19,8 @@ from selex.data.decode import thumbnail
 from selex.errors import InputError, Note
 from selex.folders import check_outside
 from selex.io import check_target, whole
-from selex.report import curves, map
+from selex.report import curves
+from selex.report import map as drawn_map
 from selex.report.categories import MOST_TYPICAL, Category, LabelError
 from selex.report.facts import Facts
 from selex.report.summary import MOST_CARDS, STEPS, Summary, summarise
@@ -235,8 +236,8 @@ def render(summary: Summary, pictures: Pictures) -> str:
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         limits={"cards": MOST_CARDS, "errors": MOST_ERRORS, "lines": _LINES, "leaves": _OPEN_LEAVES},
         gallery=_gallery(summary),
-        icons_on_map=len(summary.categories) <= map.ICONS,
-        frame={"curves": curves, "map": map},
+        icons_on_map=len(summary.categories) <= drawn_map.ICONS,
+        frame={"curves": curves, "map": drawn_map},
         gone=_why_grey(summary),
     )
 
