@@ -24,7 +24,7 @@ from selex.config import Config
 from selex.discovery import discover
 from selex.earlier import Earlier
 from selex.features.shared import FeatureCache
-from selex.naming import earlier_results
+from selex.results import Results
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.recluster import recluster
@@ -145,7 +145,7 @@ def among_many(n: int, new: int) -> list[dict[str, object]]:
 
         def sort() -> Run:
             before = Run.open(run) if run.exists() else None
-            found = earlier_results(before) if before else None
+            found = Results.read_if_any(before) if before else None
             return discover(config, run, earlier=Earlier.grown(before, found) if before and found else None)
 
         rows = [measure("first run", sort)]
