@@ -39,7 +39,7 @@ def made_up_run(folder, photos, files, category, n_known, names, seed=0, dims=8)
     with write_run(folder, config, str(photos)) as run:
         np.save(run.features, features)
         run.features.with_name(run.features.name + ".json").write_text(json.dumps({}))
-        run.publish(config, str(photos), columns, tree, [], lambda model: None)
+        run.publish(config, str(photos), [columns], tree, [], lambda model: None)
     return Run.open(folder)
 
 

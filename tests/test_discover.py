@@ -385,7 +385,7 @@ KILLS = [
     ("selex.features.embed:_check_finite", 2),  # features half made
     ("selex.features.cache:FeatureFile.finish", 1),
     ("selex.discovery_steps:fit_clusters", 1),
-    ("selex.run_writer:write_columns", 1),
+    ("selex.run_writer:write_blocks", 1),
     ("selex.predictor:to_bytes", 1),
     ("selex.run_stage:to_disk", 5),
     ("selex.run_stage:Stage.settle", 1),

@@ -4,13 +4,20 @@ import json
 import os
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
+from commands import digit_photos
 from selex import Config, InputError, Run
 from selex.checksums import stamped
+from selex.cli.results import summary
+from selex.data.parquet import read_blocks
+from selex.discovery import discover
 from selex.errors import Note
+from selex.export import export
 from selex.run_stage import EMBEDDINGS
 from selex.run_writer import RunWriter, write_run
 
@@ -35,7 +42,7 @@ def fill(run, number):
     run.publish(
         replace(CONFIG, seed=number),
         f"root {number}",
-        {"file": ["a", "b"], "cluster": [number, number]},
+        [{"file": [name], "cluster": [number]} for name in "ab"],
         {"names": [str(number)], "levels": [{"n_known": 0, "sizes": [2]}], "estimate": None, "curve": None},
         [("c", f"reason {number}")],
         save_model,
@@ -115,7 +122,7 @@ def test_a_publish_cut_off_after_every_single_step(old, tmp_path, monkeypatch, n
 
 
 def test_an_error_while_staging_keeps_the_old_and_the_features(old, monkeypatch):
-    monkeypatch.setattr("selex.run_writer.write_parquet", full)
+    monkeypatch.setattr("selex.run_writer.as_row_groups", full)
     with pytest.raises(InputError, match=r"results cannot be written \(No space left on device\); the old ones stay"):
         publish(old, 2)
     assert state(old) == 1
@@ -306,3 +313,24 @@ def test_a_folder_that_is_no_run_keeps_what_has_our_names(tmp_path):
         with pytest.raises(InputError):
             Run.open(tmp_path)
         assert all(path.read_text() == text for path, text in before.items())
+
+
+def test_a_table_that_is_written_and_read_in_blocks_is_the_same(tmp_path, monkeypatch):
+    digit_photos(tmp_path / "photos")
+    config = Config.of(str(tmp_path / "photos"), categories=5, backbone="pixels", refine="none", search="bssk")
+    whole = discover(config, tmp_path / "whole", store=tmp_path / "store")
+    monkeypatch.setattr("selex.publish.BLOCK", 7)
+    parts = discover(config, tmp_path / "parts", store=tmp_path / "store")
+    monkeypatch.setattr("selex.run.read_blocks", partial(read_blocks, size=11))
+    assert parquet.ParquetFile(tmp_path / "parts" / "clusters.parquet").num_row_groups == 9
+    assert parts.clusters.equals(whole.clusters)
+    assert (parts.folder / "clusters.csv").read_bytes() == (whole.folder / "clusters.csv").read_bytes()
+    assert [len(block) for block in parts.blocks("file")] == [11] * 5 + [5]
+    for to in ("csv", "parquet"):
+        for run, table in ((parts, None), (whole, whole.clusters.to_pydict())):  # a table in memory is another way
+            done = export(run, to, tmp_path / f"{run.folder.name}.{to}", table=table)
+            assert (done.images, done.categories) == (60, 5)
+    assert (tmp_path / "parts.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    exported = [parquet.read_table(tmp_path / f"{name}.parquet") for name in ("parts", "whole")]
+    assert exported[0].equals(exported[1])
+    assert summary(parts) == summary(whole)

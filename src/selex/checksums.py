@@ -123,8 +123,10 @@ def is_sealed(said: object, root: str, files: Iterable[str]) -> bool:
 
 
 def _mac(key: bytes, root: str, files: Iterable[str]) -> str:
-    held = "\0".join([root, *files]).encode(errors="surrogateescape")
-    return hmac.new(key, held, hashlib.sha256).hexdigest()
+    mac = hmac.new(key, root.encode(errors="surrogateescape"), hashlib.sha256)
+    for file in files:
+        mac.update(f"\0{file}".encode(errors="surrogateescape"))
+    return mac.hexdigest()
 
 
 def _make_key(folder: Path) -> bytes:

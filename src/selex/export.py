@@ -6,7 +6,8 @@ Originals are never moved or changed. What is written appears all at once, or no
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from selex.data.clusters import Columns
 from selex.data.decode import is_image
+from selex.data.names import spell
 from selex.data.parquet import read_header
 from selex.errors import InputError
 from selex.export_formats import FORMATS, ExportJob, Format, Progress
@@ -62,19 +64,31 @@ def export(
     if copy and not form.images:
         raise InputError(f"--copy: --to {to} writes no images; leave it out")
     _check_place(run, form, out)
+    if not form.folder:
+        return _export_table(run, form, out, iter([table]) if table else (block.to_pydict() for block in run.blocks()))
     names = [] if table else run.hierarchy["names"]  # of corrected categories only those that have images
     table = table or run.clusters.to_pydict()
     classes = list(dict.fromkeys([*names, *table["category"]]))
     root = str(run.root)
     files = table["file"]
     job = ExportJob(table, classes, root, run.image_paths(files), lambda: _features(run, files), out, copy, progress)
-    if form.folder:
-        _check_images(run, job)
-        with whole_folder(out) as stage:
-            advice = form.write(job, stage)
-    else:
-        advice = form.write(job, out)
+    _check_images(run, job)
+    with whole_folder(out) as stage:
+        advice = form.write(job, stage)
     return Exported(out, len(table["file"]), len(set(table["category"])), job.linked, job.copied, advice)
+
+
+def _export_table(run: Run, form: Format, out: Path, blocks: Iterator[Columns]) -> Exported:
+    """The clusters table and where each image is, spelled as in the table; a block at a time is in memory."""
+    counts, place = Counter[str](), run.places()
+
+    def with_path() -> Iterator[Columns]:
+        for block in blocks:
+            counts.update(block["category"])
+            yield {**block, "path": [spell(path) for path in place(block["file"])]}
+
+    advice = form.write(with_path(), out)
+    return Exported(out, counts.total(), len(counts), 0, 0, advice)
 
 
 def _features(run: Run, files: Sequence[str]) -> Any:

@@ -14,12 +14,11 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 import numpy as np
-import pyarrow as pa
 from numpy.lib import format as npy
 
-from selex.data.clusters import DOUBTFUL, Columns, write_columns
-from selex.data.names import Names, safe_name, spell
-from selex.data.parquet import write_parquet
+from selex.data.clusters import DOUBTFUL, Columns, write_blocks, write_columns
+from selex.data.names import Names, safe_name
+from selex.data.parquet import as_row_groups
 from selex.errors import InputError
 from selex.io import whole
 
@@ -33,9 +32,12 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True)
 class Format:
-    """One way to export: what writes it and says what to do with it, whether it is a folder, and one with images."""
+    """One way to export: what writes it and says what to do with it, whether it is a folder, and one with images.
 
-    write: Callable[[ExportJob, Path], str]
+    A folder is written from an `ExportJob`, a table from blocks of its columns.
+    """
+
+    write: Callable[[Any, Path], str]
     folder: bool
     images: bool
 
@@ -92,15 +94,16 @@ def _folders(job: ExportJob, stage: Path) -> str:
     return f"look through the folders, one for each category; {ORIGINALS} says where each image came from"
 
 
-def _csv(job: ExportJob, out: Path) -> str:
-    write_columns(out, _with_path(job))
-    return f"open it in a spreadsheet, or with pandas.read_csv({str(job.out)!r})"
+def _csv(blocks: Iterator[Columns], out: Path) -> str:
+    write_blocks(out, blocks)
+    return f"open it in a spreadsheet, or with pandas.read_csv({str(out)!r})"
 
 
-def _parquet(job: ExportJob, out: Path) -> str:
+def _parquet(blocks: Iterator[Columns], out: Path) -> str:
     with whole(out) as partial:
-        write_parquet(partial, pa.table(_with_path(job)))
-    return f"open it with pandas.read_parquet({str(job.out)!r})"
+        for _ in as_row_groups(partial, blocks):
+            pass
+    return f"open it with pandas.read_parquet({str(out)!r})"
 
 
 def _label_studio(job: ExportJob, stage: Path) -> str:
@@ -168,11 +171,6 @@ FORMATS = {
     "fiftyone": Format(_fiftyone, folder=True, images=True),
 }
 """What `--to` may say."""
-
-
-def _with_path(job: ExportJob) -> Columns:
-    """The clusters table and where each image is, spelled as in the table."""
-    return {**job.table, "path": [spell(path) for path in job.paths]}
 
 
 def _task(table: Columns, row: int, place: str) -> dict[str, Any]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from selex.cluster.assign import Assignment
 from selex.cluster.pipeline import FittedClusters
 from selex.config import Config
 from selex.data.clusters import Columns, cluster_columns
 from selex.data.store import ImageStore
+from selex.data.table import ImageTable
 from selex.features.ray_embed import Embedded
 from selex.groups import FROZEN
 from selex.models.network import Backbone
 from selex.models.trunk import trained_weights
 from selex.naming import lasting_names
-from selex.predictor import Model
+from selex.predictor import BLOCK, Model
 from selex.results import Results
 from selex.run_writer import RunWriter
 from selex.types import Hierarchy, KEstimate
@@ -45,11 +48,18 @@ def publish(
         maps=found.maps,
         attention_crop=config.features.attention_crop,
     )
-    judged = model.describe(table.files, found.assignment)
-    more: Columns = {key: judged[key] for key in ("confidence", "runner_up", "distance")}
-    columns = cluster_columns("file", table.files, found.hierarchy, names, table.labelled, more)
     tree = {**_tree(found.hierarchy, names, found.estimate), "last_number": last}
-    run.publish(config, table.root, columns, tree, images.skipped, model.save)
+    run.publish(config, table.root, _blocks(model, table, found, found.assignment), tree, images.skipped, model.save)
+
+
+def _blocks(model: Model, table: ImageTable, found: FittedClusters, assignment: Assignment) -> Iterator[Columns]:
+    """The clusters table, some rows at a time."""
+    for start in range(0, len(table.files), BLOCK):
+        part = slice(start, start + BLOCK)
+        files, hierarchy = table.files[part], found.hierarchy.rows(part)
+        judged = model.describe(files, assignment.rows(part))
+        more = {key: judged[key] for key in ("confidence", "runner_up", "distance")}
+        yield cluster_columns("file", files, hierarchy, model.names, table.labelled[part], more)
 
 
 def _tree(hierarchy: Hierarchy, names: list[str], found: KEstimate | None) -> dict[str, Any]:

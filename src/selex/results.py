@@ -59,13 +59,12 @@ class Results:
     @classmethod
     def read(cls, run: Run) -> Results:
         """The results of a finished run."""
-        tree, table = run.hierarchy, run.clusters
-        path = run.folder / "clusters.parquet"
+        tree, path = run.hierarchy, run.result("clusters.parquet")
+        table = read_parquet(path, path, _COLUMNS)
         missing = [name for name in _COLUMNS if name not in table.column_names]
         if missing or not len(table):
             raise InputError(f"{path}: has no {missing[0] if missing else 'row'}")
         names, n_known = tree["names"], tree["levels"][0]["n_known"]
-        number = {name: position for position, name in enumerate(names)}
         found = cls(
             table["file"].to_pylist(),
             names,
@@ -73,7 +72,7 @@ class Results:
             table["cluster"].to_numpy().astype(np.int32),
             table["labelled"].to_numpy().astype(bool),
             table["confidence"].to_numpy().astype(np.float64),
-            np.array([number.get(name, -1) for name in table["runner_up"].to_pylist()], dtype=np.int32),
+            _numbers(table["runner_up"], names),
             table["distance"].to_numpy().astype(np.float64),
             tree["last_number"],
         )
@@ -106,6 +105,15 @@ class Results:
         category, labelled, confidence, runner_up = numbers
         files = table["file"].to_pylist()
         return cls(files, names, n_known, category, labelled, confidence, runner_up, None, last)
+
+
+def _numbers(column: pa.ChunkedArray, names: list[str]) -> Array:
+    """The number of each row's category among names, -1 where there is none of that name."""
+    number = {name: position for position, name in enumerate(names)}
+    coded = column.combine_chunks().dictionary_encode()
+    numbers = np.array([number.get(name, -1) for name in coded.dictionary.to_pylist()], dtype=np.int32)
+    rows: Array = numbers[coded.indices.to_numpy()]
+    return rows
 
 
 _BLOCK = 8192  # rows whose features are looked at together

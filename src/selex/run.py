@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from selex.checksums import Damaged, check_stamp, is_sealed, known_digest, read_
 from selex.config import Config
 from selex.data.index import is_store
 from selex.data.names import text_of_cell
-from selex.data.parquet import read_parquet
+from selex.data.parquet import read_blocks, read_parquet
 from selex.data.table import real_path
 from selex.errors import InputError, Note
 from selex.io import first_line, is_plain_file, locked, read_csv
@@ -31,6 +31,20 @@ FORMAT = 3
 METRICS = "metrics.jsonl"
 LABELS = "review-labels.csv"
 """The labels that the run was last done again with, if it was."""
+
+
+@dataclass(frozen=True)
+class ImagePaths(Sequence[str]):
+    """Where images are, each worked out when it is asked for."""
+
+    files: Sequence[str]
+    place: Callable[[Sequence[str]], list[str]]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self.place(self.files[row]) if isinstance(row, slice) else self.place([self.files[row]])[0]
 
 
 @dataclass(frozen=True)
@@ -85,14 +99,20 @@ class Run:
 
     def image_paths(self, files: Sequence[str]) -> list[str]:
         """Where images of the clusters table are; "" for one that only a run made here may name: outside its root."""
+        return self.places()(files)
+
+    def places(self) -> Callable[[Sequence[str]], list[str]]:
+        """The same as a function, which reads the table once to see whether the run was made here."""
         root = str(self.root)
-        paths = [real_path(root, file) for file in files]
-        if is_sealed(self.about.get("seal"), root, self.clusters["file"].to_pylist()):
-            return paths
+        named = (file for block in self.blocks("file") for file in block["file"].to_pylist())
+        if is_sealed(self.about.get("seal"), root, named):
+            return lambda files: [real_path(root, file) for file in files]
         inside = os.path.join(os.path.realpath(root), "")
         if f"{os.path.expanduser('~')}/".startswith(inside):  # no folder of photos: all that a user has is below it
-            return [""] * len(paths)
-        return [path if os.path.realpath(path).startswith(inside) else "" for path in paths]
+            return lambda files: [""] * len(files)
+        return lambda files: [
+            path if os.path.realpath(path := real_path(root, file)).startswith(inside) else "" for file in files
+        ]
 
     @property
     def complete(self) -> bool:
@@ -127,6 +147,10 @@ class Run:
         """The clusters table."""
         path = self.result("clusters.parquet")
         return read_parquet(path, path)
+
+    def blocks(self, *columns: str) -> Iterator[pa.Table]:
+        """The clusters table, or some of its columns, 65,536 rows at a time: never all of it in memory."""
+        return read_blocks(self.result("clusters.parquet"), columns or None)
 
     def to_pandas(self) -> Any:
         """The clusters table as a pandas data frame; pandas must be installed."""

@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -20,8 +20,8 @@ import pyarrow as pa
 from selex import __version__
 from selex.checksums import file_digest, seal, stamped, stamped_line
 from selex.config import Config
-from selex.data.clusters import Columns, write_columns
-from selex.data.parquet import write_parquet
+from selex.data.clusters import Columns, write_blocks, write_columns
+from selex.data.parquet import as_row_groups, read_blocks
 from selex.errors import InputError
 from selex.folders import check_outside, check_own_folder, is_vacant, own_folder, remove, remove_folder
 from selex.io import first_line, is_plain_file, is_plain_folder, last_bytes, locked, remove_leftovers, whole
@@ -30,6 +30,7 @@ from selex.run import FORMAT, LABELS, METRICS, Run
 from selex.run_stage import CONFIG, EMBEDDINGS, FEATURE_FILES, MODEL, PUBLISHED, Stage
 
 BOARD = "tensorboard"
+TABLE = "clusters.parquet"
 _LIBRARIES = ("torch", "timm", "numpy", "scikit-learn")
 _ROOMS = ("cluster", "losses", "data", "models", "features", "training")
 
@@ -88,22 +89,23 @@ class RunWriter(Run):
         self,
         config: Config,
         root: str,
-        columns: Columns,
+        blocks: Iterable[Columns],
         hierarchy: dict[str, Any],
         skipped: list[tuple[str, str]],
         save_model: Callable[[Path], None],
     ) -> None:
-        """Put new results and their features in place of the old ones, all together."""
+        """Put new results, the table in `blocks`, and their features in place of the old ones, all together."""
         stage = Stage(self.folder)
         try:
             place = stage.new()
-            _write_tables(place, columns, hierarchy, skipped)
+            _write_tables(place, blocks, hierarchy, skipped)
             save_model(place / MODEL)
             for name in FEATURE_FILES:
                 os.replace(self.features.with_name(name), place / name)
             own = {LABELS: file_digest(self._labels)} if self.labelled_by_review(config) else {}
             record = _record(config, root, self.id, _digests(place) | own)
-            (place / CONFIG).write_text(stamped({**record, "seal": seal(root, columns["file"])}))
+            files = (file for block in read_blocks(place / TABLE, ["file"]) for file in block["file"].to_pylist())
+            (place / CONFIG).write_text(stamped({**record, "seal": seal(root, files)}))
             stage.mark()
         except (OSError, InputError, pa.ArrowException) as error:
             stage.drop()
@@ -157,9 +159,10 @@ class RunWriter(Run):
             remove_folder(self.folder, [])
 
 
-def _write_tables(place: Path, columns: Columns, hierarchy: dict[str, Any], skipped: list[tuple[str, str]]) -> None:
-    write_columns(place / "clusters.csv", columns)
-    write_parquet(place / "clusters.parquet", pa.table(columns))
+def _write_tables(
+    place: Path, blocks: Iterable[Columns], hierarchy: dict[str, Any], skipped: list[tuple[str, str]]
+) -> None:
+    write_blocks(place / "clusters.csv", as_row_groups(place / TABLE, blocks))
     files, reasons = zip(*skipped, strict=True) if skipped else ((), ())
     write_columns(place / "skipped.csv", {"file": list(files), "reason": list(reasons)})
     (place / "hierarchy.json").write_text(json.dumps(hierarchy, indent=1))

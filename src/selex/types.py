@@ -85,6 +85,10 @@ class Hierarchy:
 
     levels: tuple[Level, ...]
 
+    def rows(self, part: slice) -> Hierarchy:
+        """The same clusters, with the labels of some rows."""
+        return Hierarchy(tuple(replace(level, labels=level.labels[part]) for level in self.levels))
+
     def on_host(self) -> Hierarchy:
         """The same in the host's memory, as numpy arrays."""
         return Hierarchy(tuple(level.on_host() for level in self.levels))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -190,16 +190,15 @@ def _about(run: Run) -> dict[str, Any]:
     about = {name: run.about[name] for name in ("format", "run", "root", "versions", "config")}
     if not run.complete:
         return {**about, "complete": False}
-    table, tree = run.clusters.select(["category", "known", "labelled", "confidence"]).to_pydict(), run.hierarchy
-    sure: dict[str, list[float]] = {name: [] for name in tree["names"]}
-    for category, confidence in zip(table["category"], table["confidence"], strict=True):
-        sure[category].append(confidence)
+    found, tree = _tally(run), run.hierarchy
     n_known = tree["levels"][0]["n_known"]
+    tallies = [found.categories.get(name, (0, 0.0)) for name in tree["names"]]
     categories = [
-        {"name": name, "known": number < n_known, "images": len(of), "confidence": sum(of) / len(of) if of else None}
-        for number, (name, of) in enumerate(sure.items())
+        {"name": name, "known": number < n_known, "images": images, "confidence": total / images if images else None}
+        for number, (name, (images, total)) in enumerate(zip(tree["names"], tallies, strict=True))
     ]
-    counts = {"images": len(table["known"]), "labelled": sum(table["labelled"]), "skipped": len(run.skipped)}
+    count = sum(images for images, _ in tallies)
+    counts = {"images": count, "labelled": found.labelled, "skipped": len(run.skipped)}
     return {**about, "complete": True, **counts, "estimate": tree["estimate"], "categories": categories}
 
 
@@ -215,20 +214,38 @@ def _decided(run: Run) -> Columns | None:
     return table
 
 
+class _Tally(NamedTuple):
+    """How many images are labelled; how many each category has, and their confidence in all, as they first appear."""
+
+    labelled: int
+    categories: dict[str, tuple[int, float]]
+
+
+def _tally(run: Run) -> _Tally:
+    """Counted through the table, some rows of which are in memory at a time."""
+    labelled, categories = 0, dict[str, tuple[int, float]]()
+    for block in run.blocks("category", "labelled", "confidence"):
+        table = block.to_pydict()
+        labelled += sum(table["labelled"])
+        for category, confidence in zip(table["category"], table["confidence"], strict=True):
+            images, total = categories.get(category, (0, 0.0))
+            categories[category] = images + 1, total + confidence
+    return _Tally(labelled, categories)
+
+
 def summary(run: Run) -> str:
     """What was found, as a person wants to read it. In one piece: `selex info RUN | head -1` is nobody's mistake."""
-    table = run.clusters.select(["category", "known", "labelled", "confidence"]).to_pydict()
-    sure: dict[str, list[float]] = {}  # of each new category: how sure each of its images is
-    for category, known, confidence in zip(table["category"], table["known"], table["confidence"], strict=True):
-        if not known:
-            sure.setdefault(category, []).append(confidence)
-    tree, count, labelled, in_known = run.hierarchy, len(table["known"]), sum(table["labelled"]), sum(table["known"])
+    tree, found = run.hierarchy, _tally(run)
+    n_known, count = tree["levels"][0]["n_known"], sum(images for images, _ in found.categories.values())
+    known = set(tree["names"][:n_known])
+    sure = {name: tally for name, tally in found.categories.items() if name not in known}
+    in_known, labelled = count - sum(images for images, _ in sure.values()), found.labelled
     lines = [f"\n{count} images, {labelled} of them labelled{_skipped(run)}"]
-    lines += [f"{in_known:>8} in {tree['levels'][0]['n_known']} known categories"]
+    lines += [f"{in_known:>8} in {n_known} known categories"]
     lines += [f"{count - in_known:>8} in {len(sure)} novel categories"]
-    if found := tree["estimate"]:
-        interval = f"(90 % interval {found['low']} to {found['high']})"
-        lines += [f"{found['n_clusters']} categories in all is an estimate by {found['method']} {interval}"]
+    if estimate := tree["estimate"]:
+        interval = f"(90 % interval {estimate['low']} to {estimate['high']})"
+        lines += [f"{estimate['n_clusters']} categories in all is an estimate by {estimate['method']} {interval}"]
     return "\n".join([*lines, *(_new_categories(sure) if sure else [])])
 
 
@@ -237,13 +254,13 @@ def _skipped(run: Run) -> str:
     return f"; {count} more could not be read: see {run.folder / 'skipped.csv'}" if count else ""
 
 
-def _new_categories(sure: dict[str, list[float]]) -> list[str]:
+def _new_categories(sure: dict[str, tuple[int, float]]) -> list[str]:
     """The new categories, largest first."""
     width = max(12, *map(len, sure))
     lines = [f"\n{'novel category':<{width}}  images  mean confidence"]
-    ranked = sorted(sure.items(), key=lambda item: -len(item[1]))
-    for category, values in ranked[:_SHOWN]:
-        lines += [f"{category:<{width}}  {len(values):>6}  {sum(values) / len(values):>15.2f}"]
+    ranked = sorted(sure.items(), key=lambda item: -item[1][0])
+    for category, (images, total) in ranked[:_SHOWN]:
+        lines += [f"{category:<{width}}  {images:>6}  {total / images:>15.2f}"]
     return [*lines, *([f"... and {len(ranked) - _SHOWN} more"] if len(ranked) > _SHOWN else [])]
 
 

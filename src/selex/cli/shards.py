@@ -97,7 +97,7 @@ def _blocks(shard: Shard, found: FittedClusters, known: Any, names: list[str]) -
             sent = [min(BLOCK, length - start) if other == rank else 0 for other in range(len(lengths))]
             labelled, distances, *at_levels = shard.group.gather(part, sent).numpy().T
             ids = [str(number) for number in range(row, row + len(labelled))]
-            block = (replace(level, labels=ids_.astype(int)) for level, ids_ in zip(levels, at_levels, strict=True))
+            block = (replace(level, labels=at.astype(int)) for level, at in zip(levels, at_levels, strict=True))
             more = {"distance": distances.tolist()}
             yield cluster_columns("row", ids, Hierarchy(tuple(block)), names, labelled > 0, more)
             row += len(labelled)

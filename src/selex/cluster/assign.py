@@ -5,7 +5,7 @@ Shapes: n rows, d dimensions, k clusters, b rows of a block.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,10 @@ class Assignment:
     runner_up: NDArray[np.int64]
     distances: Floats
     fits: NDArray[np.bool_]
+
+    def rows(self, part: slice) -> Assignment:
+        """That of some rows."""
+        return Assignment(*(getattr(self, entry.name)[part] for entry in fields(self)))
 
 
 @dataclass(frozen=True)

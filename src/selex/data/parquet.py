@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -26,6 +28,31 @@ def pack_parquet(table: pa.Table, compression: str = "snappy") -> bytes:
     out = io.BytesIO()
     parquet.write_table(table, out, compression=compression, write_page_checksum=True)
     return out.getvalue()
+
+
+def as_row_groups(path: Path, blocks: Iterable[dict[str, list[Any]]]) -> Iterator[dict[str, list[Any]]]:
+    """The same blocks of columns; on its way each is written to a file as a row group, the last ends the file."""
+    with path.open("wb") as file, ExitStack() as ended:
+        writer = None
+        for block in blocks:
+            table = pa.table(block)
+            if writer is None:
+                made = parquet.ParquetWriter(file, table.schema, compression="snappy", write_page_checksum=True)
+                writer = ended.enter_context(made)
+            writer.write_table(table)
+            yield block
+
+
+def read_blocks(path: Path, columns: Sequence[str] | None = None, size: int = 1 << 16) -> Iterator[pa.Table]:
+    """The rows of a file, or those of its columns, in tables of a limited size: the file is never all in memory."""
+    try:
+        with path.open("rb") as file:
+            reader = parquet.ParquetFile(file, page_checksum_verification=True)
+            for batch in reader.iter_batches(size, columns=None if columns is None else list(columns)):
+                batch.validate(full=True)
+                yield pa.Table.from_batches([batch])
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path}: not a readable parquet file ({first_line(error)})") from None
 
 
 def read_parquet(source: Source, name: object, columns: Sequence[str] | None = None) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,7 @@ from selex.errors import InputError
 from selex.io import first_line
 from selex.predictor import Model, load
 from selex.results import Results
-from selex.run import Run
+from selex.run import ImagePaths, Run
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -46,7 +47,7 @@ class Facts:
 
     title: str
     files: list[str]
-    paths: list[str]
+    paths: Sequence[str]
     clusters: Ints
     labelled: NDArray[np.bool_]
     confidence: Floats
@@ -124,10 +125,10 @@ def read_facts(run: Run) -> Facts:
     """Read a finished run; refuses one that is not finished, or whose files do not belong together."""
     found, model = Results.read(run), load(run.folder)
     root = str(run.root)
-    paths = run.image_paths(found.files)
+    paths = ImagePaths(found.files, run.places())
     return Facts(
         title=Path(run.config.data.photos).name.removesuffix(".csv").removesuffix(".parquet") or "images",
-        files=_shown(found.files, [real_path(root, file) for file in found.files]),
+        files=_shown(found.files, root),
         paths=paths,
         clusters=_within(run, found.category, len(model.names)),
         labelled=found.labelled,
@@ -193,9 +194,10 @@ def _within(run: Run, clusters: Ints, k: int) -> Ints:
     return found
 
 
-def _shown(files: list[str], paths: list[str]) -> list[str]:
+def _shown(files: list[str], root: str) -> list[str]:
     """Names for a page that is sent around: of a whole path only what comes after the folder that all share."""
     if not any(map(os.path.isabs, files)):
         return files
+    paths = [real_path(root, file) for file in files]
     shared = os.path.commonpath([os.path.dirname(path) for path in paths])
     return [os.path.relpath(path, shared) for path in paths]

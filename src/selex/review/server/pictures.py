@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fastapi import FastAPI
 from starlette.responses import Response
 
 from selex.data.decode import picture, thumbnail
 from selex.review.core.session import Review
+from selex.run import ImagePaths
 
 SIDE, SHORTER = 144, 768
 KEPT = 8192
@@ -23,7 +24,7 @@ class Pictures:
 
     def __init__(self, review: Review) -> None:
         self._review = review
-        self._known: tuple[int, list[str]] = (0, [])  # round and paths, changed as one
+        self._known: tuple[int, Sequence[str]] = (0, [])  # round and paths, changed as one
         self._small: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -51,7 +52,7 @@ class Pictures:
         if self._review.round != self._known[0]:
             with self._review.steady():
                 review = self._review
-                self._known = review.round, review.run.image_paths(review.results.files)
+                self._known = review.round, ImagePaths(review.results.files, review.run.places())
         number, paths = self._known
         there = 0 <= row < len(paths) and of_round in (None, number)
         return paths[row] if there else None
