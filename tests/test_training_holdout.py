@@ -1,12 +1,16 @@
 """Labels that training does not see: they compare it with its start, and the better of both is kept."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from commands import digit_photos
 from selex.cluster.holdout import kept_from_training
+from selex.cluster.select import Selection
 from selex.config import Config
 from selex.discovery import discover
+from selex.discovery_steps import Job
 from selex.predictor import load
 from selex.report.html import write_report
 from selex.training.fit import Seen
@@ -85,6 +89,22 @@ def test_training_that_pays_is_kept_and_its_ending_chosen_by_labels_it_did_not_s
     assert kept["trained"] >= kept["untrained"]
     assert load(run.folder).trained
     assert any(line.startswith("refine: ") for line in told)
+
+
+@pytest.mark.parametrize(("lost", "kept"), [([0.05, -0.02, *[0.0] * 18], "trained"), ([0.0015] * 20, "untrained")])
+def test_training_is_undone_if_hidden_labels_are_clearly_against_it(lost, kept):
+    """The same loss in all: from two categories of twenty it may be chance, from each of them it is not."""
+    logged, told = [], []
+    run = SimpleNamespace(log=lambda **entry: logged.append(entry))
+    job = Job(run, Config.of(), None, "cpu", False, told.append)
+    before = np.full(20, 0.04)
+    ways = [Selection(False, "none", right=tuple(right)) for right in (before, before - lost)]
+    costs = job._costs(*(SimpleNamespace(selection=way) for way in ways))
+    assert costs == (kept == "untrained")
+    assert logged[0]["kept"] == kept
+    assert (logged[0]["untrained"], logged[0]["trained"]) == pytest.approx((0.8, 0.77))
+    assert told[0].endswith(f"{kept} features kept")
+    assert ("within chance" in told[0]) == (kept == "trained")
 
 
 def test_the_paper_holds_nothing_out(photos):

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from selex.cluster.pipeline import FittedClusters, estimate_clusters, fit_clusters
+from selex.cluster.select import safest
 from selex.cluster.variant import variant_for
 from selex.config import ClusterConfig, Config
 from selex.data.crops import AnyImages
@@ -114,14 +115,17 @@ class Job:
         return replace(found, estimate=estimate)
 
     def _costs(self, untrained: FittedClusters, trained: FittedClusters) -> bool:
-        """Whether training has made it worse, by labels that it did not see."""
+        """Whether training has made it worse, by labels that it did not see, and by more than chance."""
+        ways = {"trained": trained.selection, "untrained": untrained.selection}
         before, after = untrained.selection.accuracy, trained.selection.accuracy
         if before is None or after is None:
             return False
-        kept, selection = ("untrained", untrained.selection) if before > after else ("trained", trained.selection)
-        self.run.log(step="kept", kept=kept, untrained=before, trained=after, **selection.settings)
-        self.tell(f"held-out labels: {before:.1%} correct before training, {after:.1%} after: {kept} features kept")
-        return before > after
+        kept = safest({name: [np.array(way.right)] for name, way in ways.items()})
+        self.run.log(step="kept", kept=kept, untrained=before, trained=after, **ways[kept].settings)
+        chance = " (within chance)" if kept == "trained" and before > after else ""
+        found = f"held-out labels: {before:.1%} correct before training, {after:.1%} after{chance}"
+        self.tell(f"{found}: {kept} features kept")
+        return kept == "untrained"
 
     def cluster(
         self,

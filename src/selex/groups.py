@@ -228,9 +228,9 @@ class TrainConfig(Group):
     holdout: float = setting(
         0.2,
         "Share of the labels that training does not see; 0 shows it all.",
-        "By them trained features are compared with untrained ones, and the better are kept; they also choose how "
-        "trained features are clustered, and tell how sure the result is. The paper holds nothing out, nor can "
-        "`simgcd`.",
+        "By them trained features are compared with untrained ones, which are kept if they are clearly better; they "
+        "also choose how trained features are clustered, and tell how sure the result is. The paper holds nothing "
+        "out, nor can `simgcd`.",
         least=0,
         most=0.5,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -31,14 +31,19 @@ class Selection(NamedTuple):
     """What sorts hidden rows best: whether features are adapted, how the base level is refined and searched for.
 
     `whitener` is the map that was learned without the hidden labels, None where features are clustered as they are;
-    `accuracy` is that of the hidden rows, None where none were hidden.
+    `right` is what each category adds to the accuracy of the hidden rows, empty where none were hidden.
     """
 
     adapt: bool
     refine: Refinement
     search: Search = "bssk"
     whitener: Whitener | None = None
-    accuracy: float | None = None
+    right: tuple[float, ...] = ()
+
+    @property
+    def accuracy(self) -> float | None:
+        """That of the hidden rows, None where none were hidden."""
+        return sum(self.right) if self.right else None
 
     @property
     def settings(self) -> dict[str, str]:
@@ -51,7 +56,8 @@ SEARCHED: tuple[Search, ...] = ("swaps", "ward", "consensus")
 REFINED: tuple[Refinement, ...] = (UNTOLD, "none", "balanced")
 _DRAWS = 2  # of hidden labels
 _MANY = 100_000  # rows; from here on one draw tells enough
-Scores = dict[Selection, list[NDArray[np.float64]]]
+W = TypeVar("W")
+Scores = dict[W, list[NDArray[np.float64]]]
 
 
 def select(
@@ -96,7 +102,7 @@ def select(
     if n_clusters < 2 or min(draw.sum() for draw in draws) < ENOUGH:
         return Selection(adapt[0], refine[0], search[0])
     steps = list(product(adapt, draws))
-    generator, scores = np.random.default_rng(rng), Scores()
+    generator, scores = np.random.default_rng(rng), Scores[Selection]()
     maps: dict[bool, Whitener | None] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)  # of what is hidden
@@ -111,8 +117,8 @@ def select(
                 for refined, right in trial.search(one, refine, generator).items():
                     scores.setdefault(Selection(adapted, refined, one), []).append(right)
     found = safest(scores)
-    accuracy = float(np.mean([draw.sum() for draw in scores[found]]))
-    return found._replace(whitener=maps[found.adapt], accuracy=accuracy)
+    right = tuple(np.mean(scores[found], axis=0).tolist())
+    return found._replace(whitener=maps[found.adapt], right=right)
 
 
 def _draws(known: NDArray[Any], rows: Rows) -> list[NDArray[np.bool_]]:
@@ -120,7 +126,7 @@ def _draws(known: NDArray[Any], rows: Rows) -> list[NDArray[np.bool_]]:
     return [half | wholes(known, draw) for draw in range(_DRAWS if len(known) <= _MANY else 1)]
 
 
-def safest(scores: Scores) -> Selection:
+def safest(scores: Scores[W]) -> W:
     """The first way that is behind the best by no more than a standard error.
 
     `scores` holds for each draw of hidden labels what each category adds to the accuracy.
