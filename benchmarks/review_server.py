@@ -34,8 +34,9 @@ def make_run(folder: Path, n: int, k: int, d: int) -> None:
     at_levels = []
     while True:
         parents = np.arange(sizes) // 2
-        levels.append({"n_known": max(1, sizes // 2), "sizes": [], "parents": parents.tolist()})
         at_levels.append(labels[category])
+        counts = np.bincount(at_levels[-1], minlength=sizes)
+        levels.append({"n_known": max(1, sizes // 2), "sizes": counts.tolist(), "parents": parents.tolist()})
         if sizes <= 2:
             break
         labels, sizes = labels // 2, -(-sizes // 2)

@@ -1,25 +1,31 @@
 """Take the pictures of the review page that the manual shows: `python docs/screenshots.py`, with Chromium installed.
 
-They show the digits of `selex demo` with a few decisions made. A folder that it wrote can be given as an argument.
+They show the digits of `selex demo` with a few decisions made; that of Check shows some of them, a few damaged. A
+folder that `selex demo` wrote can be given as an argument.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import os
 import shutil
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
-from PIL import Image
+from PIL import Image, ImageEnhance, ImageFilter
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from selex.config import Config
 from selex.demo import run as run_demo
+from selex.discovery import discover
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.server.app import create_app
@@ -34,7 +40,8 @@ def main(demo: Path | None) -> None:
     chromium = shutil.which("chromium")
     if chromium is None:
         sys.exit("error: no chromium; install it first (Debian: apt-get install chromium)")
-    with tempfile.TemporaryDirectory() as folder, listen("127.0.0.1", 0) as listener:
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         if demo is None:
             demo = Path(folder) / "demo"
             run_demo(demo, progress=True)
@@ -42,15 +49,51 @@ def main(demo: Path | None) -> None:
         review = Review(Path(folder) / "digits")
         digits = _novel_digits(demo)
         _decide(review, digits)
+        with _served(review) as address:
+            _take_all(browser, address, f"category/{review.state.names.index(digits['5'])}", demo)
+        with _served(_spoilt(Path(folder) / "spoilt", demo)) as address:
+            _take(browser, f"{address}check", "review-check", size=(1200, 640), act=_check)
+        browser.close()
+
+
+@contextmanager
+def _served(review: Review) -> Iterator[str]:
+    """The address of a server, while this lasts."""
+    with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         server = uvicorn.Server(uvicorn.Config(create_app(review, Door(port)), log_level="warning", lifespan="off"))
         threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True).start()
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            _take_all(browser, f"http://127.0.0.1:{port}/", f"category/{review.state.names.index(digits['5'])}")
-            browser.close()
+        yield f"http://127.0.0.1:{port}/"
         server.should_exit = True
         time.sleep(0.5)
+
+
+def _spoilt(folder: Path, demo: Path) -> Review:
+    """A run of some of the digits, among them blurred, dark and empty ones and a few twice."""
+    photos = folder / "photos"
+    photos.mkdir(parents=True)
+    files = sorted((demo / "photos" / "unlabelled").iterdir())[:240]
+    for file in files:
+        with Image.open(file) as image:
+            image.convert("L").resize((96, 96), Image.Resampling.BICUBIC).save(photos / file.name)
+    damages: list[tuple[str, Callable[[Image.Image], Image.Image]]] = [
+        ("blurred", lambda image: image.filter(ImageFilter.GaussianBlur(9))),
+        ("dark", lambda image: ImageEnhance.Brightness(image).enhance(0.06)),
+        ("empty", lambda image: Image.new("L", image.size, 205)),
+        ("copy of", lambda image: ImageEnhance.Brightness(image).enhance(0.9)),
+    ]
+    for number, file in enumerate(files[:14]):
+        name, damage = damages[number % len(damages)]
+        with Image.open(photos / file.name) as image:
+            damage(image).save(photos / f"{name} {file.name}")
+    os.environ["SELEX_CACHE"] = str(folder / "cache")
+    discover(Config.of(str(photos), categories=10, backbone="pixels"), folder / "digits")
+    return Review(folder / "digits")
+
+
+def _check(page: Page) -> None:
+    page.click("#act-check")
+    page.wait_for_selector(".finding", timeout=60_000)
 
 
 def _novel_digits(demo: Path) -> dict[str, str]:
@@ -67,7 +110,7 @@ def _decide(review: Review, digits: dict[str, str]) -> None:
     review.decide(Decision("confirm", category=0), review.version)
 
 
-def _take_all(browser: Browser, address: str, five: str) -> None:
+def _take_all(browser: Browser, address: str, five: str, demo: Path) -> None:
     def choose(page: Page) -> None:
         page.locator(".tile .shot").nth(1).click()
         page.locator(".tile .shot").nth(4).click(modifiers=["Shift"])
@@ -76,7 +119,18 @@ def _take_all(browser: Browser, address: str, five: str) -> None:
         page.click("#act-split")
         page.wait_for_selector("#split-go")
 
+    def like(page: Page) -> None:
+        page.keyboard.press("f")
+        page.set_input_files("#similar-file", str(sorted((demo / "new").iterdir())[3]))
+        page.wait_for_selector("#similar-result .tile", timeout=60_000)
+
+    def drawn(page: Page) -> None:
+        page.wait_for_function("document.getElementById('map-says').textContent.match(/image/)", timeout=60_000)
+
     _take(browser, address, "review")
+    _take(browser, f"{address}map", "review-map", act=drawn)
+    _take(browser, f"{address}map", "review-map-phone", size=(390, 780), act=drawn)
+    _take(browser, address, "review-similar", size=(1200, 640), act=like)
     _take(browser, f"{address}{five}", "review-dark", scheme="dark", act=choose)
     _take(browser, f"{address}{five}", "review-split", act=split)
     _take(browser, address, "review-phone", size=(390, 780))

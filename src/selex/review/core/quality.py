@@ -1,6 +1,7 @@
 """Photos that are better set aside: blurred, dark or empty ones, and all but one of those that are nearly the same.
 
 Measures are taken of a small version of each photo; what is unusual is judged within the collection where it can be.
+Thresholds are set so that few good photos are found; `benchmarks/quality.py` measures what is.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ SIDE = 160
 BLURRED = 0.1
 """A photo is blurred whose variance of the Laplacian is below this part of the median over all photos."""
 
-DARK, EMPTY = 25, 8
+DARK, EMPTY = 35, 8
 """A photo is dark whose mean, and empty whose standard deviation, is below this, of 255."""
 
-SAME = 0.93
+SAME = 0.9
 """Photos are nearly the same whose small versions correlate so much, if their features are neighbours too."""
 
 _SMALL = 16  # side of the versions that are compared
