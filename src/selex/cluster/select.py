@@ -117,8 +117,8 @@ def select(
                 for refined, right in trial.search(one, refine, generator).items():
                     scores.setdefault(Selection(adapted, refined, one), []).append(right)
     found = safest(scores)
-    right = tuple(np.mean(scores[found], axis=0).tolist())
-    return found._replace(whitener=maps[found.adapt], right=right)
+    added = tuple(np.mean(scores[found], axis=0).tolist())
+    return found._replace(whitener=maps[found.adapt], right=added)
 
 
 def _draws(known: NDArray[Any], rows: Rows) -> list[NDArray[np.bool_]]:
