@@ -267,7 +267,7 @@ def _tried(rows: list[dict[str, Any]]) -> str:
     return (
         f"{run} of {len(rows)} cases were run; {lost:,} of {sum(row['tries'] for row in rows):,} tries were lost. "
         f"**These are samples**: {said}. Without `--minutes` the suite tries everything, which takes hours: every "
-        "operation of every command, 200 random moments, 300 epochs, every file with every kind of damage."
+        "operation of every command, 20 random moments in each, 300 epochs, every file with every kind of damage."
     )
 
 

@@ -49,6 +49,13 @@ def half_labelled(truth, n_known, seed=0):
 
 
 @pytest.fixture
+def short(monkeypatch):
+    """Few clusterings that vote and few steps of a map: for tests of what is done with it."""
+    for name, value in {"RUNS": 4, "EPOCHS": 2, "FEWEST_STEPS": 6}.items():
+        monkeypatch.setattr(f"selex.cluster.adapt.{name}", value)
+
+
+@pytest.fixture
 def place(tmp_path, monkeypatch):
     """A folder with photos in it, and a cache of its own beside it."""
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))

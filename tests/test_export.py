@@ -4,8 +4,6 @@ import csv
 import errno
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -17,6 +15,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from commands import selex
 from review_runs import small_run
 from selex import export_formats as module
 from selex.cli.photos import next_steps
@@ -91,11 +90,6 @@ def awkward(tmp_path_factory):
         restarts=1,
     )
     return discover(config, root / "run", store=root / "store")
-
-
-def selex(*arguments, cwd):
-    command = [sys.executable, "-m", "selex", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
 
 
 def state(folder):
@@ -490,10 +484,7 @@ def test_images_that_have_gone(tmp_path):
 @pytest.mark.parametrize("to", ["label-studio", "fiftyone"])
 def test_a_full_disk_leaves_nothing(run, tmp_path, to):
     """A limit on file size makes writing fail half-way, as a full disk does."""
-    command = f"ulimit -f 1; trap '' XFSZ; exec {sys.executable} -m selex export {run.folder} --to {to} --out out"
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = selex("export", run.folder, "--to", to, "--out", "out", cwd=tmp_path, file_limit=1024)
     assert (done.returncode, done.stderr) == (2, "error: out: cannot be written (File too large)\n")
     assert list(tmp_path.iterdir()) == []
 

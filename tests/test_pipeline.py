@@ -153,13 +153,6 @@ def test_labels_that_cannot_be():
         fit_clusters(x, np.full(20, -2))
 
 
-@pytest.fixture
-def short(monkeypatch):
-    """Few clusterings that vote and few steps of a map: for tests of what is done with it."""
-    for name, value in {"RUNS": 4, "EPOCHS": 2, "FEWEST_STEPS": 6}.items():
-        monkeypatch.setattr(f"selex.cluster.adapt.{name}", value)
-
-
 def test_features_are_adapted_where_hidden_labels_say_so(monkeypatch, short):
     x, truth = blobs(8, 20, spread=2, seed=1)
     labels, config = half_labelled(truth, 4), ClusterConfig(categories=8)

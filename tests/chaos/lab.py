@@ -128,9 +128,11 @@ def contents(folder: Path) -> dict[str, str]:
     """The same as `snapshot`, of what a user would call the contents: a ledger's rows rather than its pages.
 
     Logs, and where in a store an image lies, may differ from one time to the next; that the files are there may not.
-    What the cache has of features is left out: where a disk was full it has less, and nothing is lost.
+    What the cache has of features is left out: where a disk was full it has less, and nothing is lost. So is what Ray
+    keeps in a home.
     """
-    found = {name: what for name, what in snapshot(folder).items() if not name.startswith("cache/features")}
+    others = ("cache/features", "home/.ray")
+    found = {name: what for name, what in snapshot(folder).items() if not name.startswith(others)}
     for name in found:
         last = name.rpartition("/")[2]
         if last in ("metrics.jsonl", "images.u8", "index.npz"):

@@ -12,6 +12,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from safetensors.torch import save_file
 
 from chaos import lab as worlds
 from chaos.cases import Plan, Tries, case
+from chaos.damage import delete, empty, flip, scramble, truncate
 from chaos.disk import Command, killed_at_random, killed_at_writes
 from chaos.lab import PIXELS, Lab
 from layouts_for_tests import small_vit
@@ -157,7 +159,6 @@ def place() -> Iterator[str]:
 def fetch() -> None:
     """`selex weights fetch`, of a backbone that is at the address in the environment."""
     import hashlib
-    from dataclasses import replace
 
     from selex.cli import main
     from selex.models import BACKBONES
@@ -183,3 +184,22 @@ def at_writes(lab: Lab, plan: Plan) -> Tries:
 def at_random(lab: Lab, plan: Plan) -> Tries:
     with place() as address:
         yield from killed_at_random(lab, plan, "weights fetch", command(address))
+
+
+@case("damage", "the folder of weights")
+def damaged(lab: Lab, plan: Plan) -> Tries:
+    """`weights verify` names the file; `weights fetch` names it, or fetches it anew."""
+    rng = random.Random(plan.seed)
+    with place() as address:
+        get = command(address)
+        verify = replace(get, arguments=("weights", "verify"))
+        for damage in plan.some([truncate, flip, empty, delete, scramble] * 4, few=2):
+            lab.restore(worlds.photos)
+            assert get.run(lab).code == 0
+            (path,) = [one for one in (lab.world / "cache").rglob("*.pth") if one.read_bytes() == DATA]
+            damage(path, rng)
+            told, again = verify.run(lab), get.run(lab)
+            quiet = "" if path.name in told.err or damage is delete else "weights verify does not name it"
+            taken = "" if again.code or path.read_bytes() == DATA else "it is taken for what it was"
+            lost = told.trouble or again.trouble or quiet or taken
+            yield lost and f"{path.name}, {damage.__name__}: {lost}"
