@@ -1,7 +1,7 @@
 """Take the pictures of the review page that the manual shows: `python docs/screenshots.py`, with Chromium installed.
 
-They show the digits of `selex demo` with a few decisions made; that of Check shows some of them, a few damaged. A
-folder that `selex demo` wrote can be given as an argument.
+They show the digits of `selex demo` with a few decisions made; that of Check shows cuts of scikit-image's
+photos, which are free. A folder that `selex demo` wrote can be given as an argument.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import skimage.data
 import uvicorn
 from PIL import Image, ImageEnhance, ImageFilter
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -51,7 +52,7 @@ def main(demo: Path | None) -> None:
         _decide(review, digits)
         with _served(review) as address:
             _take_all(browser, address, f"category/{review.state.names.index(digits['5'])}", demo)
-        with _served(_spoilt(Path(folder) / "spoilt", demo)) as address:
+        with _served(_spoilt(Path(folder) / "spoilt")) as address:
             _take(browser, f"{address}check", "review-check", size=(1200, 640), act=_check)
         browser.close()
 
@@ -68,32 +69,41 @@ def _served(review: Review) -> Iterator[str]:
         time.sleep(0.5)
 
 
-def _spoilt(folder: Path, demo: Path) -> Review:
-    """A run of some of the digits, among them blurred, dark and empty ones and a few twice."""
+def _spoilt(folder: Path) -> Review:
+    """A run of cuts of scikit-image's free photos, among them blurred, dark and empty ones and a few twice."""
     photos = folder / "photos"
     photos.mkdir(parents=True)
-    files = sorted((demo / "photos" / "unlabelled").iterdir())[:240]
-    for file in files:
-        with Image.open(file) as image:
-            image.convert("L").resize((96, 96), Image.Resampling.BICUBIC).save(photos / file.name)
-    damages: list[tuple[str, Callable[[Image.Image], Image.Image]]] = [
-        ("blurred", lambda image: image.filter(ImageFilter.GaussianBlur(9))),
-        ("dark", lambda image: ImageEnhance.Brightness(image).enhance(0.06)),
-        ("empty", lambda image: Image.new("L", image.size, 205)),
-        ("copy of", lambda image: ImageEnhance.Brightness(image).enhance(0.9)),
-    ]
-    for number, file in enumerate(files[:14]):
-        name, damage = damages[number % len(damages)]
-        with Image.open(photos / file.name) as image:
-            damage(image).save(photos / f"{name} {file.name}")
+    for name in ("astronaut", "chelsea", "coffee", "rocket"):
+        whole = Image.fromarray(getattr(skimage.data, name)())
+        width, height = whole.width // 4, whole.height // 3
+        for number in range(12):
+            x, y = number % 4 * width, number // 4 * height
+            whole.resize((240, 240), Image.Resampling.BICUBIC, (x, y, x + width, y + height)).save(
+                photos / f"{name} {number:02d}.png"
+            )
+    for number, (name, damage) in enumerate(DAMAGES):
+        for file in sorted(photos.glob(f"* 0{number + 4}.png"))[:3]:
+            with Image.open(file) as image:
+                damage(image).save(photos / f"{name} {file.stem}.jpg")
+            if name != "again":
+                file.unlink()
     os.environ["SELEX_CACHE"] = str(folder / "cache")
-    discover(Config.of(str(photos), categories=10, backbone="pixels"), folder / "digits")
-    return Review(folder / "digits")
+    discover(Config.of(str(photos), categories=4, backbone="pixels"), folder / "run")
+    return Review(folder / "run")
+
+
+DAMAGES: list[tuple[str, Callable[[Image.Image], Image.Image]]] = [
+    ("blurred", lambda image: image.filter(ImageFilter.GaussianBlur(9))),
+    ("dark", lambda image: ImageEnhance.Brightness(image).enhance(0.06)),
+    ("empty", lambda image: Image.new("RGB", image.size, (205, 210, 215))),
+    ("again", lambda image: ImageEnhance.Brightness(image).enhance(1.1)),
+]
 
 
 def _check(page: Page) -> None:
     page.click("#act-check")
     page.wait_for_selector(".finding", timeout=60_000)
+    page.wait_for_timeout(1500)  # thumbnails are made now
 
 
 def _novel_digits(demo: Path) -> dict[str, str]:
@@ -125,7 +135,7 @@ def _take_all(browser: Browser, address: str, five: str, demo: Path) -> None:
         page.wait_for_selector("#similar-result .tile", timeout=60_000)
 
     def drawn(page: Page) -> None:
-        page.wait_for_function("document.getElementById('map-says').textContent.match(/image/)", timeout=60_000)
+        page.wait_for_selector("#map-says:has-text('images')", timeout=60_000)
 
     _take(browser, address, "review")
     _take(browser, f"{address}map", "review-map", act=drawn)

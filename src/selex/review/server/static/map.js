@@ -89,9 +89,10 @@ function drawNames(context, fit, left, top, dense) {
   const taken = [];
   Object.assign(context, { font: `${12 * dense}px system-ui, sans-serif`, textAlign: "center", lineJoin: "round", lineWidth: 4 * dense, strokeStyle: style("--surface"), fillStyle: style("--text") });
   for (const one of data.categories) {
-    const x = one.x * fit + left, y = one.y * fit + top;
-    if (x < 0 || y < 0 || x > shown.width || y > shown.height) continue;
+    const at = one.x * fit + left, y = one.y * fit + top;
+    if (at < 0 || y < 0 || at > shown.width || y > shown.height) continue;
     const text = one.name.length > 24 ? `${one.name.slice(0, 23)}…` : one.name, wide = context.measureText(text).width / 2 + 3 * dense;
+    const x = Math.max(wide, Math.min(shown.width - wide, at)); // never cut off at the side
     if (taken.some(([a, b, w]) => Math.abs(a - x) < w + wide && Math.abs(b - y) < 18 * dense)) continue;
     taken.push([x, y, wide]);
     context.strokeText(text, x, y + 4 * dense);

@@ -27,10 +27,8 @@ export function listenToFiles() {
     const file = [...event.clipboardData.files].find((one) => one.type.startsWith("image/"));
     if (file && free()) look(file);
   });
-  by("similar-file").addEventListener("change", (event) => {
-    look(event.target.files[0]);
-    event.target.value = ""; // the same one may be chosen again
-  });
+  by("similar-file").addEventListener("click", (event) => (event.target.value = "")); // the same one may be chosen again
+  by("similar-file").addEventListener("change", (event) => look(event.target.files[0]));
 }
 
 function over(event, on) {
