@@ -18,11 +18,6 @@ from selex.io import first_line
 Source = str | os.PathLike[str] | bytes
 
 
-def write_parquet(path: Path, table: pa.Table) -> None:
-    """Write a table to a file; pyarrow itself cannot open one whose name is no text."""
-    path.write_bytes(pack_parquet(table))
-
-
 def pack_parquet(table: pa.Table, compression: str = "snappy") -> bytes:
     """A table as the bytes of a parquet file."""
     out = io.BytesIO()
@@ -32,6 +27,7 @@ def pack_parquet(table: pa.Table, compression: str = "snappy") -> bytes:
 
 def as_row_groups(path: Path, blocks: Iterable[dict[str, list[Any]]]) -> Iterator[dict[str, list[Any]]]:
     """The same blocks of columns; on its way each is written to a file as a row group, the last ends the file."""
+    # opened here: pyarrow itself cannot open a file whose name is no text
     with path.open("wb") as file, ExitStack() as ended:
         writer = None
         for block in blocks:

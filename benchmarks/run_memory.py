@@ -1,0 +1,140 @@
+"""Peak memory and time of commands on a run of many images: written, looked at, exported, reported, reviewed.
+
+The run is made up, as in `report_size.py`, with 16 dimensions; the files that it names are not there, so that pages
+show grey squares. Each command is a process of its own; memory is the most that it ever had, mapped files included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from common import embeddings, half_labelled, save
+from report_size import make_levels
+from review_server import Client
+from selex import Config, Hierarchy
+from selex.cluster.maps import FeatureMaps
+from selex.cluster.pipeline import FittedClusters, calibrated
+from selex.cluster.select import Selection
+from selex.publish import publish
+from selex.run_writer import write_run
+
+DIMS = 16
+
+
+class Table(SimpleNamespace):
+    """What `publish` needs to know of images."""
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
+def make_run(folder: Path, n: int, k: int) -> dict[str, object]:
+    """A finished run of n images in k categories; what writing it takes, beside what was there before."""
+    features, truth = embeddings(n, DIMS, k, "cpu")
+    labels = half_labelled(truth, k // 2).numpy()
+    config = Config.of(str(folder / "photos"), categories=k, backbone="pixels")
+    files = [f"camera {row % 100:02d}/{row:08d}.jpg" for row in range(n)]
+    names = [f"category {number:04d}" for number in range(k // 2)]
+    table = Table(files=files, labels=labels, labelled=labels >= 0, categories=names, root=str(folder / "photos"))
+    images = SimpleNamespace(table=table, size=256, skipped=[])
+    backbone = SimpleNamespace(fingerprint=lambda: "made up", crop=224, name="pixels")
+    levels = make_levels(features, truth, k).levels
+    found = FittedClusters(Hierarchy(levels).on_host(), FeatureMaps(), Selection(False, "none"))
+    found = calibrated(found, features.numpy(), labels)
+    with write_run(folder / "run", config, table.root) as run:
+        np.save(run.features, features.numpy())
+        run.features.with_name("embeddings.npy.json").write_text("{}")
+        start, before = time.perf_counter(), peak("self")
+        publish(run, config, images, found, backbone)  # type: ignore[arg-type]
+        return {"s": round(time.perf_counter() - start, 1), "peak_mib": peak("self"), "before_mib": before}
+
+
+def peak(pid: int | str) -> int:
+    """The most memory that a process ever had, in MiB."""
+    return int(re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) // 1024  # type: ignore[index]
+
+
+def measure(command: list[str], ask: Callable[[subprocess.Popen[str]], object] | None = None) -> dict[str, object]:
+    """Seconds and peak of a process; of a server until it has answered."""
+    start = time.perf_counter()
+    if ask is None:
+        said = subprocess.run([sys.executable, "-c", _SMALL, *command], stdout=subprocess.PIPE, text=True, check=True)
+        return {"s": round(time.perf_counter() - start, 1), "peak_mib": int(said.stdout.split()[-1]) // 1024}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    ask(process)
+    found: dict[str, object] = {"s": round(time.perf_counter() - start, 1), "peak_mib": peak(process.pid)}
+    process.terminate()
+    process.wait()
+    return found
+
+
+# a child's peak is never below what its parent had when it started it: so a small one starts it
+_SMALL = """
+import os, resource, sys
+pid = os.spawnv(os.P_NOWAIT, sys.argv[1], sys.argv[1:])
+assert os.waitpid(pid, 0)[1] == 0
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+def made(folder: str, n: int, k: int) -> dict[str, object]:
+    """The run, made by a process of its own."""
+    command = [sys.executable, __file__, "--make", folder, "--images", str(n), "--categories", str(k)]
+    found: dict[str, object] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    return found
+
+
+def pages(process: subprocess.Popen[str]) -> None:
+    """The first page, a category, an image and a search."""
+    assert process.stdout
+    client = Client(int(re.search(r":(\d+)/", process.stdout.readline())[1]))  # type: ignore[index]
+    for path in ("/", "/category/1", "/image/5", "/?q=0001234", "/next"):
+        client(path)
+
+
+def main(n: int, k: int, commands: list[str]) -> list[dict[str, object]]:
+    """What each command takes on a run of n images."""
+    entries: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as name:
+        run = f"{name}/run"
+        program = [sys.executable, "-m", "selex"]
+        known = {
+            "info": [*program, "info", run],
+            "export csv": [*program, "export", run, "--to", "csv", "--out", f"{name}/table.csv"],
+            "export parquet": [*program, "export", run, "--to", "parquet", "--out", f"{name}/table.parquet"],
+            "report": [*program, "report", run],
+            "review": [*program, "review", run, "--no-browser", "--port", "0"],
+        }
+        for what in ("publish", *commands):
+            found = made(name, n, k) if what == "publish" else measure(known[what], pages if what == "review" else None)
+            entries.append({"what": what, "images": n, "categories": k, **found})
+            print(entries[-1], flush=True)
+    return entries
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, nargs="+", default=[200_000, 1_000_000])
+    parser.add_argument("--categories", type=int, default=1000)
+    parser.add_argument("--commands", nargs="+", default=["info", "export csv", "export parquet", "report", "review"])
+    parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.make:
+        print(json.dumps(make_run(options.make, options.images[0], options.categories)))
+    else:
+        found = [entry for n in options.images for entry in main(n, options.categories, options.commands)]
+        save("run_memory", found, options.out, quiet=True)
