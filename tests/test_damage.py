@@ -2,9 +2,11 @@
 
 import hashlib
 import io
+import os
 import shutil
 import warnings
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -148,6 +150,18 @@ def test_the_file_of_another_run(home, run, name):
     shutil.copyfile(home / "run-1" / name, run / name)
     changed = (home / "run-1" / name).read_bytes() != (home / "run-0" / name).read_bytes()
     assert same_or_named(run, name, expected) == (changed and name != "embeddings.npy.json")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no list of open files")
+@pytest.mark.parametrize(("old", "new"), [(b"seven 0", b"seven 1"), (b"SQLite format 3", b"SQLite format 4")])
+def test_a_ledger_that_is_refused_is_let_go(run, old, new):
+    ledger = run / FILE
+    assert old in ledger.read_bytes()
+    ledger.write_bytes(ledger.read_bytes().replace(old, new))
+    with pytest.raises(InputError) as refusal:
+        Review(run)
+    open_files = {os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()}
+    assert str(ledger.resolve()) not in open_files, refusal
 
 
 def test_a_table_for_people_may_be_changed(run):

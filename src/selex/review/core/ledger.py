@@ -70,8 +70,6 @@ class Ledger:
                 RunWriter(folder).log(step=_BEGUN)
             # several threads share the connection, one at a time: `Review` has the lock
             self._db = sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA synchronous = EXTRA")  # a decision is on the disk when its transaction ends
-            self._db.execute("PRAGMA trusted_schema = OFF")
             self._check()
 
     @classmethod
@@ -171,6 +169,8 @@ class Ledger:
     def _check(self) -> None:
         """Refuse a file that is not ours, of another version, of another run, or damaged."""
         try:
+            self._db.execute("PRAGMA synchronous = EXTRA")  # a decision is on the disk when its transaction ends
+            self._db.execute("PRAGMA trusted_schema = OFF")
             if not self.path.stat().st_size:
                 raise self._damaged("it is empty")
             ours, version = (self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in _SIGNATURE)

@@ -60,7 +60,11 @@ class Review:
         self.ledger = Ledger(folder)
         self.changes: Changes | None = None
         self.timeline = Timeline(results)
-        self._load(results)
+        try:
+            self._load(results)
+        except BaseException:
+            self.ledger.close()
+            raise
 
     @property
     def state(self) -> State:
