@@ -152,7 +152,7 @@ def test_backbones_that_do_not_show_where_they_look():
     others.append(Backbone("coat", several, dim=152, crop=224, mean=(0.0,) * 3, std=(1.0,) * 3, weights=None))
     for made in (*(load_backbone(name) for name in ("pixels", "tiny-vit")), *others):
         with pytest.raises(
-            InputError, match=f"backbone {made.name} does not show where it looks; leave --attention-crop out"
+            InputError, match=f"backbone {made.name} does not show what it attends to; leave --attention-crop out"
         ):
             saliency(made)
 

@@ -169,7 +169,7 @@ def test_the_bench_looks_closer_with_one_seed(home):
 
 @pytest.mark.parametrize("backbone", ["pixels", "tiny-vit"])
 def test_a_backbone_that_does_not_show_where_it_looks(home, tmp_path, backbone):
-    message = f"backbone {backbone} does not show where it looks; leave --attention-crop out"
+    message = f"backbone {backbone} does not show what it attends to; leave --attention-crop out"
     refused(message, *DISCOVER, "--backbone", backbone, "--out", "refused", "--store", "no store", cwd=home)
     command = ("bench", "run", "--dataset", "labels.csv", "--backbone", backbone, "--device", "cpu", "--attention-crop")
     refused(message, *command, "--out", "no results", cwd=home)

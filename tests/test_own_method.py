@@ -138,8 +138,8 @@ def test_it_is_a_method_of_the_command_line_and_in_the_tables_of_the_bench(site,
     [
         ("nowhere:Prototypes", r"method mine: nowhere:Prototypes cannot be loaded \(No module named 'nowhere'\)"),
         ("broken:Mine", r"method mine: broken:Mine cannot be loaded \(oh dear\)"),
-        ("other:NoMethod", "method mine: other:NoMethod is no class derived from selex.training.methods.Method"),
-        ("other:number", "method mine: other:number is no class derived from"),
+        ("other:NoMethod", "method mine: other:NoMethod is not a subclass of selex.training.methods.Method"),
+        ("other:number", "method mine: other:number is not a subclass of"),
     ],
 )
 def test_a_package_that_is_wrong_is_one_line(site, place, value, message):
@@ -152,5 +152,5 @@ def test_a_package_that_is_wrong_is_one_line(site, place, value, message):
 def test_a_method_that_classifies_is_not_refined(site, place):
     install(site, {"mine": "other:Mine"}, other="from selex.training.methods import SimGCD\nclass Mine(SimGCD): pass\n")
     config = Config.of(str(place / "photos"), **{**SETTINGS, "method": "mine", "refine": "uniform"})
-    with pytest.raises(InputError, match=r"cluster\.refine uniform: mine classifies, it has no clusters to refine"):
+    with pytest.raises(InputError, match=r"cluster\.refine uniform: mine is a classifier, with no clusters to refine"):
         discover(config, place / "run")

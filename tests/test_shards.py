@@ -232,7 +232,7 @@ def test_the_whole_pipeline_is_that_of_one_process(found, size, name):
 def test_where_one_process_refuses_all_do(found, size):
     last = edges(40, size, 0)[-2]
     assert f"process {size - 1}: features contain NaN: row {39 - last}, column 1" in found[size][-1]["refusals"]["nan"]
-    assert found[size][0]["refusals"]["nan"] == f"process {size - 1} refused its rows: see what it says"
+    assert found[size][0]["refusals"]["nan"] == f"process {size - 1} rejected its rows: see its error"
     assert f"process {size - 1}: label 99 in row {39 - last}" in found[size][-1]["refusals"]["label"]
     for part in found[size]:
         assert "differ in width" in part["refusals"]["width"]

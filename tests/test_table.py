@@ -171,7 +171,7 @@ def test_labels_file_replaces_what_the_folder_says(tmp_path):
 
 MISTAKES = {
     "labels.csv, line 3: no such image: no.jpg (and 1 more)": "file_name,label\na.jpg,x\nno.jpg,y\nnor.jpg,y\n",
-    "labels.csv, line 4: ./a.jpg is there already (see 2)": "file_name,label\na.jpg,x\nb.jpg,y\n./a.jpg,z\n",
+    "labels.csv, line 4: ./a.jpg appears twice, first at 2": "file_name,label\na.jpg,x\nb.jpg,y\n./a.jpg,z\n",
     "labels.csv, line 2: file_name is empty": "file_name,label\n,x\n",
     "labels.csv, line 3: 3 fields, the header has 2": "file_name,label\na.jpg,x\nb.jpg,y,z\n",
     "labels.csv: no column 'label' (there is: file_name, class); it may be empty": "file_name,class\na.jpg,x\n",
@@ -193,7 +193,7 @@ def test_mistakes_in_label_files_are_one_line(tmp_path, monkeypatch, message, as
 def test_duplicate_row_in_parquet(tmp_path):
     tree(tmp_path, "a.jpg")
     pd.DataFrame({"file_name": ["a.jpg", "a.jpg"], "label": [1, 2]}).to_parquet(tmp_path / "t.parquet")
-    with pytest.raises(InputError, match=r"t\.parquet, row 2: a\.jpg is there already \(see 1\)"):
+    with pytest.raises(InputError, match=r"t\.parquet, row 2: a\.jpg appears twice, first at 1"):
         read_table(tmp_path / "t.parquet")
 
 

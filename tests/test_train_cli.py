@@ -156,7 +156,7 @@ def test_what_is_refused_leaves_nothing(place):
         "--method",
         "gcd",
     )
-    refused("backbone pixels has nothing that can be trained", *pixels, cwd=place)
+    refused("backbone pixels has nothing to train", *pixels, cwd=place)
 
 
 def test_a_run_that_cannot_be_trained_as_asked_is_left_as_it_was(place):

@@ -117,7 +117,7 @@ def test_what_cannot_be_trained():
     with pytest.raises(InputError, match="trained_blocks must be from 0 to the 3 of plain"):
         split_backbone(backbone("plain"), 4)
     pixels = Backbone("pixels", nn.Flatten(), dim=2352, crop=28, mean=(0,) * 3, std=(1,) * 3, weights=None)
-    with pytest.raises(InputError, match="backbone pixels has nothing that can be trained"):
+    with pytest.raises(InputError, match="backbone pixels has nothing to train"):
         split_backbone(pixels, None)
 
 

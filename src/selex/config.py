@@ -24,16 +24,14 @@ class Config:
         features: how images become features.
         cluster: how features become categories.
         train: how the network is trained, if at all.
-        seed: seed of everything random.
+        seed: the random seed.
     """
 
     data: DataConfig = DataConfig()
     features: FeatureConfig = FeatureConfig()
     cluster: ClusterConfig = ClusterConfig()
     train: TrainConfig = TrainConfig()
-    seed: int = setting(
-        0, "Seed of everything random.", "The same seed gives the same result on the same device.", least=0
-    )
+    seed: int = setting(0, "Random seed.", "The same seed gives the same result on the same device.", least=0)
 
     def __post_init__(self) -> None:
         if not isinstance(self.seed, int) or self.seed < 0:
@@ -94,7 +92,7 @@ def find(key: str) -> tuple[str, Field[Any]]:
         return paths[path]
     last = key.rpartition(".")[2]
     near = names.get(last) or get_close_matches(last, names, n=1, cutoff=0)[0]
-    raise InputError(f"no setting {key!r}; did you mean {names.get(near, near)!r}? All of them: selex config")
+    raise InputError(f"no setting {key!r}; did you mean {names.get(near, near)!r}? `selex config` lists all")
 
 
 def settings_of(group: str) -> Iterator[tuple[str, Field[Any]]]:

@@ -46,14 +46,14 @@ def discover(
 
     Args:
         config: what to do; `config.data` says where images and labels are.
-        out: the run folder, new or one of the same photos (features that are done are not made again).
+        out: the run folder, new or one of the same photos (finished features are reused).
         photos: images in place of `config.data.photos`: a list of paths or PIL images.
         labels: labels in place of `config.data.labels`: one per image, None where unknown.
         device: where the backbone runs.
         store: where decoded images are kept; by default in the cache, shared by all runs of the same photos.
         strict: stop at the first image that cannot be read, rather than skipping it.
-        progress: say on standard error how far it is: bars on a terminal, lines elsewhere.
-        options: how training shall go, where the method trains: from the beginning, watched by whom.
+        progress: show progress on standard error: bars on a terminal, lines elsewhere.
+        options: how to train, if the method trains: restart, TensorBoard, scoring.
         engine: a Ray cluster whose workers embed the images, which may be behind a URL; None embeds them here.
         tell: called with a line about each step that is done.
         earlier: categories to continue from, in place of a search, where nothing is trained.

@@ -86,23 +86,22 @@ class ClusterConfig(Group):
 
     categories: int | None = setting(
         None,
-        "Known and novel together; `auto` estimates it.",
-        "The number of categories.",
+        "Number of categories, known and novel; `auto` estimates it.",
         least=1,
         none="auto",
     )
     whiten: float = setting(
         0.5,
         "Strength of whitening, from 0 (off) to 1.",
-        "By the scatter within labelled categories; see `Whitener`. The paper does not whiten.",
+        "Uses the scatter within labelled categories. The paper does not whiten.",
         least=0,
         most=1,
     )
     adapt: Literal["auto", "on", "off"] = setting(
         "auto",
         "Learn a linear map of the features from pairs that clusterings agree on.",
-        "See `cluster.adapt`. With three thousand images or more, `auto` uses it if held-out labels are recovered "
-        "better; after training on all labels, `auto` is `off`. The paper does not adapt.",
+        "With three thousand images or more, `auto` uses it if held-out labels are recovered better; after training on "
+        "all labels, `auto` is `off`. The paper does not adapt.",
     )
     search: Literal["auto", "bssk", "swaps", "ward", "consensus"] = setting(
         "swaps",
@@ -136,7 +135,7 @@ class TrainConfig(Group):
         FROZEN,
         "`frozen` (no training), `selex`, `gcd` or `simgcd`.",
         "How the backbone is trained. `selex`: with self-expertise. `gcd`, `simgcd`: as in the papers of that name. Or "
-        "the name of [a method of your own](../methods.md).",
+        "[your own method](../methods.md).",
         shown="NAME",
     )
     epochs: int = setting(20, "Passes over the images.", least=1)
@@ -204,7 +203,7 @@ class TrainConfig(Group):
     view_bank: int = setting(
         0,
         "Cache this many views of each image behind the frozen blocks.",
-        "A step then runs the trained blocks alone: several times faster, on a CPU above all. 0 makes new views each "
+        "A step then runs only the trained blocks: several times faster, above all on a CPU. 0 makes new views each "
         "time; otherwise at least 2.",
         least=0,
     )
@@ -221,22 +220,22 @@ class TrainConfig(Group):
     agreement: float = setting(
         0.0,
         "Weight of a loss that pulls together images that clusterings agree on.",
-        "Features are adapted for it whenever pseudo-labels are made, see `cluster.adapt`. 0 is the paper's method.",
+        "Features are adapted for it whenever pseudo-labels are made. 0 is the paper's method.",
         least=0,
     )
     expertise: float = setting(1.0, "Weight of the two self-expertise losses.", least=0)
     holdout: float = setting(
         0.2,
-        "Share of the labels that training does not see; 0 shows it all.",
-        "By them trained features are compared with untrained ones, which are kept if they are clearly better; they "
-        "also choose how trained features are clustered, and tell how sure the result is. The paper holds nothing "
-        "out, nor can `simgcd`.",
+        "Share of the labels held out from training.",
+        "Untrained features are kept if they recover these labels clearly better than trained ones. The labels also "
+        "decide how trained features are clustered, and calibrate the confidence. The paper holds nothing out (0), and "
+        "`simgcd` cannot.",
         least=0,
         most=0.5,
     )
     published: bool = setting(False, "Follow the published code where it differs from the paper.")
     published_quirks: str = setting(
-        "", "The same for some of the differences only.", f"Some of `{'`, `'.join(QUIRKS)}`, such as `order+crops`."
+        "", "Follow it in these points only.", f"Some of `{'`, `'.join(QUIRKS)}`, such as `order+crops`."
     )
 
     @property

@@ -98,7 +98,7 @@ class Model:
             device: where the backbone runs.
             store: where decoded images are kept; in the cache if not given.
             strict: stop at the first image that cannot be read, rather than leaving it out with a note.
-            progress: say on standard error how far it is: bars on a terminal, lines elsewhere.
+            progress: show progress on standard error: bars on a terminal, lines elsewhere.
             engine: a Ray cluster whose workers embed the images, which may be behind a URL; None embeds them here.
 
         Returns:
@@ -141,7 +141,7 @@ class Model:
             device: where the backbone runs.
             store: where decoded images are kept; in the cache if not given.
             strict: stop at the first image that cannot be read, rather than leaving it out with a note.
-            progress: say on standard error how far it is: bars on a terminal, lines elsewhere.
+            progress: show progress on standard error: bars on a terminal, lines elsewhere.
 
         Returns:
             `(n, len(names))`, a row for each image in the order of `predict`, a column for each of `names`; rows add

@@ -19,7 +19,7 @@ FORMAT = 1
 """Files of another format are refused."""
 
 VERSIONS = ("v2", "v1")
-"""TrainOptions to match clusters to categories; see `split_accuracy`."""
+"""Ways to match clusters to categories; see `split_accuracy`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Result:
         suite: `"main"` or the ablation that the run belongs to.
         row: which row of the suite it is; "" in the main one.
         backbone: name of the network.
-        seed: seed of everything random.
+        seed: the random seed.
         epochs: epochs of training.
         n_categories: how many categories were looked for.
         estimated: `n_clusters`, `low` and `high` where that number was estimated.

@@ -51,7 +51,7 @@ def adapt(
         whitener: what whitens them; None takes them as they are, L2-normalised.
         balanced: limit the sizes of the clusters that vote.
         rng: generator or seed.
-        memory: bytes that temporaries may take.
+        memory: bytes that temporary arrays may take.
         progress: called before each epoch with the epochs done and the epochs in all.
 
     Returns:

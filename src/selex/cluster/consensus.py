@@ -49,7 +49,7 @@ def agreement_runs(
         balanced: limit cluster sizes.
         n_iter: iterations of each stage of BSSK.
         rng: generator or seed.
-        memory: bytes that temporaries may take.
+        memory: bytes that temporary arrays may take.
 
     Returns:
         `(n_runs, n)` int32, in the data's kind and on its device. Labelled rows are in their own category in every run;

@@ -70,7 +70,7 @@ def estimate_k(
         balanced: balance cluster sizes; off for long tails.
         n_init: clusterings for each count that is tried, whose scores are averaged.
         rng: generator or seed.
-        memory: bytes that temporaries may take.
+        memory: bytes that temporary arrays may take.
         progress: called with each count and its score.
 
     Returns:

@@ -40,7 +40,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
 
     Args:
         n_clusters: how many categories there are, known and novel together, or `"auto"` to estimate it.
-        n_levels: make at most so many levels; None makes all, up to 'known' against 'novel'.
+        n_levels: maximum number of levels; None makes all, up to 'known' against 'novel'.
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
         search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"` with swaps of novel centres
             after it or after Ward's linkage, whichever ends lower, `"ward"` from the clusters of that
@@ -57,7 +57,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         n_init: restarts, of which the one of lowest inertia is kept; 10 for final results.
         variant: differences from the paper, for comparison; see `Variant` and `published`.
         random_state: seed or numpy generator. The same seed gives the same labels on the same device.
-        memory: bytes that temporaries may take.
+        memory: bytes that temporary arrays may take.
 
     Attributes:
         labels_: cluster of every row, in row order; clusters `0 … len(classes_) - 1` are the known categories.
@@ -231,7 +231,7 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
         n_init: restarts, of which the one of lowest inertia is kept; 10 for final results.
         variant: differences from the paper, for comparison; see `Variant` and `published`.
         random_state: seed or numpy generator. The same seed gives the same labels on the same device.
-        memory: bytes that temporaries may take.
+        memory: bytes that temporary arrays may take.
     """
 
     def __init__(
@@ -273,7 +273,7 @@ class Whitening(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type:
 
     Args:
         amount: from 0, features as they are, to 1, all of the scatter; never more than the labels can tell.
-        memory: bytes that temporaries may take.
+        memory: bytes that temporary arrays may take.
 
     Attributes:
         whitener_: the map, with its `mean` and `matrix`; None where features stay as they are.

@@ -82,7 +82,7 @@ class Processes(Group):
         if refused is not None:
             raise InputError(f"process {self.rank}: {refused}" if self.size > 1 else str(refused))
         if wrong:
-            raise InputError(f"process {wrong[0]} refused its rows: see what it says")
+            raise InputError(f"process {wrong[0]} rejected its rows: see its error")
 
 
 def join(device: str | torch.device = "cpu") -> Group:

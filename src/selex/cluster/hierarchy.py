@@ -41,7 +41,7 @@ def hssk(
         data: `n × d` features: numpy (memory-mapped too) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: clusters of the base level, known and novel together.
-        n_levels: make at most so many levels; None makes all, up to 'known' against 'novel'.
+        n_levels: maximum number of levels; None makes all, up to 'known' against 'novel'.
         balanced: limit cluster sizes; off for long tails.
         search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"` with swaps of novel centres
             after it or after Ward's linkage, whichever ends lower, `"ward"` from the clusters of that
@@ -51,7 +51,7 @@ def hssk(
         n_init: restarts of each level's BSSK.
         variant: differences from the paper, for comparison.
         rng: generator or seed.
-        memory: bytes that temporaries may take.
+        memory: bytes that temporary arrays may take.
         progress: called after each level with the levels done and the levels in all.
 
     Returns:

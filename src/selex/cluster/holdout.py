@@ -60,7 +60,7 @@ def held_out_temperature(
         balanced: limit cluster sizes.
         hidden: labelled rows to hide instead, of which those count whose category is labelled elsewhere.
         rng: generator or seed.
-        memory: bytes that temporaries may take.
+        memory: bytes that temporary arrays may take.
     """
     known = known_labels(features, labels, memory)
     hidden = halves(known, Rows(features, memory)) if hidden is None else hidden

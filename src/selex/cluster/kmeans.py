@@ -62,7 +62,7 @@ def bssk(
         n_init: restarts; the lowest inertia wins.
         variant: differences from the paper, for comparison.
         rng: generator or seed.
-        memory: bytes that temporaries may take.
+        memory: bytes that temporary arrays may take.
 
     Returns:
         The base `Level`: labels, centres (in the data's kind, on its device; float32 for anything narrower), inertia.

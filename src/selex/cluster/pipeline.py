@@ -103,10 +103,10 @@ def fit_clusters(
         config: how to cluster; the defaults of `ClusterConfig` if not given.
         rng: generator or seed.
         variant: differences from the paper, for comparison.
-        hidden: labelled rows that had no part in making the features: what they tell is believed.
-        calibrate: work out confidences too, and what new rows need.
-        memory: bytes that temporaries may take.
-        progress: say on standard error how far it is: bars on a terminal, lines elsewhere.
+        hidden: labelled rows that had no part in making the features, to choose and to calibrate by.
+        calibrate: also compute confidences, and what new rows need.
+        memory: bytes that temporary arrays may take.
+        progress: show progress on standard error: bars on a terminal, lines elsewhere.
         start: clusters to continue from, in place of a search; what was selected for them holds.
 
     Returns:
@@ -179,7 +179,7 @@ class _Fit:
         searches: tuple[Search, ...] = SEARCHED if self.config.search == "auto" else (self.config.search,)
         if self.hidden is None and len(adapts) == len(refinements) == len(searches) == 1:
             return Selection(adapts[0], refinements[0], searches[0])
-        with progress_bar("labels hidden for a moment, step", self.progress) as advance:
+        with progress_bar("choosing by held-out labels, step", self.progress) as advance:
             how = {**self._how, "adapt": adapts, "search": searches, "refine": refinements}
             return select(self.features, self.labels, count, rng=rng, progress=advance, **how)
 

@@ -47,7 +47,7 @@ def refine_level(data: Any, labels: Any, level: Level, refine: Refinement, memor
         level: where to start, such as what `bssk` found.
         refine: what clusters count for: `"uniform"` takes all for equally likely, `"proportional"` each by its share
             of rows, `"balanced"` draws all to equal shares. `"none"` leaves the level as it is.
-        memory: bytes that temporaries may take.
+        memory: bytes that temporary arrays may take.
 
     Returns:
         The level with centres as long as rows are, and `offsets` where clusters count differently. Novel clusters that
@@ -100,7 +100,7 @@ def refined(rows: Rows, known: Tensor, level: Level, refine: Refinement) -> Leve
     if len(free_index):
         labels[free_index] = free.nearest(centers, offsets)[0]
     if refine == "balanced" and not _settled(rows.group.sum(count(labels, k)), held_counts):
-        warnings.warn("sizes differ too much to be balanced: clusters are left as they are", Note, stacklevel=4)
+        warnings.warn("category sizes differ too much to be balanced: clusters are not refined", Note, stacklevel=4)
         return level
     offsets_kept = offsets if refine != "uniform" else None
     return without_empty(rows, labels, centers, offsets_kept, level.n_known, level.n_iter + _ROUNDS)

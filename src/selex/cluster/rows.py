@@ -232,7 +232,7 @@ class Rows:
             if abs(value) == inf
             else f"a number too large to square, {value:.3g}"
         )
-        raise InputError(f"features contain {what}: row {row}, column {column}; mend or drop that row")
+        raise InputError(f"features contain {what}: row {row}, column {column}; fix or drop that row")
 
 
 def totals(values: Tensor, labels: Tensor, k: int) -> Tensor:

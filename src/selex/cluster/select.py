@@ -94,7 +94,7 @@ def select(
         balanced: limit cluster sizes.
         hidden: labelled rows to hide, in place of such draws.
         rng: generator or seed.
-        memory: bytes that temporaries may take.
+        memory: bytes that temporary arrays may take.
         progress: called before each step with the steps done and the steps in all.
     """
     known = known_labels(features, labels, memory)

@@ -50,8 +50,8 @@ def fit_shards(
         labels: per row of its own a known category `0 … n_known - 1` or -1; None if none is labelled anywhere.
         config: how to cluster; the defaults of `ClusterConfig` if not given.
         rng: generator or seed, the same in every process.
-        calibrate: work out confidences too, and what new rows need.
-        progress: say on standard error how far it is: bars on a terminal, lines elsewhere.
+        calibrate: also compute confidences, and what new rows need.
+        progress: show progress on standard error: bars on a terminal, lines elsewhere.
 
     Returns:
         The clusters, with labels and assignment of this process's rows; all else is the same in every process.

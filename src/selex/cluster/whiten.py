@@ -60,7 +60,7 @@ def fit_whitener(features: Any, labels: Any, amount: float, memory: int = DEFAUL
         features: `n × d` features: numpy (memory-mapped too), torch on any device, or a `Shard` with its own labels.
         labels: per row a known category `0 … n_known - 1` or -1.
         amount: from 0, features as they are, to 1, all of the scatter.
-        memory: bytes that temporaries may take.
+        memory: bytes that temporary arrays may take.
 
     Returns:
         The map, or None where there is nothing to whiten: no amount, or no category with two different rows.

@@ -43,7 +43,7 @@ class LabelFile:
         for row, key in enumerate(keys):
             if (other := first.setdefault(key, row)) != row:
                 place = self.place(row)
-                raise InputError(f"{place}: {self.names[row]} is there already (see {self.places[other]})")
+                raise InputError(f"{place}: {self.names[row]} appears twice, first at {self.places[other]}")
 
     def check_present(self, absent: Sequence[int]) -> None:
         """Refuse rows about images that do not exist."""

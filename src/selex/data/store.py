@@ -70,7 +70,7 @@ class ImageStore:
 
         Images come as upright RGB with the shorter side at `size`. With `boxes` `(n, 4)` it is that part of each: left,
         top, right and bottom as shares of width and height. One that cannot be read is skipped, or with `strict` an
-        `InputError`. `progress` says on standard error how far it is.
+        `InputError`. `progress` shows progress on standard error.
         """
         if not len(table):
             raise InputError("there are no images to store")

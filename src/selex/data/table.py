@@ -30,7 +30,7 @@ METADATA = ("metadata.csv", "metadata.parquet")
 class ImageTable:
     """Images in row order: their names as the user knows them, and a label each, `UNLABELLED` where there is none.
 
-    Row `i` is the file `root/files[i]`, its name spelled as in `data.spelling`, unless `sources[i]` holds the image.
+    Row `i` is the file `root/files[i]`, its name spelled as in `data/names.py`, unless `sources[i]` holds the image.
     `labels` count into `categories`, the known categories in sorted order.
     """
 

@@ -75,7 +75,7 @@ def _look(backbone: Backbone) -> nn.Module:
         return Attention(network)
     if backbone.layout is torch.channels_last and _has_maps(backbone):
         return Response(network)
-    raise InputError(f"backbone {backbone.name} does not show where it looks; leave --attention-crop out")
+    raise InputError(f"backbone {backbone.name} does not show what it attends to; leave --attention-crop out")
 
 
 @torch.no_grad()

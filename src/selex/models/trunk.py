@@ -55,7 +55,7 @@ class Trunk(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """TrunkFeatures of images."""
+        """States of images."""
         scaled = ((images.to(torch.float32) - self.mean) / self.std).to(self.precision)
         states: Tensor = self.stem(scaled.contiguous(memory_format=self.layout))
         return states
@@ -105,7 +105,7 @@ def split_backbone(backbone: Backbone, trained_blocks: int | None) -> tuple[Trun
             block.requires_grad_(True)
     _freeze_statistics(backbone)
     if trained_blocks != 0 and not any(parameter.requires_grad for parameter in backbone.parameters()):
-        raise InputError(f"backbone {backbone.name} has nothing that can be trained; choose another, or method frozen")
+        raise InputError(f"backbone {backbone.name} has nothing to train; choose another, or --method frozen")
     first = None if trained_blocks is None else len(backbone.blocks) - max(trained_blocks, 1)
     return Trunk(backbone, first), Tail(backbone, first)
 

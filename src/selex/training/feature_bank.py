@@ -26,7 +26,7 @@ LEAST = 64
 
 
 class TrunkFeatures:
-    """TrunkFeatures of any view of the images, from the trunk; those of centre crops are kept if there is room."""
+    """What the frozen trunk makes of any view of the images (states); those of centre crops are kept if they fit."""
 
     def __init__(self, trunk: Any, images: AnyImages, crop: int, device: torch.device, chunk: int = CPU_CHUNK) -> None:
         self.trunk, self.images, self.crop, self.device, self.chunk = trunk, images, crop, device, chunk
@@ -37,11 +37,11 @@ class TrunkFeatures:
         return len(self.images)
 
     def of(self, rows: Tensor, params: CropParams) -> Tensor:
-        """TrunkFeatures of views of some rows, one each."""
+        """States of views of some rows, one each."""
         return self._through(params.alter(self._here(self.images.crops(rows, params, self.crop))))
 
     def centres(self) -> Iterator[Tensor]:
-        """TrunkFeatures of the centre crops of all images, in row order, in chunks."""
+        """States of the centre crops of all images, in row order, in chunks."""
         if self._kept is not None:
             yield from self._kept
             return
@@ -57,7 +57,7 @@ class TrunkFeatures:
         self._kept = kept if keep else None
 
     def augmented(self, generator: torch.Generator, augment: AugmentConfig) -> Iterator[Tensor]:
-        """TrunkFeatures of a random view of each image, in row order, in chunks."""
+        """States of a random view of each image, in row order, in chunks."""
         params = CropParams.draw(len(self), augment, generator)
         for first in range(0, len(self), self.chunk):
             rows = torch.arange(first, min(first + self.chunk, len(self)))
@@ -105,7 +105,7 @@ class FeatureBank:
         self.rounds = rounds
 
     def pick(self, rows: Tensor, slots: Tensor) -> Tensor:
-        """TrunkFeatures of rows, each in the view of the given number."""
+        """States of rows, each in the view of the given number."""
         assert self.bank is not None
         entries = (slots * len(self.states) + rows).to(self.bank.device)
         return self.bank.index_select(0, entries).to(self.states.device)
@@ -130,7 +130,7 @@ class FeatureBank:
 
     def _too_large(self, size: int, about: str = "") -> InputError:
         what = f"a bank of {self.views} views of {len(self.states)} images takes {about}{size / 2**30:.1f} GiB"
-        return InputError(f"{what}, more than there is: set a smaller view bank, or none")
+        return InputError(f"{what}, more than there is: set a smaller train.view_bank, or 0")
 
 
 def filled(rows: Tensor, size: int) -> Tensor:

@@ -42,7 +42,7 @@ class TrainOptions:
     """How a person wants training to go, besides its settings.
 
     Attributes:
-        restart: from the beginning, even where a checkpoint could be gone on from.
+        restart: from the beginning, even if there is a checkpoint to resume from.
         tensorboard: write curves for TensorBoard too.
         score: accuracies of an epoch's clusters, where the truth is known.
         progress: show a bar on standard error.

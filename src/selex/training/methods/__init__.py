@@ -33,7 +33,7 @@ def check_method(config: Config) -> None:
     """Refuse, before anything is done, a method that there is not, or that has no clusters to refine."""
     name, refine = config.train.method, config.cluster.refine
     if name != FROZEN and not find_method(name).clusters and refine not in ("auto", "none"):
-        raise InputError(f"cluster.refine {refine}: {name} classifies, it has no clusters to refine")
+        raise InputError(f"cluster.refine {refine}: {name} is a classifier, with no clusters to refine")
 
 
 def _load(entry: EntryPoint) -> type[Method]:
@@ -42,7 +42,7 @@ def _load(entry: EntryPoint) -> type[Method]:
     except Exception as error:  # it is somebody else's code: anything can be wrong with it
         raise InputError(f"method {entry.name}: {entry.value} cannot be loaded ({first_line(error)})") from error
     if not (isinstance(found, type) and issubclass(found, Method)):
-        raise InputError(f"method {entry.name}: {entry.value} is no class derived from selex.training.methods.Method")
+        raise InputError(f"method {entry.name}: {entry.value} is not a subclass of selex.training.methods.Method")
     return found
 
 

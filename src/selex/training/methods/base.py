@@ -32,7 +32,7 @@ Losses = dict[str, Tensor]
 class Task:
     """What is to be found: so many categories, the first `n_known` of them known.
 
-    Clusters are `balanced` or not; features are whitened by `whiten` before they are clustered (`cluster.scatter`).
+    Clusters are `balanced` or not; features are whitened by `whiten` before they are clustered.
     """
 
     n_categories: int
