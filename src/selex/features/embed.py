@@ -21,7 +21,7 @@ from selex.config import FeatureConfig
 from selex.data.crops import CropParams, fixed_crops, scales
 from selex.errors import InputError
 from selex.features.cache import FeatureFile, Features, Standing
-from selex.features.shared import FeatureCache
+from selex.features.shared import FeatureCache, SharedRows
 from selex.models.network import Backbone
 from selex.models.trunk import folded
 from selex.progress import images_bar
@@ -32,8 +32,6 @@ BYTES_PER_IMAGE = 32 << 20
 """Generous guess of the GPU memory one image takes on its way through a ViT-B."""
 SAVE_EVERY = 1.0
 """Seconds between two notes of how far the work is: the most that a crash can lose."""
-SHARE_EVERY = 60.0
-"""Seconds between two files of the cache that runs share."""
 
 
 class Images(Protocol):
@@ -148,7 +146,7 @@ def _embed_to(out: Path, work: _Work, asked_size: int | None, progress: bool) ->
 
 def _fill(features: Features, done: int, work: _Work, progress: bool, save: Callable[[int], None]) -> None:
     """Write the features of rows `done` … n - 1; what is done when it is interrupted is kept and noted."""
-    shared = _Shared(work, features, done)
+    shared = SharedRows(work.cache, work.images, features, done)
     todo = np.flatnonzero(~shared.found & (np.arange(len(features)) >= done))
     saved, saved_at, done = done, time.monotonic(), _next(todo, features)
     try:
@@ -187,28 +185,6 @@ def _made(work: _Work, rows: np.ndarray[Any, Any], progress: bool) -> Iterator[t
             yield piece
             done += len(piece)
             advance(done)
-
-
-class _Shared:
-    """What the cache that runs share has of the rows, `found`, and what is put there."""
-
-    def __init__(self, work: _Work, features: Features, start: int) -> None:
-        self.cache, self.features, self.at = work.cache, features, time.monotonic()
-        self.found = np.zeros(len(features), dtype=bool)
-        if self.cache is not None:
-            self.keys: Any = work.images.digests  # type: ignore[attr-defined]
-            self.found = self.cache.read(self.keys, features, start)
-
-    def add(self, done: int, last: bool = False) -> None:
-        """Keep the rows up to `done` that were not found, now and then and at the end."""
-        if self.cache is None or (not last and time.monotonic() - self.at < SHARE_EVERY):
-            return
-        rows = np.flatnonzero(~self.found[:done])
-        self.cache.made += len(rows)
-        self.found[rows], self.at = True, time.monotonic()
-        rows = rows[np.unique(self.keys[rows], return_index=True)[1]]
-        if len(rows):
-            self.cache.add(self.keys[rows], self.features[rows])
 
 
 def _flush(features: Features) -> None:

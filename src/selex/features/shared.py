@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import secrets
+import time
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ Array = np.ndarray[Any, Any]
 
 FORMAT = 1
 """Changes whenever the way from pixels to features, or the files, do."""
+SHARE_EVERY = 60.0
+"""Seconds between two files."""
 KIND = "feature cache"
 _ENTRY = np.dtype([("key", "S16"), ("crc", "<u4")])
 _NAME = re.compile(r"[0-9a-f]{16}\.rows")
@@ -144,3 +147,25 @@ def _copy(entries: Array, rows: Array, features: Array, targets: Array, sources:
             return False
         features[targets[start : start + _LARGE]] = block
     return True
+
+
+class SharedRows:
+    """Rows of features that the cache has, `found`; others are put there as they are made. Without a cache, none."""
+
+    def __init__(self, cache: FeatureCache | None, images: Any, features: Array, start: int) -> None:
+        self.cache, self.features, self.at = cache, features, time.monotonic()
+        self.found = np.zeros(len(features), dtype=bool)
+        if self.cache is not None:
+            self.keys: Array = images.digests
+            self.found = self.cache.read(self.keys, features, start)
+
+    def add(self, done: int, last: bool = False) -> None:
+        """Keep the rows up to `done` that were not found, now and then and at the end."""
+        if self.cache is None or (not last and time.monotonic() - self.at < SHARE_EVERY):
+            return
+        rows = np.flatnonzero(~self.found[:done])
+        self.cache.made += len(rows)
+        self.found[rows], self.at = True, time.monotonic()
+        rows = rows[np.unique(self.keys[rows], return_index=True)[1]]
+        if len(rows):
+            self.cache.add(self.keys[rows], self.features[rows])
