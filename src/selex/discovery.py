@@ -18,7 +18,7 @@ from selex.features.ray_cluster import RayEngine
 from selex.features.sources import is_url
 from selex.groups import FROZEN
 from selex.models.backbones import default_backbone
-from selex.predictor import load_backbone_for
+from selex.prepare import load_backbone_for
 from selex.publish import publish
 from selex.run import LABELS, Run
 from selex.run_writer import write_run

@@ -28,7 +28,7 @@ from selex.features.ray_cluster import RayEngine
 from selex.features.ray_embed import Embedded, embed_on_ray
 from selex.models.network import Backbone
 from selex.models.trunk import check_view_size, load_trained, trained_weights
-from selex.predictor import place_for
+from selex.prepare import place_for
 from selex.run_writer import RunWriter
 from selex.training.fit import Seen, TrainOptions, classify, fit, make_method
 from selex.training.methods import Method

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import warnings
@@ -22,23 +21,23 @@ from safetensors.torch import save as to_bytes
 from selex.checksums import read_object
 from selex.cluster.assign import Assigner, Assignment
 from selex.cluster.maps import FeatureMaps
-from selex.config import Config
 from selex.data.clusters import DOUBTFUL, Columns
 from selex.data.crops import to_device
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.errors import InputError, Note
-from selex.features.attention_crop import crop_to_attention, saliency
+from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed, feature_cache
 from selex.features.ray_cluster import RayEngine
 from selex.features.ray_embed import embed_on_ray
 from selex.features.shared import FeatureCache
 from selex.features.sources import is_url
-from selex.folders import cache_folder, check_outside
+from selex.folders import cache_folder
 from selex.io import first_line, temporary_folder
-from selex.models.backbones import default_backbone, load_backbone
+from selex.models.backbones import load_backbone
 from selex.models.network import Backbone
 from selex.models.trunk import load_trained
+from selex.prepare import place_for
 from selex.run import Run
 
 _TRAINED = "trained.safetensors"
@@ -312,37 +311,3 @@ def _mark(fits: bool, confidence: float) -> str:
 
 def _tensors(run: Run, name: str) -> dict[str, torch.Tensor]:
     return dict(from_bytes(run.result(f"model/{name}").read_bytes()))
-
-
-def load_backbone_for(config: Config, device: str | torch.device) -> tuple[Backbone, Config]:
-    """The backbone of a config, and the config with what follows from it: pixels it looks at, size of stored images."""
-    asked = config.features
-    name = asked.backbone or default_backbone(device)
-    backbone = load_backbone(name, device, asked.weights, asked.crop)
-    if asked.attention_crop:
-        saliency(backbone)  # one that does not show where it looks is refused before any work is done
-    size = config.data.size or _stored_size(backbone)
-    if size < backbone.crop:
-        raise InputError(f"size {size} is less than the {backbone.crop} pixels that {backbone.name} needs")
-    return backbone, config.change(backbone=name, crop=backbone.crop, size=size)
-
-
-def _stored_size(backbone: Backbone) -> int:
-    """Shorter side at which images are stored: 256 for a crop of 224 as in the paper, and in proportion."""
-    if not any(True for _ in backbone.parameters()):
-        return backbone.crop  # pixels are compared as they are
-    return 256 if 224 <= backbone.crop <= 256 else round(backbone.crop * 8 / 7)
-
-
-def place_for(store: str | Path | None, photos: Any, root: str, size: int) -> Path:
-    """Where decoded images go: the folder asked for, not inside a folder of photos, else one in the cache."""
-    if store is None:
-        return store_folder(root, size)
-    for source in photos if isinstance(photos, list) else [photos]:
-        check_outside(Path(store), source, "a --store")
-    return Path(store)
-
-
-def store_folder(root: str, size: int) -> Path:
-    """Where decoded images of a folder are kept between commands: in the cache, a store for each folder."""
-    return cache_folder() / "images" / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:16]}-{size}"

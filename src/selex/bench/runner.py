@@ -35,7 +35,8 @@ from selex.errors import InputError
 from selex.folders import take_folder
 from selex.io import temporary_folder
 from selex.metrics import split_accuracy
-from selex.predictor import load, place_for
+from selex.predictor import load
+from selex.prepare import place_for
 from selex.run import Run
 from selex.run_writer import versions
 from selex.training.fit import TrainOptions

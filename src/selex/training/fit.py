@@ -24,7 +24,7 @@ from selex.errors import InputError
 from selex.features.attention_crop import cut_to
 from selex.folders import own_folder
 from selex.models.network import Backbone
-from selex.predictor import load_backbone_for, place_for
+from selex.prepare import load_backbone_for, place_for
 from selex.run import Run
 from selex.run_writer import BOARD, RunWriter
 from selex.training.batches import Data
