@@ -100,11 +100,11 @@ def same_categories(home, run):
 
 def test_a_closer_look_and_a_model_that_takes_it_too(home):
     made = done(*DISCOVER, "--out", "run", cwd=home)
-    assert "look: 32 images in " in made.stdout
+    assert "attention_crop: 32 images in " in made.stdout
     assert json.loads((home / "run" / "config.json").read_text())["config"]["features"]["attention_crop"] is True
     assert json.loads((home / "run" / "model" / "model.json").read_text())["attention_crop"] is True
     steps = [entry["step"] for entry in Run.open(home / "run").metrics]
-    assert steps == ["decode", "look", "embed", "cluster"]
+    assert steps == ["decode", "attention_crop", "embed", "cluster"]
     before = contents(home / "store")
     same_categories(home, "run")
     assert contents(home / "store") == before  # nothing was looked at or decoded again

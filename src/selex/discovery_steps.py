@@ -58,10 +58,10 @@ class Job:
         return images, folder
 
     def attention_crop(self, images: ImageStore, folder: Path) -> ImageStore | None:
-        """The images cut to what the backbone looks at, where that is asked for."""
+        """The images cropped to what the backbone attends to, if the settings ask for it."""
         if not self.config.features.attention_crop:
             return None
-        with self._step("look") as step:
+        with self._step("attention_crop") as step:
             cut = crop_to_attention(self.backbone, images, folder, device=self.device, progress=self.progress)
             step.done(len(images))
         return cut

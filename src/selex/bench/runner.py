@@ -228,7 +228,7 @@ def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, t
         clusters = np.asarray(plain.labels)
     seconds = {"total": total, "embed": steps["embed"]["seconds"], "cluster": steps["cluster"]["seconds"]}
     if config.features.attention_crop:
-        seconds["look"] = steps["look"]["seconds"]
+        seconds["attention_crop"] = steps["attention_crop"]["seconds"]
     if epochs:
         seconds["epoch"] = statistics.median(entry["seconds"] for entry in epochs)
     estimate, draft, chosen = tree["estimate"], _draft(job, seed, config), steps.get("kept", steps["cluster"])

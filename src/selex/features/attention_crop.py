@@ -60,7 +60,7 @@ class Response(nn.Module):
 
 def saliency(backbone: Backbone) -> Backbone:
     """A backbone whose feature is the map of where the given one looks; they share their weights."""
-    network = _look(backbone)
+    network = _saliency_of(backbone)
     with torch.no_grad():
         dim = network(backbone.mean.new_zeros(1, 3, backbone.crop, backbone.crop)).shape[1]
     mean, std = (tuple(tensor.flatten().tolist()) for tensor in (backbone.mean, backbone.std))
@@ -69,7 +69,7 @@ def saliency(backbone: Backbone) -> Backbone:
     return eye.to(backbone.mean.device).eval()
 
 
-def _look(backbone: Backbone) -> nn.Module:
+def _saliency_of(backbone: Backbone) -> nn.Module:
     network: Any = backbone.network
     if type(network) is VisionTransformer and backbone.weights is not None and only_class_token(network):
         return Attention(network)
@@ -121,7 +121,7 @@ def attention_boxes(
 ) -> Array:
     """Boxes `(n, 4)` around what is looked at in each image; `eye` is the `saliency` of a backbone."""
     shown = ResizedImages(images)
-    maps = embed(eye, shown, device=device, progress=progress, doing="looking", cache=cache)
+    maps = embed(eye, shown, device=device, progress=progress, doing="locating", cache=cache)
     side = round(maps.shape[1] ** 0.5)
     boxes = boxes_around(np.asarray(maps).reshape(-1, side, side), images.shapes)
     steps: Array = (boxes * _STEPS).round() / _STEPS  # last bits differ by machine: nothing is cut again for them
