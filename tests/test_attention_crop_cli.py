@@ -137,7 +137,7 @@ def test_stopped_and_resumed(home, trained):
     others = selex(*(part for part in TRAIN if part != "--attention-crop"), "--out", "stopped", cwd=home)
     assert others.returncode == 2
     assert "settings (attention_crop True there, False here)" in others.stderr
-    done("discover", "photos", "--resume", "--store", "store", "--out", "stopped", cwd=home)
+    done("train", "stopped", "--resume", "--store", "store", cwd=home)
     found = contents(home / "stopped")
     for name, data in contents(trained).items():  # config.json has a seal whose key is in the cache of each test
         assert name in ("metrics.jsonl", "config.json") or found[name] == data, name

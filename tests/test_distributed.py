@@ -92,7 +92,7 @@ def test_two_processes_go_on_where_they_were_killed(home):
     first, _ = several(*command, "--out", "stopped", cwd=home, kill=("selex.training.steps:Steps.step", 5))
     assert first.returncode == -9
     assert (home / "stopped" / ".work" / "checkpoint-00000.pt").exists()
-    first, second = several("discover", "photos", "--resume", "--store", "store", "--out", "stopped", cwd=home)
+    first, second = several("train", "stopped", "--resume", "--store", "store", cwd=home)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     for name in ("clusters.csv", "model/trained.safetensors", "embeddings.npy"):
         assert (home / "stopped" / name).read_bytes() == (home / "whole" / name).read_bytes(), name

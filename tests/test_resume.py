@@ -88,8 +88,8 @@ def test_stopped_and_resumed(home, undisturbed, options, stop):
         kept = "stopped; finished images, features and epochs are kept: the same command resumes from there"
         assert done.stderr.splitlines() == [kept]
     resumes = any((home / out / ".work").glob("checkpoint-*.pt"))
-    again = ("discover", "photos", "--resume", "--store", "store") if resumes else (*DISCOVER, *options)
-    done = selex(*again, "--out", out, cwd=home)
+    again = ("train", out, "--resume", "--store", "store") if resumes else (*DISCOVER, *options, "--out", out)
+    done = selex(*again, cwd=home)
     assert (done.returncode, done.stderr) == (0, "")
     assert resumes == (call > 1 or "fit_clusters" in place)
     assert found(home / out) == found(expected)
@@ -132,8 +132,8 @@ def test_a_damaged_checkpoint_is_passed_over(stopped, undisturbed):
 def test_no_checkpoint_can_be_read(stopped, undisturbed):
     for path in (stopped / ".work").iterdir():
         path.write_bytes(b"")
-    message, again = "checkpoint-00000.pt: cannot be read", (*DISCOVER, "--out", stopped.name)
-    refused(message, *again, "--resume", cwd=stopped.parent)
+    message = "checkpoint-00000.pt: cannot be read"
+    refused(message, "train", stopped.name, "--resume", cwd=stopped.parent)
     assert message in go_on(stopped).stderr
     assert go_on(stopped, "--restart").returncode == 0
     assert found(stopped) == found(undisturbed())
@@ -191,8 +191,7 @@ def test_a_new_run_that_fails_later_keeps_its_checkpoints(home, undisturbed, mon
 
 def test_nothing_to_resume(home, undisturbed):
     run = undisturbed()
-    refused("nowhere: no such run folder", "discover", "photos", "--resume", "--out", "nowhere", cwd=home)
-    refused(": has no checkpoint to resume from", "discover", "photos", "--resume", "--out", run.name, cwd=home)
+    refused("nowhere: no such run folder", "train", "nowhere", "--resume", cwd=home)
     refused(": has no checkpoint to resume from", "train", run.name, "--resume", cwd=home)
 
 

@@ -101,7 +101,6 @@ def discover(
     unbalanced: settings.Unbalanced = False,
     method: settings.Method = None,
     epochs: settings.Epochs = None,
-    resume: Resume = False,
     restart: Restart = False,
     tensorboard: Board = False,
 ) -> None:
@@ -110,7 +109,6 @@ def discover(
     Example: `selex discover photos --categories auto --out birds`
     """
     from selex.run import Run
-    from selex.training.fit import interrupted
 
     if add and out:
         raise InputError(f"--add writes to the run itself, {photos}: leave --out out")
@@ -133,10 +131,8 @@ def discover(
         method=method,
         epochs=epochs,
     )
-    if resume:
-        config = interrupted(Run.open(out)).change(photos=config.data.photos)
     cluster = _engine(engine, address, workers)
-    _discover(config, out, find_device(device), store, strict, restart, tensorboard, not resume, cluster)
+    _discover(config, out, find_device(device), store, strict, restart, tensorboard, reviewed=True, engine=cluster)
 
 
 def _engine(name: str, address: str | None, workers: int | None) -> RayEngine | None:
