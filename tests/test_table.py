@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from selex.data.features import Features, read_labels
 from selex.data.labels import encode, read_label_file
 from selex.data.table import ImageTable, from_folder, from_list, label_from_file, read_table
 from selex.errors import InputError, Note
@@ -169,14 +170,20 @@ def test_labels_file_replaces_what_the_folder_says(tmp_path):
     assert table.categories == ["lion", "tiger"]
 
 
+def test_labels_of_features_may_have_semicolons_too(tmp_path):
+    (tmp_path / "labels.csv").write_text("row;label\n1;big, grey cat\n")
+    features = Features(np.zeros((2, 3)), ["0", "1"], "row")
+    assert read_labels(tmp_path / "labels.csv", features) == ["", "big, grey cat"]
+
+
 MISTAKES = {
     "labels.csv, line 3: no such image: no.jpg (and 1 more)": "file_name,label\na.jpg,x\nno.jpg,y\nnor.jpg,y\n",
     "labels.csv, line 4: ./a.jpg appears twice, first at 2": "file_name,label\na.jpg,x\nb.jpg,y\n./a.jpg,z\n",
     "labels.csv, line 2: file_name is empty": "file_name,label\n,x\n",
-    "labels.csv, line 3: 3 fields, the header has 2": "file_name,label\na.jpg,x\nb.jpg,y,z\n",
+    "labels.csv, line 3: has 3 columns, the first line has 2": "file_name,label\na.jpg,x\nb.jpg,y,z\n",
     "labels.csv: no column 'label' (there is: file_name, class); it may be empty": "file_name,class\na.jpg,x\n",
     "labels.csv: no column 'file_name' (there is: image, label)": "image,label\na.jpg,x\n",
-    "labels.csv: no column 'file_name' (there is: nothing)": "",
+    "labels.csv: is empty; its first line must name the columns": "",
 }
 
 

@@ -139,12 +139,15 @@ class _Lines:
         self._file.write(line.removesuffix("\r\n") + "\n")
 
 
-def read_csv(path: Path) -> list[tuple[int, list[str]]]:
-    """Lines with their numbers, the header first."""
+def read_csv(path: Path, padded: bool = False) -> list[tuple[int, list[str]]]:
+    """Lines with their numbers, the header first; where they are `padded`, a short one ends with empty cells."""
     check_regular(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
+            # spreadsheets in many countries write semicolons where others write commas
+            delimiter = max(",;\t", key=file.readline().count)
+            file.seek(0)
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
             lines = [(reader.line_num, line) for line in reader if line]
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
@@ -152,9 +155,12 @@ def read_csv(path: Path) -> list[tuple[int, list[str]]]:
         raise InputError(f"{path}: not a readable CSV file ({first_line(error)})") from None
     if not lines:
         raise InputError(f"{path}: is empty; its first line must name the columns")
+    width = len(lines[0][1])
+    if padded:
+        lines = [(number, line + [""] * (width - len(line))) for number, line in lines]
     for number, line in lines:
-        if len(line) != len(lines[0][1]):
-            raise InputError(f"{path}, line {number}: has {len(line)} columns, the first line has {len(lines[0][1])}")
+        if len(line) != width:
+            raise InputError(f"{path}, line {number}: has {len(line)} columns, the first line has {width}")
     return lines
 
 

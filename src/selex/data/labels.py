@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from selex.data.names import label_name, label_of_cell
 from selex.errors import InputError
+from selex.io import read_csv
 from selex.types import UNLABELLED
 
 LABEL_FILES = (".csv", ".parquet")
@@ -97,25 +98,10 @@ def encode(names: Iterable[str]) -> tuple[np.ndarray[Any, np.dtype[np.int64]], l
 
 
 def _read_csv(path: str) -> tuple[list[str], dict[str, list[Any]], Sequence[int]]:
-    rows, lines = [], []
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as handle:
-            reader = csv.reader(handle, delimiter=_delimiter(handle.readline()))
-            handle.seek(0)
-            header = [name.strip() for name in next(reader, [])]
-            for row in filter(None, reader):
-                if len(row) > len(header):
-                    raise InputError(f"{path}, line {reader.line_num}: {len(row)} fields, the header has {len(header)}")
-                rows.append(row + [""] * (len(header) - len(row)))
-                lines.append(reader.line_num)
-    except (csv.Error, UnicodeDecodeError, OSError) as error:
-        raise InputError(f"{path}: not a readable CSV file in UTF-8 ({error})") from None
-    return header, {name: [row[i] for row in rows] for i, name in enumerate(header)}, lines
-
-
-def _delimiter(header: str) -> str:
-    """Spreadsheets in many countries write semicolons where others write commas."""
-    return max(",;\t", key=header.count)
+    (_, first), *lines = read_csv(Path(path), padded=True)
+    header = [name.strip() for name in first]
+    columns = {name: [line[i] for _, line in lines] for i, name in enumerate(header)}
+    return header, columns, [number for number, _ in lines]
 
 
 def _read_parquet(path: str) -> tuple[list[str], dict[str, list[Any]], Sequence[int]]:
