@@ -45,7 +45,7 @@ def adapt(
     """What whitens features and then maps them so that rows of one category come together, as one linear map.
 
     Args:
-        features: `n × d` features: numpy (memory-mapped too) or torch on any device.
+        features: `n × d` features: numpy (also memory-mapped) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
         whitener: what whitens them; None takes them as they are, L2-normalised.

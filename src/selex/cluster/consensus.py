@@ -41,7 +41,7 @@ def agreement_runs(
     """Labels of many quick runs of BSSK, each from other seeds and on a random part of the dimensions.
 
     Args:
-        data: `n × d` features: numpy (memory-mapped too) or torch on any device.
+        data: `n × d` features: numpy (also memory-mapped) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
         n_runs: how many runs.

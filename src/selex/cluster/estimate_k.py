@@ -55,7 +55,7 @@ def estimate_k(
     """Estimate the number of categories, known and novel together.
 
     Args:
-        data: `n × d` features: numpy (memory-mapped too) or torch on any device.
+        data: `n × d` features: numpy (also memory-mapped) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         max_clusters: the highest count to allow; by default no more than half the rows, and where counts are tried no
             more than five times the known categories or `2 √n`, whichever is more.

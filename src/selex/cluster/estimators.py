@@ -34,27 +34,27 @@ if TYPE_CHECKING:
 
 
 class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
-    """Hierarchical balanced semi-supervised k-means (HSSK): categories, and coarser and coarser groups of them.
+    """Hierarchical balanced semi-supervised k-means (HSSK): categories, and ever coarser groups of them.
 
     What `selex cluster` does, with the same defaults: the same rows and labels give the same clusters (`fit_clusters`).
 
     Args:
-        n_clusters: how many categories there are, known and novel together, or `"auto"` to estimate it.
+        n_clusters: number of categories, known and novel together, or `"auto"` to estimate it.
         n_levels: maximum number of levels; None makes all, up to 'known' against 'novel'.
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
         search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"` with swaps of novel centres
             after it or after Ward's linkage, whichever ends lower, `"ward"` from the clusters of that
             linkage, `"consensus"` from what many quick runs agree on;
-            `"auto"` takes what sorts labels best that were hidden for it.
+            `"auto"` chooses what recovers held-out labels best.
         refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
-            take part in several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`;
-            they must be of one length); `"auto"` takes what sorts labels best that were hidden for it.
-        whiten: how far rows are whitened by what varies among labelled rows of one category, from 0, the paper's way,
-            to 1; see `Whitening`.
+            belong to several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`;
+            they must be of one length); `"auto"` chooses what recovers held-out labels best.
+        whiten: strength of whitening by the scatter within labelled categories, from 0 (off, as in the paper) to 1; see
+            `Whitening`.
         adapt: learn a linear map of the rows from what clusterings agree on: `"on"`, `"off"` (as in the paper), or
-            `"auto"`, if it sorts labels better that were hidden for it, and there are three thousand rows or more.
-        n_iter: iterations of the balanced stage, and again of the final one.
-        n_init: restarts, of which the one of lowest inertia is kept; 10 for final results.
+            `"auto"`: with three thousand rows or more, if held-out labels are recovered better.
+        n_iter: iterations of the balanced stage, and of the final one.
+        n_init: restarts; the one with the lowest inertia is kept. Use 10 for final results.
         variant: differences from the paper, for comparison; see `Variant` and `published`.
         random_state: seed or numpy generator. The same seed gives the same labels on the same device.
         memory: bytes that temporary arrays may take.
@@ -66,16 +66,16 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         hierarchy_: every level, finest first: `hierarchy_.levels[i].labels` and `.centers`.
         maps_: what rows go through before they are clustered, whitening and adapting: `maps_.transform(X)`.
         inertia_: sum of squared distances of rows to their own centres.
-        n_clusters_: how many clusters there are.
-        n_iter_: iterations made.
-        search_: how the base level was searched for.
-        refine_: how the base level was refined: what `"auto"` came to.
+        n_clusters_: number of clusters.
+        n_iter_: number of iterations.
+        search_: the search that was used.
+        refine_: the refinement that was used.
         k_estimate_: the `KEstimate` behind `n_clusters="auto"`, else None.
-        temperature_: that of `predict_proba`, calibrated by the labels.
+        temperature_: the temperature of `predict_proba`, calibrated by the labels.
         n_features_in_: number of columns seen by `fit`.
 
-    Data may be numpy (memory-mapped too) or torch on any device; what comes out is of the same kind, on that device.
-    float16 and whole numbers are worked on, and come out, in float32.
+    Data may be numpy (also memory-mapped) or torch on any device; the output is of the same kind, on the same device.
+    float16 and integers are converted to float32.
     """
 
     labels_: Array
@@ -214,21 +214,21 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
     The base level of `HierarchicalKMeans` alone; same attributes, and `hierarchy_` has one level.
 
     Args:
-        n_clusters: how many categories there are, known and novel together, or `"auto"` to estimate it.
+        n_clusters: number of categories, known and novel together, or `"auto"` to estimate it.
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
         search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"` with swaps of novel centres
             after it or after Ward's linkage, whichever ends lower, `"ward"` from the clusters of that
             linkage, `"consensus"` from what many quick runs agree on;
-            `"auto"` takes what sorts labels best that were hidden for it.
+            `"auto"` chooses what recovers held-out labels best.
         refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
-            take part in several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`;
-            they must be of one length); `"auto"` takes what sorts labels best that were hidden for it.
-        whiten: how far rows are whitened by what varies among labelled rows of one category, from 0, the paper's way,
-            to 1; see `Whitening`.
+            belong to several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`;
+            they must be of one length); `"auto"` chooses what recovers held-out labels best.
+        whiten: strength of whitening by the scatter within labelled categories, from 0 (off, as in the paper) to 1; see
+            `Whitening`.
         adapt: learn a linear map of the rows from what clusterings agree on: `"on"`, `"off"` (as in the paper), or
-            `"auto"`, if it sorts labels better that were hidden for it, and there are three thousand rows or more.
-        n_iter: iterations of the balanced stage, and again of the final one.
-        n_init: restarts, of which the one of lowest inertia is kept; 10 for final results.
+            `"auto"`: with three thousand rows or more, if held-out labels are recovered better.
+        n_iter: iterations of the balanced stage, and of the final one.
+        n_init: restarts; the one with the lowest inertia is kept. Use 10 for final results.
         variant: differences from the paper, for comparison; see `Variant` and `published`.
         random_state: seed or numpy generator. The same seed gives the same labels on the same device.
         memory: bytes that temporary arrays may take.

@@ -38,7 +38,7 @@ def hssk(
     """Hierarchical balanced semi-supervised k-means: BSSK at the base, then with half as many clusters at every level.
 
     Args:
-        data: `n × d` features: numpy (memory-mapped too) or torch on any device.
+        data: `n × d` features: numpy (also memory-mapped) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: clusters of the base level, known and novel together.
         n_levels: maximum number of levels; None makes all, up to 'known' against 'novel'.

@@ -50,7 +50,7 @@ def held_out_temperature(
     Half of the labels of each category are hidden. None where no category has two, or where one cluster is left.
 
     Args:
-        features: `n × d` features: numpy (memory-mapped too) or torch on any device.
+        features: `n × d` features: numpy (also memory-mapped) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
         refine: the refinement, see `refine_level`.

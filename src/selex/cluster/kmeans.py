@@ -54,11 +54,11 @@ def bssk(
     """Balanced semi-supervised k-means.
 
     Args:
-        data: `n × d` features: numpy (memory-mapped too) or torch on any device.
+        data: `n × d` features: numpy (also memory-mapped) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
         balanced: seed apart and balance cluster sizes at `ceil(n / K)`; off for long tails.
-        n_iter: iterations of the balanced stage, and again of the final one.
+        n_iter: iterations of the balanced stage, and of the final one.
         n_init: restarts; the lowest inertia wins.
         variant: differences from the paper, for comparison.
         rng: generator or seed.

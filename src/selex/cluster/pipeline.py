@@ -98,7 +98,7 @@ def fit_clusters(
     The same features, labels, settings and seed give the same labels, wherever it is called from.
 
     Args:
-        features: `n × d` features: numpy (memory-mapped too) or torch on any device.
+        features: `n × d` features: numpy (also memory-mapped) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         config: how to cluster; the defaults of `ClusterConfig` if not given.
         rng: generator or seed.

@@ -42,7 +42,7 @@ def refine_level(data: Any, labels: Any, level: Level, refine: Refinement, memor
     what its cluster counts for. Labelled rows stay where they are.
 
     Args:
-        data: `n × d` features, all of one length: numpy (memory-mapped too) or torch on any device.
+        data: `n × d` features, all of one length: numpy (also memory-mapped) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         level: where to start, such as what `bssk` found.
         refine: what clusters count for: `"uniform"` takes all for equally likely, `"proportional"` each by its share

@@ -84,7 +84,7 @@ def select(
     paper.
 
     Args:
-        features: `n × d` features: numpy (memory-mapped too) or torch on any device.
+        features: `n × d` features: numpy (also memory-mapped) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
         adapt: whether features are adapted, see `cluster.adapt`: what to try, the safer first.
