@@ -18,9 +18,9 @@ from PIL import Image
 
 from common import embeddings, half_labelled, save
 from selex import Config, Hierarchy, Level, Run
-from selex.cluster.maps import FeatureMaps
 from selex.cluster.pipeline import FittedClusters, calibrated
 from selex.cluster.select import Selection
+from selex.cluster.whiten import FeatureMaps
 from selex.publish import publish
 from selex.report.html import choose_format, write_report
 from selex.report.summary import summarise

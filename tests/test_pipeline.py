@@ -15,9 +15,8 @@ from selex.cluster.assign import fit_assigner
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
 from selex.cluster.holdout import held_out_temperature
-from selex.cluster.maps import FeatureMaps
 from selex.cluster.select import select
-from selex.cluster.whiten import fit_whitener
+from selex.cluster.whiten import FeatureMaps, fit_whitener
 from selex.predictor import load
 
 

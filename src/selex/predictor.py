@@ -20,7 +20,7 @@ from safetensors.torch import save as to_bytes
 
 from selex.checksums import read_object
 from selex.cluster.assign import Assigner, Assignment
-from selex.cluster.maps import FeatureMaps
+from selex.cluster.whiten import FeatureMaps
 from selex.data.clusters import DOUBTFUL, Columns
 from selex.data.crops import to_device
 from selex.data.store import ImageStore

@@ -20,11 +20,10 @@ from torch import Tensor
 
 from selex.cluster.assign import probabilities
 from selex.cluster.inputs import encode, features_of, generator_of
-from selex.cluster.maps import FeatureMaps
 from selex.cluster.pipeline import fit_clusters
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.variant import Variant
-from selex.cluster.whiten import Whitener, fit_whitener
+from selex.cluster.whiten import FeatureMaps, Whitener, fit_whitener
 from selex.config import ClusterConfig
 from selex.errors import InputError
 from selex.types import Hierarchy, KEstimate, Refinement, Search

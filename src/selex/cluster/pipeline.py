@@ -20,13 +20,12 @@ from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hierarchy_on, hssk
 from selex.cluster.holdout import held_out_temperature
 from selex.cluster.kmeans import Problem, Settings, as_labels, prepare
-from selex.cluster.maps import FeatureMaps
 from selex.cluster.refine import of_one_length
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.select import REFINED, SEARCHED, Selection, select
 from selex.cluster.variant import Variant
 from selex.cluster.warm import Start, continued, with_kept_centers
-from selex.cluster.whiten import Whitener, fit_whitener
+from selex.cluster.whiten import FeatureMaps, Whitener, fit_whitener
 from selex.config import ClusterConfig
 from selex.progress import estimate_bar, progress_bar
 from selex.types import Hierarchy, KEstimate, Refinement, Search

@@ -19,12 +19,11 @@ from selex.cluster.assign import fit_assigner, likeliest_temperature
 from selex.cluster.hierarchy import hssk
 from selex.cluster.holdout import UNTOLD
 from selex.cluster.kmeans import bssk, prepare
-from selex.cluster.maps import FeatureMaps
 from selex.cluster.pipeline import FittedClusters, estimate_clusters
 from selex.cluster.refine import of_one_length, refined
 from selex.cluster.select import Selection
 from selex.cluster.shards import Shard
-from selex.cluster.whiten import fit_whitener
+from selex.cluster.whiten import FeatureMaps, fit_whitener
 from selex.config import ClusterConfig
 from selex.errors import InputError, Note
 from selex.progress import progress_bar

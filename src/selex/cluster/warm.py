@@ -16,10 +16,10 @@ from torch.nn.functional import normalize
 
 from selex.cluster.grow import opened
 from selex.cluster.kmeans import Problem
-from selex.cluster.maps import FeatureMaps
 from selex.cluster.refine import without_empty
 from selex.cluster.rows import Rows
 from selex.cluster.select import Selection
+from selex.cluster.whiten import FeatureMaps
 from selex.types import UNLABELLED, Level
 
 _ROUNDS = 10

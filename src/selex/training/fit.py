@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from selex.cluster.holdout import kept_from_training, numbered
-from selex.cluster.maps import FeatureMaps
 from selex.cluster.pipeline import FittedClusters, calibrated
 from selex.cluster.select import Selection
+from selex.cluster.whiten import FeatureMaps
 from selex.config import Config
 from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
