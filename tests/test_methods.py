@@ -268,8 +268,8 @@ def test_published_row_4_features_of_random_views(data):
     asked = []
     for way in (False, True):
         parts = loop(small("selex", published=way), data)
-        parts.batches.trunk.augmented = lambda generator, *how, parts=parts: (
-            asked.append(how) or parts.batches.trunk.centres()
+        parts.batches.states.augmented = lambda generator, *how, parts=parts: (
+            asked.append(how) or parts.batches.states.centres()
         )
         parts.features(0)
     assert asked == [(AugmentConfig(),)]  # as in training

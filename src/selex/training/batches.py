@@ -47,10 +47,10 @@ class Batches:
             how.flip, how.affine, how.random_crop, how.color_jitter, isinstance(data.images, TwoScaleImages)
         )
         self.labels = torch.as_tensor(data.labels, dtype=torch.long).to(self.device)
-        self.trunk = self._trunk(data.images, how.view_size or data.crop)
+        self.states = self._states_of(data.images, how.view_size or data.crop)
         parts = scales(data.images)
-        same = len(parts) == 1 and self.trunk.crop == data.crop
-        self.scales = [self.trunk] if same else [self._trunk(part, data.crop) for part in parts]
+        same = len(parts) == 1 and self.states.crop == data.crop
+        self.centre_states = [self.states] if same else [self._states_of(part, data.crop) for part in parts]
         self.bank = self._bank()
 
     def __len__(self) -> int:
@@ -83,21 +83,21 @@ class Batches:
 
     def centres(self) -> list[Iterator[tuple[Tensor, int]]]:
         """For each scale, chunks of the centre crops of all images in row order, and how many rows of each count."""
-        return [self._chunks(trunk.centres()) for trunk in self.scales]
+        return [self._chunks(states.centres()) for states in self.centre_states]
 
     def augmented(self, epoch: int) -> Iterator[tuple[Tensor, int]]:
         """The same for one random crop of each image."""
-        return self._chunks(self.trunk.augmented(generator_of(self.seed, _AUGMENTED, epoch), self.augment))
+        return self._chunks(self.states.augmented(generator_of(self.seed, _AUGMENTED, epoch), self.augment))
 
     def close(self) -> None:
         """Hold on to nothing: the device's memory is free once nobody uses the method."""
         self.bank = None
-        del self.trunk, self.scales
+        del self.states, self.centre_states
 
     def new_views(self, rows: Tensor, generator: torch.Generator, mine: slice) -> Tensor:
         """Two random crops of each of my rows, made now."""
         params = [CropParams.draw(len(rows), self.augment, generator)[mine] for _ in range(2)]
-        return self.trunk.of(rows[mine].repeat(2), CropParams.join(*params))
+        return self.states.of(rows[mine].repeat(2), CropParams.join(*params))
 
     def from_bank(self, rows: Tensor, generator: torch.Generator, mine: slice) -> Tensor:
         """Two different views of each of my rows from the bank."""
@@ -108,9 +108,9 @@ class Batches:
         return self.bank.pick(rows[mine].repeat(2), slots.flatten())
 
     def _chunks(self, chunks: Iterator[Tensor]) -> Iterator[tuple[Tensor, int]]:
-        return ((filled(chunk, self.trunk.chunk), len(chunk)) for chunk in chunks)
+        return ((filled(chunk, self.states.chunk), len(chunk)) for chunk in chunks)
 
-    def _trunk(self, images: AnyImages, crop: int) -> TrunkFeatures:
+    def _states_of(self, images: AnyImages, crop: int) -> TrunkFeatures:
         a_step = 2 * self.settings.batch // self.fabric.world_size  # one shape for all
         chunk = a_step if self.device.type == "cuda" else CPU_CHUNK
         trunk = self.method.trunk.to(self.device)
@@ -121,8 +121,8 @@ class Batches:
         settings = self.settings
         if not settings.view_bank:
             return None
-        views = self._trunk(self.data.images, self.trunk.crop)
-        return FeatureBank(views, settings.view_bank, settings.refresh, self.augment, self.seed)
+        states = self._states_of(self.data.images, self.states.crop)
+        return FeatureBank(states, settings.view_bank, settings.refresh, self.augment, self.seed)
 
 
 def draw(labels: Any, rng: np.random.Generator) -> Any:
