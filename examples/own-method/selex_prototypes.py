@@ -1,4 +1,4 @@
-"""A method of one's own: images are drawn to the centre of their cluster, as in DeepCluster, with labels."""
+"""Your own method: images are pulled towards the centre of their cluster, as in DeepCluster, with labels."""
 
 import torch
 from torch.nn.functional import cross_entropy, normalize
