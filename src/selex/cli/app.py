@@ -18,6 +18,7 @@ from selex.errors import InputError, Note
 
 app = typer.Typer(name="selex", pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
+ON_FEATURES, MORE = "Commands on features", "More commands"  # panels of the help; commands on photos are in the first
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder written by `selex discover`.")]
 _INTERRUPTED = 130
 _shown: set[str] = set()  # notes said so far: each once

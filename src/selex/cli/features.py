@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from selex.cli import settings
-from selex.cli.app import app, processes
+from selex.cli.app import MORE, ON_FEATURES, app, processes
 from selex.cli.settings import BASICS, CLUSTERING, FLAG, configured
 from selex.config import Config
 from selex.errors import InputError, Note
@@ -54,7 +54,7 @@ Normalize = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel=ON_FEATURES)
 def cluster(
     features: FeaturesOrShards,
     labels: LabelsFile = None,
@@ -121,7 +121,7 @@ def cluster(
     typer.echo(f"wrote {out}")
 
 
-@app.command()
+@app.command(rich_help_panel=ON_FEATURES)
 def estimate(
     features: FeaturesFile,
     labels: LabelsFile = None,
@@ -161,7 +161,7 @@ def estimate(
     typer.echo(f"wrote {out}")
 
 
-@app.command()
+@app.command(rich_help_panel=ON_FEATURES)
 def evaluate(
     clusters: Annotated[Path, typer.Argument(metavar="CLUSTERS", help="Table written by `selex cluster`.")],
     truth: Annotated[
@@ -207,7 +207,7 @@ def evaluate(
     typer.echo(f"NMI {more['nmi']:.3f}, ARI {more['ari']:.3f}")
 
 
-@app.command()
+@app.command(rich_help_panel=MORE)
 def demo(out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the results.")] = Path("demo")) -> None:
     """Try it on handwritten digits, 0-4 known and 5-9 to discover: a few minutes on a CPU, no download.
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from selex.cli.app import app
 from selex.config import GROUPS, PRESETS, Config, find, flat
 from selex.errors import InputError
 from selex.settings import allowed, from_file, metavar, parse
@@ -102,7 +101,6 @@ def configured(base: Config, file: Path | None, changes: list[str] | None, **giv
     return config.change(**{name: _parsed(name, value) for name, value in settings.items()})
 
 
-@app.command("config")
 def show_config(
     preset: Annotated[str, typer.Argument(metavar="PRESET", help="One of " + ", ".join(PRESETS) + ".")] = "photos",
 ) -> None:
