@@ -331,6 +331,12 @@ def test_start(tmp_path):
     refused("Missing argument 'FEATURES'. (see selex cluster --help)", "cluster", cwd=tmp_path)
 
 
+def test_help_lists_commands_on_photos_then_on_features_then_others(tmp_path):
+    text = selex("--help", cwd=tmp_path).stdout
+    places = [text.index(f" {name} ") for name in ("discover", "review", "cluster", "evaluate", "config", "bench")]
+    assert places == sorted(places)
+
+
 @pytest.mark.parametrize("command", ["cluster", "estimate", "evaluate", "demo", "export"])
 def test_help_shows_an_example(command, tmp_path):
     done = selex(command, "--help", cwd=tmp_path)
