@@ -183,7 +183,7 @@ def test_predict_refuses(home, tmp_path):
     run = home / "run"
     refused("nowhere: no such run folder", "predict", "nowhere", home / "photos", cwd=tmp_path)
     refused("nowhere: no such file or folder", "predict", run, "nowhere", cwd=tmp_path)
-    far = "s3://bucket/new: photos behind a URL are embedded by workers: use --engine ray"
+    far = "s3://bucket/new: photos at a URL need --engine ray"
     refused(far, "predict", run, "s3://bucket/new", cwd=tmp_path)
     wanted = "--address and --workers are for --engine ray"
     refused(wanted, "predict", run, home / "photos", "--workers", 2, cwd=tmp_path)

@@ -334,7 +334,7 @@ def test_the_command_refuses_shards_in_one_line(place):
         ("empty",): "empty: no .npy shard of features in this folder",
         ("shards", "--labels", "far.csv"): "far.csv, line 2: row '240' is not among the features' rows",
         ("shards", "--labels", "twice.csv"): "twice.csv, line 3: row '1' appears twice, first in line 2",
-        ("shards", "--published"): "--published wants all features in one process, in one file",
+        ("shards", "--published"): "--published needs all features in one file and one process",
     }.items():
         done = selex("cluster", *arguments, "--out", "no.csv", cwd=place)
         assert (done.returncode, done.stderr) == (2, f"error: {line}\n")

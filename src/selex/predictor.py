@@ -165,7 +165,7 @@ class Model:
                 yield found
             return
         if isinstance(images, str) and is_url(images):
-            raise InputError(f"{images}: photos behind a URL are embedded by workers: use --engine ray")
+            raise InputError(f"{images}: photos at a URL need --engine ray")
         table = read_table(images)
         backbone = self.load_backbone(device)
         folder = place_for(store, images, table.root, self.size)
@@ -181,7 +181,7 @@ class Model:
         if not isinstance(images, (str, os.PathLike)):
             raise InputError("a Ray cluster reads photos from a folder, a table or a URL, not from a list in Python")
         if self.attention_crop:
-            raise InputError("this run has attention crops, which want --engine local")
+            raise InputError("this run uses attention crops, which need --engine local")
         place = images if isinstance(images, str) and is_url(images) else os.path.abspath(images)
         how: dict[str, Any] = {"size": self.size, "views": self.views, "device": device, "progress": progress}
         cache_folder().mkdir(parents=True, exist_ok=True)

@@ -95,7 +95,7 @@ def cluster(
     check_target(out, [path for path in (features, labels) if path], is_clusters_table)
     if features.is_dir() or processes() > 1:
         if published:
-            raise InputError("--published wants all features in one process, in one file")
+            raise InputError("--published needs all features in one file and one process")
         cluster_shards(features, labels, out, config, device, normalize)
         return
     table, names_given = _read(features, labels, normalize)
