@@ -31,9 +31,9 @@ Words = Annotated[str, Query(max_length=200)]
 Errors = dict[int | str, dict[str, Any]]
 ABOUT = """What each page of `selex review` shows, as JSON, and how to decide.
 
-Every answer has a `standing` with the `version` of the state. A decision names the version that it was made on. If
-something about the same categories was decided since, the answer is 409 and nothing is done; if it was about others,
-the decision is made and the answer says what was missed. A decision is on the disk before the answer is sent.
+Every response has a `standing` with the `version` of the state. A decision names the version it was made on. If
+something about the same categories has been decided since, the response is 409 and nothing is done; if it was about
+others, the decision is carried out and the response says what was missed. A decision is on disk before the response.
 """
 
 
@@ -106,7 +106,7 @@ def _reading(app: FastAPI, views: Views) -> None:
 
     @app.get("/api/standing", tags=["read"])
     def standing() -> schema.Standing:
-        """How far the review is; cheap, to be asked often."""
+        """Progress of the review; cheap enough to poll."""
         return views.standing()
 
     @app.get("/api/categories", tags=["read"])
