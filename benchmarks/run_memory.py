@@ -24,9 +24,9 @@ from common import embeddings, half_labelled, save
 from report_size import make_levels
 from review_server import Client
 from selex import Config, Hierarchy
-from selex.cluster.maps import FeatureMaps
 from selex.cluster.pipeline import FittedClusters, calibrated
 from selex.cluster.select import Selection
+from selex.cluster.whiten import FeatureMaps
 from selex.publish import publish
 from selex.run_writer import write_run
 
