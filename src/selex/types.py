@@ -21,9 +21,10 @@ take part in several (`cluster.refine`), all equally likely, each by its size, o
 REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 
 
-Search = Literal["bssk", "swaps", "ward", "consensus"]
+Search = Literal["bssk", "swaps", "ward", "spectral", "consensus"]
 """How the base level is searched for: as in the paper; then with swaps of novel centres (`cluster.swaps`); from the
-clusters of Ward's linkage (`cluster.ward`); from what many quick runs agree on (`cluster.consensus`)."""
+clusters of Ward's linkage (`cluster.ward`); by cutting a graph of neighbours (`cluster.spectral`); from what many quick
+runs agree on (`cluster.consensus`)."""
 SEARCHES: tuple[Search, ...] = get_args(Search)
 
 

@@ -43,7 +43,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
         search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"` with swaps of novel centres
             after it or after Ward's linkage, whichever ends lower, `"ward"` from the clusters of that
-            linkage, `"consensus"` from what many quick runs agree on;
+            linkage, `"spectral"` by cutting a graph of neighbours, `"consensus"` from what many quick runs agree on;
             `"auto"` chooses what recovers held-out labels best.
         refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
             belong to several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`;
@@ -217,7 +217,7 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
         search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"` with swaps of novel centres
             after it or after Ward's linkage, whichever ends lower, `"ward"` from the clusters of that
-            linkage, `"consensus"` from what many quick runs agree on;
+            linkage, `"spectral"` by cutting a graph of neighbours, `"consensus"` from what many quick runs agree on;
             `"auto"` chooses what recovers held-out labels best.
         refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
             belong to several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`;

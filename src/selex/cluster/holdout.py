@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from selex.cluster.adapt import adapt as fit_adapted
 from selex.cluster.assign import likeliest_temperature
+from selex.cluster.hierarchy import hssk
 from selex.cluster.kmeans import bssk, prepare
 from selex.cluster.known_share import places
 from selex.cluster.refine import of_one_length, refine_level
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
-from selex.types import UNLABELLED, Level, Refinement
+from selex.types import UNLABELLED, Level, Refinement, Search
 
 UNTOLD: Refinement = "proportional"
 """What suits where labels cannot tell: it costs little where sizes are equal and gains much where they are not."""
@@ -36,6 +37,7 @@ def held_out_temperature(
     labels: Any,
     n_clusters: int,
     *,
+    search: Search = "bssk",
     refine: Refinement = "none",
     adapt: bool = False,
     whitener: Whitener | None = None,
@@ -53,6 +55,7 @@ def held_out_temperature(
         features: `n × d` features: numpy (also memory-mapped) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
+        search: the search; clusters of a graph are looked for again, for others those of BSSK are near enough.
         refine: the refinement, see `refine_level`.
         adapt: whether features are adapted, see `cluster.adapt`.
         whitener: a map that was learned without these labels, in place of one that is learned now.
@@ -69,7 +72,7 @@ def held_out_temperature(
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)  # of what is hidden
-        way = _Way(n_clusters, whiten, adapt, balanced, memory)
+        way = _Way(n_clusters, whiten, adapt, search, balanced, memory)
         rows, left, level, _ = way.without(hidden, features, known, rng, whitener)
         if of_one_length(Rows(rows, memory)):  # too few labels to whiten by may be left
             level = refine_level(rows, left, level, refine, memory)
@@ -96,6 +99,7 @@ class _Way:
     n_clusters: int
     whiten: float
     adapt: bool
+    search: Search
     balanced: bool
     memory: int
 
@@ -115,7 +119,11 @@ class _Way:
             if self.adapt:
                 whitener = fit_adapted(features, left, self.n_clusters, whitener, **how)
         rows = whitener(features) if whitener else features
-        return rows, left, bssk(rows, left, self.n_clusters, **how), whitener
+        if self.search == "spectral":
+            level = hssk(rows, left, self.n_clusters, n_levels=1, search=self.search, **how).levels[0]
+        else:
+            level = bssk(rows, left, self.n_clusters, **how)
+        return rows, left, level, whitener
 
 
 def halves(labels: NDArray[Any], rows: Rows) -> NDArray[np.bool_]:

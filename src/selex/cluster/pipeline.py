@@ -23,6 +23,7 @@ from selex.cluster.kmeans import Problem, Settings, as_labels, prepare
 from selex.cluster.refine import of_one_length
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.select import REFINED, SEARCHED, Selection, select
+from selex.cluster.spectral import can_cut
 from selex.cluster.variant import Variant
 from selex.cluster.warm import Start, continued, with_kept_centers
 from selex.cluster.whiten import FeatureMaps, Whitener, fit_whitener
@@ -175,7 +176,7 @@ class _Fit:
         """What is asked for; of what is `"auto"` that which sorts hidden labels best."""
         tells = of_one_length(Rows(rows, self.memory))  # others can only be clustered as in the paper
         adapts, refinements = self._adapts if tells else (self.config.adapt == "on",), self._refinements(tells)
-        searches: tuple[Search, ...] = SEARCHED if self.config.search == "auto" else (self.config.search,)
+        searches = self._searches(count)
         if self.hidden is None and len(adapts) == len(refinements) == len(searches) == 1:
             return Selection(adapts[0], refinements[0], searches[0])
         with progress_bar("choosing by held-out labels, step", self.progress) as advance:
@@ -187,6 +188,11 @@ class _Fit:
         if self.config.adapt == "auto":
             return (True, False) if len(self.known) >= ENOUGH_TO_ADAPT else (False,)
         return (self.config.adapt == "on",)
+
+    def _searches(self, count: int) -> tuple[Search, ...]:
+        if self.config.search == "auto":
+            return tuple(one for one in SEARCHED if one != "spectral" or can_cut(len(self.known), count))
+        return (self.config.search,)
 
     def _refinements(self, tells: bool) -> tuple[Refinement, ...]:
         if self.config.refine == "auto":
@@ -238,7 +244,7 @@ class _Fit:
         if self.hidden is None and not found.maps and self.config.refine != "auto":
             return None
         chosen = found.selection
-        how = {**self._how, "refine": chosen.refine, "adapt": chosen.adapt}
+        how = {**self._how, "search": chosen.search, "refine": chosen.refine, "adapt": chosen.adapt}
         how["whitener"] = chosen.whitener if chosen.adapt else None
         return held_out_temperature(self.features, self.labels, count, rng=rng, **how)
 

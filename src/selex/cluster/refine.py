@@ -84,10 +84,10 @@ def refined(rows: Rows, known: Tensor, level: Level, refine: Refinement) -> Leve
     centers, offsets = on_sphere(start, torch.ones_like(start[:, 0])), start.new_zeros(k)
     wanted = _wanted(rows.total, held_counts)
     for softness in _softer(temperature, length) if refine == "balanced" else ():
-        offsets = _equal_shares(free, centers, offsets, softness * temperature, wanted, _FIRST)
+        offsets = equal_shares(free, centers, offsets, softness * temperature, wanted, _FIRST)
     for _ in range(_ROUNDS):
         if refine == "balanced":
-            offsets = _equal_shares(free, centers, offsets, temperature, wanted, _INNER)
+            offsets = equal_shares(free, centers, offsets, temperature, wanted, _INNER)
         sums, counts = _shares(free, centers, offsets, temperature)
         sums, counts = sums + mass, counts + held_counts
         centers = torch.where(counts[:, None] > _NOTHING, on_sphere(sums, counts), centers)
@@ -95,7 +95,7 @@ def refined(rows: Rows, known: Tensor, level: Level, refine: Refinement) -> Leve
             offsets = temperature * (counts.clamp(min=_LEAST) / rows.total).log()
     if refine == "balanced":
         for softness in _HARDER:
-            offsets = _equal_shares(free, centers, offsets, softness * temperature, wanted, _LAST)
+            offsets = equal_shares(free, centers, offsets, softness * temperature, wanted, _LAST)
     labels = known.clone()
     if len(free_index):
         labels[free_index] = free.nearest(centers, offsets)[0]
@@ -164,7 +164,7 @@ def _softer(temperature: float, length: Tensor) -> list[float]:
     return [2.0**step for step in range(steps, 0, -1)]
 
 
-def _equal_shares(
+def equal_shares(
     rows: Rows, centers: Tensor, offsets: Tensor, temperature: float, wanted: Tensor, steps: int
 ) -> Tensor:
     """Offsets under which rows give each cluster as many as wanted, each row by its shares: Sinkhorn's iteration."""

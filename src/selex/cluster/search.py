@@ -10,6 +10,7 @@ import torch
 
 from selex.cluster.consensus import consensus
 from selex.cluster.kmeans import Problem
+from selex.cluster.spectral import from_spectral
 from selex.cluster.swaps import swapped
 from selex.cluster.ward import from_ward
 from selex.errors import InputError
@@ -51,6 +52,7 @@ _WAYS: dict[Search, Callable[[Problem, np.random.Generator], Level]] = {
     "bssk": lambda problem, rng: problem.best(rng),
     "swaps": best_swapped,
     "ward": lambda problem, rng: swapped(problem, from_ward(problem, rng)),
+    "spectral": lambda problem, rng: from_spectral(problem, deepcopy(rng)),  # others draw as they would without it
     "consensus": consensus,
 }
 

@@ -25,7 +25,7 @@ def from_ward(problem: Problem, rng: np.random.Generator) -> Level:
     free = problem.free
     if min(_GROUPS, free.n // _ROWS) <= problem.k - problem.n_known:
         return problem.solve(rng)
-    group, m = _groups(free, rng)
+    group, m = small_groups(free, rng, _GROUPS)
     sums, counts = free.sums(group, m)
     known = slice(problem.n_known)
     sums, counts = torch.cat([problem.mass[known], sums]), torch.cat([problem.counts[known], counts])
@@ -36,7 +36,7 @@ def from_ward(problem: Problem, rng: np.random.Generator) -> Level:
     return problem.ended(problem.means(number[group]))
 
 
-def _groups(rows: Rows, rng: np.random.Generator) -> tuple[Tensor, int]:
+def small_groups(rows: Rows, rng: np.random.Generator, most: int) -> tuple[Tensor, int]:
     """A small group for every row, and how many groups there are: k-means of the rows, or of some where they are many.
 
     Which ones depends on what rows hold, not on where they stand.
@@ -46,7 +46,7 @@ def _groups(rows: Rows, rng: np.random.Generator) -> tuple[Tensor, int]:
         some = rows.at(rows.by_content()[:: -(-rows.n // _SAMPLE)])
     nobody = torch.full((some.n,), UNLABELLED, device=rows.device)
     settings = Settings(balanced=False, n_iter=3)
-    found = Problem(some, nobody, 0, min(_GROUPS, some.n // _ROWS), settings).solve(rng)
+    found = Problem(some, nobody, 0, min(most, some.n // _ROWS), settings).solve(rng)
     nearest = found.labels if some is rows else rows.nearest(torch.as_tensor(found.centers))[0]
     used, group = torch.unique(torch.as_tensor(nearest), return_inverse=True)
     return group, len(used)

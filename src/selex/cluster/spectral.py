@@ -1,0 +1,145 @@
+"""Clusters from a graph of neighbours, cut where it is thin: for categories that are wide, bent or of unequal size.
+
+k-means draws borders half-way between centres, so that a category much wider than the others is cut into pieces. Here
+rows are joined with their nearest neighbours, and clusters are made among the leading eigenvectors of that graph
+(normalised cut); offsets then keep each cluster as large as it was found, so that new rows are sorted by centres as
+ever. Where rows are many, small groups of them stand for them. Shapes: n rows, d dimensions, k clusters, m nodes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, diags_array
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import eigsh
+from torch import Tensor
+
+from selex.cluster.kmeans import Problem, Settings
+from selex.cluster.refine import equal_shares, without_empty
+from selex.cluster.rows import Rows, count
+from selex.cluster.swaps import swapped
+from selex.cluster.ward import small_groups
+from selex.types import Level
+
+_NODES = 6000  # at most: so many take a second or two
+_NEIGHBOURS = 20  # of each node
+_EACH = 10  # nodes for each cluster at least: fewer make no graph to speak of, and eigenvectors are dear
+_SMALL = 200  # nodes of a part whose eigenvectors are all worked out
+_DIGITS = 9  # of eigenvalues; what differs by less is equal
+_STARTS = 3  # of k-means among eigenvectors
+_SOFTNESS = 0.12  # of the mean squared distance, as in soft refinement
+_SOFTER = (4.0, 1.0, 0.25)  # times that, one after the other, while offsets are sought
+_STEPS = 20  # for each of these
+_LEAST = 0.5  # rows that a cluster is to have at least
+
+
+def can_cut(n: int, k: int) -> bool:
+    """Whether n rows make a graph that can be cut into k clusters."""
+    return min(n, _NODES) >= _EACH * k
+
+
+def from_spectral(problem: Problem, rng: np.random.Generator) -> Level:
+    """Clusters of the graph of neighbours; rows of one known category are one node of it. Without enough rows: BSSK."""
+    if not can_cut(problem.rows.n, problem.k):
+        return problem.solve(rng)
+    seen = Rows(eigenvectors(problem, rng), problem.rows.memory)
+    settings = Settings(balanced=False, n_iter=problem.settings.n_iter, n_init=_STARTS)
+    cut = Problem(seen, problem.known, problem.n_known, problem.k - problem.n_known, settings)
+    labels = torch.as_tensor(swapped(cut, cut.best(rng)).labels)
+    return as_large(problem, labels)
+
+
+def eigenvectors(problem: Problem, rng: np.random.Generator) -> Tensor:
+    """The leading k of the graph at each row, `(n, k)`, as random walks see them."""
+    node, means = _nodes(problem, rng)
+    graph, place = _contracted(_neighbours(means, problem.rows.memory), problem, node)
+    degrees = np.maximum(np.asarray(graph.sum(axis=1)).ravel(), np.finfo(float).tiny)
+    root = diags_array(1 / np.sqrt(degrees))
+    walked = np.asarray(root @ _leading(csr_array(root @ graph @ root), problem.k), dtype=np.float32)
+    return torch.from_numpy(walked / walked.std()).to(problem.rows.device)[place]
+
+
+def _leading(matrix: csr_array, k: int) -> NDArray[np.float64]:
+    """The k leading eigenvectors, `(m, k)`, part by part: a search through all would find one of several equal ones.
+
+    Of equal ones, those of the largest parts come first.
+    """
+    n_parts, part = connected_components(matrix)
+    found = []
+    for number in range(n_parts):
+        index = np.flatnonzero(part == number)
+        values, vectors = _of_part(matrix[index][:, index], min(k, len(index)))
+        found += [(round(value, _DIGITS), index, vector) for value, vector in zip(values, vectors.T, strict=True)]
+    found.sort(key=lambda one: (-one[0], -len(one[1])))
+    leading = np.zeros((matrix.shape[0], k))
+    for column, (_, index, vector) in enumerate(found[:k]):
+        leading[index, column] = vector
+    return leading
+
+
+def _of_part(matrix: csr_array, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    m = matrix.shape[0]
+    if m <= max(_SMALL, 3 * k):
+        values, vectors = np.linalg.eigh(matrix.toarray())
+        return values[-k:], vectors[:, -k:]
+    values, vectors = eigsh(matrix, k=k, which="LA", v0=np.random.default_rng(0).random(m))
+    return values, vectors
+
+
+def _nodes(problem: Problem, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """The node of every row and the means of nodes: a row each, or small groups, labelled rows apart from others.
+
+    They are numbered by what they hold, so that the order of the rows does not matter.
+    """
+    rows = problem.rows
+    group = torch.arange(rows.n, device=rows.device)
+    if rows.n > _NODES:
+        group = small_groups(rows, rng, _NODES)[0]
+    node = torch.unique(group * (problem.n_known + 1) + problem.known + 1, return_inverse=True)[1]
+    sums, counts = rows.sums(node, int(node.max()) + 1)
+    means = sums / counts[:, None]
+    order = Rows(means, rows.memory).by_content()
+    return order.argsort()[node], means[order]
+
+
+def _neighbours(means: Tensor, memory: int) -> csr_array:
+    """How nodes are joined, `(m, m)`: with 1 where each is among the nearest of the other, 0.5 where one is."""
+    rows, m = Rows(means, memory), len(means)
+    nearest = []
+    step = rows.step(2 * m)
+    for start in range(0, m, step):
+        index = torch.arange(start, min(start + step, m), device=means.device)
+        away = rows.distances(rows.take(slice(None)), index)
+        away[torch.arange(len(index), device=means.device), index] = torch.inf
+        nearest.append(away.topk(min(_NEIGHBOURS, m - 1), largest=False).indices)
+    ends = torch.cat(nearest).cpu().numpy()
+    starts = np.repeat(np.arange(m), ends.shape[1])
+    joined = csr_array((np.ones(ends.size), (starts, ends.ravel())), shape=(m, m))
+    return (joined + joined.T) / 2
+
+
+def _contracted(graph: csr_array, problem: Problem, node: Tensor) -> tuple[csr_array, Tensor]:
+    """The graph with one node for each known category, before all others; and the node of every row in it."""
+    category = torch.full((graph.shape[0],), -1, device=node.device)
+    category[node] = problem.known
+    free = category < 0
+    number = torch.where(free, problem.n_known + free.cumsum(0) - 1, category)
+    m, to = problem.n_known + int(free.sum()), number.cpu().numpy()
+    merge = csr_array((np.ones(len(to)), (np.arange(len(to)), to)), shape=(len(to), m))
+    return merge.T @ graph @ merge, number[node]
+
+
+def as_large(problem: Problem, labels: Tensor) -> Level:
+    """The level of the means of these clusters, with offsets under which each has as many rows as it has here."""
+    free = labels[problem.free_index]
+    centers = problem.means(free)
+    inertia = float(problem.rows.distances_to_own(centers, labels).sum(dtype=torch.float64))
+    offsets, wanted = torch.zeros_like(centers[:, 0]), count(free, problem.k).to(centers).clamp(min=_LEAST)
+    for softness in _SOFTER if inertia else ():
+        temperature = softness * _SOFTNESS * inertia / problem.rows.n
+        offsets = equal_shares(problem.free, centers, offsets, temperature, wanted, _STEPS)
+    found = problem.known.clone()
+    found[problem.free_index] = problem.free.nearest(centers, offsets)[0]
+    return without_empty(problem.rows, found, centers, offsets, problem.n_known, 0)

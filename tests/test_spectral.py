@@ -1,0 +1,107 @@
+"""Clusters of a graph of neighbours: what they find that centres alone do not, and that centres keep it."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.neighbors import kneighbors_graph
+
+from conftest import half_labelled
+from selex import ClusterConfig, fit_clusters, hssk, split_accuracy
+from selex.cluster import spectral as module
+from selex.cluster.search import searched
+from selex.cluster.select import select
+from selex.cluster.spectral import as_large, can_cut, eigenvectors, from_spectral
+from test_swaps import problem_of, scattered
+
+
+def wide(seed=0):
+    """Six categories on a sphere, two known, half of their rows labelled; the last is a long band of 400 rows."""
+    rng = np.random.default_rng(seed)
+    angles = [np.full(60, 0.9 * number) for number in range(5)] + [np.linspace(4.6, 7.2, 400) % (2 * np.pi)]
+    heights = np.repeat([1.0, -1, 1, -1, 1, -1.6], [60] * 5 + [400])
+    angle = np.concatenate(angles) + 0.06 * rng.standard_normal(700)
+    x = np.stack([np.cos(angle), np.sin(angle), heights + 0.06 * rng.standard_normal(700)], 1)
+    truth = np.repeat(np.arange(6), [60] * 5 + [400])
+    return x / np.linalg.norm(x, axis=1, keepdims=True), truth, half_labelled(truth, 2)
+
+
+def accuracy(truth, labels, found):
+    free = labels < 0
+    return split_accuracy(truth[free], np.asarray(found)[free], truth[free] < labels.max() + 1).all
+
+
+def test_a_wide_category_stays_whole_that_centres_cut():
+    x, truth, labels = wide()
+    problem = problem_of(x, labels, 6, n_init=3)
+    found, centres = (searched(problem, way, np.random.default_rng(0)) for way in ("spectral", "swaps"))
+    assert accuracy(truth, labels, centres.labels) < 0.75
+    assert accuracy(truth, labels, found.labels) > 0.95
+    assert (found.labels.numpy()[labels >= 0] == labels[labels >= 0]).all()
+
+
+def test_rows_are_where_centres_and_offsets_say():
+    """So `predict` gives the same, and so does whoever continues from the clusters."""
+    x, _, labels = wide()
+    problem = problem_of(x, labels, 6)
+    found = from_spectral(problem, np.random.default_rng(0))
+    behind = torch.cdist(torch.as_tensor(x), found.centers + problem.rows.shift).square() - found.offsets
+    free = labels < 0
+    assert (behind.argmin(1).numpy()[free] == found.labels.numpy()[free]).all()
+    model = fit_clusters(x, labels, ClusterConfig(categories=6, whiten=0, search="spectral", refine="none", levels=1))
+    assert (model.assigner(x[free]).labels == np.asarray(model.labels)[free]).all()
+
+
+def test_offsets_give_clusters_the_sizes_asked_for():
+    x, truth, labels = wide()
+    problem = problem_of(x, labels, 6)
+    found = as_large(problem, torch.from_numpy(truth))
+    assert np.abs(np.bincount(found.labels) - np.bincount(truth)).max() <= 7  # of 700 rows
+
+
+def test_the_graph_joins_what_scikit_learn_joins():
+    x = np.random.default_rng(0).standard_normal((60, 5))
+    joined = kneighbors_graph(x, module._NEIGHBOURS).toarray()
+    for memory in (1, 1 << 30):
+        found = module._neighbours(torch.from_numpy(x), memory).toarray()
+        np.testing.assert_array_equal(found, (joined + joined.T) / 2)
+
+
+def test_rows_of_a_known_category_are_in_one_place_of_the_graph():
+    x, _, labels = wide()
+    found = eigenvectors(problem_of(x, labels, 6), np.random.default_rng(0))
+    assert found.shape == (700, 6)
+    for category in (0, 1):
+        own = found[labels == category]
+        assert (own == own[0]).all()
+
+
+@pytest.mark.parametrize("nodes", [6000, 300])
+def test_rows_in_another_order_give_the_same_clusters(monkeypatch, nodes):
+    """With a node for each row as with small groups."""
+    monkeypatch.setattr(module, "_NODES", nodes)
+    x, truth, labels = wide()
+    order = np.random.default_rng(1).permutation(len(x))
+    found = hssk(x, labels, 6, n_levels=1, search="spectral", rng=0).levels[0].labels
+    again = hssk(x[order], labels[order], 6, n_levels=1, search="spectral", rng=0).levels[0].labels
+    assert again.tolist() == found[order].tolist()
+    assert accuracy(truth, labels, found) > 0.9
+
+
+def test_without_rows_for_a_graph_it_is_bssk():
+    x, labels = scattered(0)
+    problem = problem_of(x, labels, 8)
+    assert not can_cut(60, 8)
+    assert can_cut(80, 8)
+    assert not can_cut(1_000_000, 10_000)
+    found, ever = from_spectral(problem, np.random.default_rng(0)), problem.solve(np.random.default_rng(0))
+    assert found.labels.tolist() == ever.labels.tolist()
+
+
+def test_hidden_labels_choose_it_where_it_is_better_and_leave_the_others_as_they_are():
+    x, _, labels = wide()
+    truth = np.repeat(np.arange(6), [60] * 5 + [400])
+    known = half_labelled(truth, 6)
+    assert select(x, known, 6, search=("swaps", "spectral"), rng=0)[1:3] == ("none", "spectral")
+    one, other = np.random.default_rng(3), np.random.default_rng(3)
+    searched(problem_of(x, labels, 6), "spectral", one)
+    assert one.random() == other.random()
