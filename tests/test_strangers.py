@@ -126,6 +126,7 @@ def test_nothing_is_written_among_the_photos(other):
         ("report", "run", "--out", "photos/report.html"),
         ("predict", "run", "photos", "--out", "photos/unlabelled/found.csv"),
         ("predict", "run", "photos/digit 0", "--out", "photos/found.csv"),  # of the run
+        ("predict", "run", "photos/digit 0", "--store", "photos/decoded"),
         (*bench, "--out", "photos/results"),
         (*bench, "--runs", "photos/runs"),
         (*bench, "--store", "photos/decoded"),

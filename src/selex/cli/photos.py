@@ -296,6 +296,8 @@ def predict(
     out = out or free_path(Path("predictions.csv"))
     for folder in (photos, *Run.open(run).config.data.sources):
         check_outside(out, folder, "an --out")
+        if store:
+            check_outside(store, folder, "a --store")
     check_target(out, [Path(photos)], is_predictions_table)
     cluster = _engine(engine, address, workers)
     counted = _Counted()
