@@ -383,7 +383,7 @@ def test_the_estimate_is_drawn(tmp_path):
     made, _ = make(tmp_path, categories=None)
     found = made.hierarchy["estimate"]
     text = page_of(made)
-    assert f"between {found['low']} and {found['high']} is likely" in text.one("p", "lead").text
+    assert f"probably between {found['low']} and {found['high']}." in text.one("p", "lead").text
     chart = text.one(id="about").one("figure", "chart")
     assert len(chart.one("polyline").attributes["points"].split()) == len(made.hierarchy["curve"])
 
@@ -613,7 +613,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(home):
     refused("is not a run folder", "report", "photos", cwd=home)
     refused("no such file", "report", "run", "--truth", "none.csv", cwd=home)
     refused("the folder none does not exist", "report", "run", "--out", "none/page.html", cwd=home)
-    refused("is a folder", "report", "run", "--out", "photos", cwd=home)
+    refused("is inside the folder of photos", "report", "run", "--out", "photos", cwd=home)
     refused("is an input", "report", "run", "--out", "truth.csv", "--truth", "truth.csv", cwd=home)
     (home / "mine.html").write_text("<p>mine</p>")
     refused("is not what this command writes", "report", "run", "--out", "mine.html", cwd=home)
