@@ -202,7 +202,7 @@ def test_no_permission(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "mkdir", forbidden)
+        patch.setattr("pathlib.Path.mkdir", forbidden)
         with pytest.raises(InputError, match=r"run: cannot be created \(Permission denied\)"):
             publish(tmp_path / "run", 1)
     monkeypatch.setattr("selex.io._make_file", forbidden)
