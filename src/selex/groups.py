@@ -86,7 +86,8 @@ class ClusterConfig(Group):
 
     categories: int | None = setting(
         None,
-        "Number of categories, known and novel; `auto` estimates it.",
+        "Number of categories; `auto` estimates it.",
+        "Known and novel together.",
         least=1,
         none="auto",
     )

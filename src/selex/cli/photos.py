@@ -47,14 +47,14 @@ Engine = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="Where to embed: `local`, or `ray` for a cluster.",
+        help="`local`, or `ray` to embed on a cluster.",
         show_default=False,
         rich_help_panel=FEATURES,
     ),
 ]
 Address = Annotated[
     str | None,
-    typer.Option(metavar="ADDRESS", help="Ray cluster to use; `auto` finds a running one.", rich_help_panel=FEATURES),
+    typer.Option(metavar="ADDRESS", help="Ray cluster; `auto` finds a running one.", rich_help_panel=FEATURES),
 ]
 Workers = Annotated[
     int | None,

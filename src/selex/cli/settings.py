@@ -48,7 +48,7 @@ Preset = Annotated[
     typer.Option(
         metavar="NAME",
         show_default=False,
-        help=f"Settings to start from: {', '.join(PRESETS)}.",
+        help=f"Start from {', '.join(PRESETS)}.",
         rich_help_panel=BASICS,
     ),
 ]
