@@ -4,6 +4,7 @@ import os
 import pickle
 import socket
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,7 +123,7 @@ def work(rank, size, port, out):
     warnings.simplefilter("ignore")
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(size)}
     group = join()
-    found = {"matchings": [], "clusterings": []}
+    found: dict[str, Any] = {"matchings": [], "clusterings": []}
     for seed, (x, centers, capacity) in enumerate(matchings()):
         shard = Shard(mine(x, group, seed), group) if len(x) > size else Shard(x[rank:][:1], group)
         shifted = torch.from_numpy(centers) - shard.shift

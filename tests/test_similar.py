@@ -41,9 +41,9 @@ def review(home, tmp_path):
 
 @pytest.fixture
 def client(review):
-    client = TestClient(create_app(review, Door(8760)), base_url="http://127.0.0.1:8760")
-    yield client
-    client.app.state.views.eye.close()
+    app = create_app(review, Door(8760))
+    yield TestClient(app, base_url="http://127.0.0.1:8760")
+    app.state.views.eye.close()
 
 
 def post(client, body, kind="image/png"):

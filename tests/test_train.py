@@ -284,11 +284,11 @@ def test_what_deterministic_need_is_there_before_any_product_on_a_gpu():
 def test_training_holds_on_to_nothing(data, monkeypatch):
     """Kept states may be a third of a GPU's memory: what comes next cannot wait for Python to find a cycle."""
     held = []
-    real = Batches._trunk
+    real = Batches._states_of
     monkeypatch.setattr(
         Batches,
-        "_trunk",
-        lambda self, images: held.append(weakref.ref(states := real(self, images))) or states,
+        "_states_of",
+        lambda self, *about: held.append(weakref.ref(states := real(self, *about))) or states,
     )
     gc.disable()
     try:
