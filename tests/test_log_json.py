@@ -182,6 +182,23 @@ def test_not_among_the_photos(place):
     assert selex("--log-json", "store/log.jsonl", *DISCOVER, "--restart", cwd=place).returncode == 0
 
 
+def test_what_only_looks_like_photos_or_like_a_run(tmp_path):
+    """Features are no photos, a command is no folder; another program's config.json makes no run of photos."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "mine.txt").write_text("mine")
+    assert selex("--log-json", "config/log.jsonl", "config", cwd=tmp_path).returncode == 0
+    digit_photos(tmp_path / "photos")
+    (tmp_path / "photos" / "config.json").write_text("{}")
+    (tmp_path / "loop").symlink_to("loop")
+    for target, message in (("photos/log.jsonl", "is inside the folder of photos"), ("loop", "--log-json loop: ")):
+        done = selex("--log-json", target, *DISCOVER, cwd=tmp_path)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("error: ")
+        assert message in line
+    assert not (tmp_path / "photos" / "log.jsonl").exists()
+
+
 def test_a_line_a_second_at_most_and_the_first_and_the_last(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("selex.cli.log.time.monotonic", lambda: now[0])

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import socket
 import warnings
 from typing import Any
@@ -336,7 +337,18 @@ def test_the_command_refuses_shards_in_one_line(place):
         ("shards", "--labels", "far.csv"): "far.csv, line 2: row '240' is not among the features' rows",
         ("shards", "--labels", "twice.csv"): "twice.csv, line 3: row '1' appears twice, first in line 2",
         ("shards", "--published"): "--published needs all features in one file and one process",
+        ("shards", "--set", "cluster.search=spectral"): "features in shards are not searched by spectral: set "
+        "cluster.search to bssk",
     }.items():
         done = selex("cluster", *arguments, "--out", "no.csv", cwd=place)
         assert (done.returncode, done.stderr) == (2, f"error: {line}\n")
         assert not (place / "no.csv").exists()
+    done = selex("cluster", "shards", "--device", "no-such", "--out", "no.csv", cwd=place)
+    assert done.returncode == 2
+    assert re.fullmatch("error: --device no-such: .+\n", done.stderr)
+
+
+def test_a_number_of_processes_alone_starts_none(place, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")  # as some clusters set it in every shell
+    done = selex("cluster", "shards", *GIVEN, "--out", "alone.csv", cwd=place)
+    assert done.returncode == 0, done.stderr

@@ -105,3 +105,12 @@ def test_hidden_labels_choose_it_where_it_is_better_and_leave_the_others_as_they
     one, other = np.random.default_rng(3), np.random.default_rng(3)
     searched(problem_of(x, labels, 6), "spectral", one)
     assert one.random() == other.random()
+
+
+@pytest.mark.parametrize("k", [1, 6])
+def test_without_labels_the_cut_is_not_refined_away(k):
+    x, _, _ = wide()
+    config = ClusterConfig(categories=k, search="spectral", whiten=0.0)
+    found = fit_clusters(x, None, config, rng=0)
+    assert (found.selection.search, found.selection.refine) == ("spectral", "none")
+    assert len(set(found.labels.tolist())) == k

@@ -11,6 +11,7 @@ from selex.cluster.select import Selection
 from selex.config import Config
 from selex.discovery import discover
 from selex.discovery_steps import Job
+from selex.earlier import _selection
 from selex.predictor import load
 from selex.report.html import write_report
 from selex.training.fit import Seen
@@ -74,6 +75,8 @@ def test_training_that_costs_is_undone(photos):
     frozen, _ = trained(photos, "frozen", method="frozen")
     assert np.array_equal(run.embeddings, frozen.embeddings)
     assert not load(run.folder).trained
+    selected = _selection(run)
+    assert selected.settings == {name: kept[name] for name in ("adapt", "search", "refine")}
     assert any("untrained features kept" in line for line in told)
     assert "untrained features" in write_report(run, photos / "report.html").read_text()
     rows = [row for row, file in enumerate(run.clusters["file"].to_pylist()) if file.startswith("unlabelled")][:9]

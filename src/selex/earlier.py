@@ -133,8 +133,8 @@ def _model(run: Run) -> Model | None:
 
 
 def _selection(run: Run) -> Selection | None:
-    """What was selected when a run was last clustered, by its log."""
-    done = [entry for entry in run.metrics if entry.get("step") == "cluster"][-1:]
+    """What was selected when a run was last clustered, by its log; where training was undone, that of the start."""
+    done = [entry for entry in run.metrics if entry.get("step") in ("cluster", "kept")][-1:]
     if not done or done[0].get("refine") not in REFINEMENTS or done[0].get("search") not in SEARCHES:
         return None
     return Selection(done[0].get("adapt") == "on", done[0]["refine"], done[0]["search"])

@@ -46,7 +46,7 @@ def check_folder(path: Path, kind: str) -> None:
 def check_outside(path: Path, photos: Any, option: str) -> None:
     """Refuse a place that is the folder of photos, or in it: photos are only read."""
     folder = isinstance(photos, (str, os.PathLike)) and os.fspath(photos) and os.path.isdir(photos)
-    if folder and path.resolve().is_relative_to(Path(photos).resolve()):
+    if folder and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(photos)):
         raise InputError(
             f"{path}: is inside the folder of photos, which is only read; choose {option} outside {photos}"
         )

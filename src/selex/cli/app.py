@@ -45,7 +45,7 @@ def start(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
     elif log_json is not None and first_process():
-        check_not_among_photos(log_json, sys.argv[1:])
+        check_not_among_photos(log_json, context.invoked_subcommand, sys.argv[1:])
         LOG.open(log_json, command=context.invoked_subcommand, version=__version__)
 
 
@@ -55,8 +55,9 @@ def first_process() -> bool:
 
 
 def processes() -> int:
-    """How many processes `torchrun` has started."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    """How many processes `torchrun` has started; a `WORLD_SIZE` alone says nothing."""
+    size = os.environ.get("WORLD_SIZE", "")
+    return int(size) if size.isdecimal() and {"RANK", "MASTER_ADDR"} <= os.environ.keys() else 1
 
 
 def main() -> None:

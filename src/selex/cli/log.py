@@ -10,7 +10,7 @@ import stat
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -117,7 +117,10 @@ def _open(path: str) -> Iterator[Lines]:
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode) or not _is_log(os.pread(file, 4096, 0)):
             raise InputError(f"--log-json {path}: is not a log of selex; give a new file, or such a log to append to")
-        _end_last_line(file)
+        try:
+            _end_last_line(file)
+        except OSError as error:
+            raise InputError(f"--log-json {path}: {error.strerror}") from None
         yield Lines(file)
     finally:
         os.close(file)
@@ -146,14 +149,22 @@ def _end_last_line(file: int) -> None:
             os.write(file, b"\n")
 
 
-def check_not_among_photos(target: str, words: Iterable[str]) -> None:
+WITHOUT_PHOTOS = ("cluster", "estimate", "evaluate", "data", "weights", "config")
+"""Commands that are given no folder of photos."""
+
+
+def check_not_among_photos(target: str, command: str, words: Sequence[str]) -> None:
     """Refuse a log in a folder that a command line names as photos, or in the photos of a run that it names.
 
     Args:
         target: what `--log-json` says.
+        command: what is to be done.
         words: what was typed.
     """
-    named = {part for word in words for part in (word, word.partition("=")[2])} - {"", target}
+    if command in WITHOUT_PHOTOS:
+        return
+    typed = words[words.index(command) + 1 :] if command in words else words
+    named = {part for word in typed for part in (word, word.partition("=")[2])} - {"", target}
     for photos in (folder for part in sorted(named) for folder in _photos_of(Path(part)) if target != STDERR):
         check_outside(Path(target), photos, "a --log-json")
 
@@ -167,7 +178,9 @@ def _photos_of(folder: Path) -> list[str]:
         if not folder.is_dir() or is_vacant(folder) or (folder / MARK).exists():
             return []
         return Run(folder).config.data.sources if (folder / CONFIG).exists() else [str(folder)]
-    except (InputError, OSError):  # the command itself says what is wrong with it
+    except InputError:  # somebody else's file of that name
+        return [str(folder)]
+    except OSError:  # the command itself says what is wrong with it
         return []
 
 

@@ -131,11 +131,11 @@ def discover(
         method=method,
         epochs=epochs,
     )
-    cluster = _engine(engine, address, workers)
+    cluster = _engine(engine, address, workers, store)
     _discover(config, out, find_device(device), store, strict, restart, tensorboard, reviewed=True, engine=cluster)
 
 
-def _engine(name: str, address: str | None, workers: int | None) -> RayEngine | None:
+def _engine(name: str, address: str | None, workers: int | None, store: Path | None) -> RayEngine | None:
     """The cluster that embeds, None where this process does."""
     if name == "local":
         if address or workers is not None:
@@ -145,6 +145,8 @@ def _engine(name: str, address: str | None, workers: int | None) -> RayEngine | 
         raise InputError(f"no engine {name!r}; there are: local, ray")
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, not {workers}")
+    if store is not None:
+        raise InputError("--store is for --engine local: a cluster stores no decoded images")
     from selex.features.ray_cluster import RayEngine
 
     return RayEngine(address, workers)
@@ -299,7 +301,7 @@ def predict(
         if store:
             check_outside(store, folder, "a --store")
     check_target(out, [Path(photos)], is_predictions_table)
-    cluster = _engine(engine, address, workers)
+    cluster = _engine(engine, address, workers, store)
     counted = _Counted()
     with resumable("features that are done are kept") if cluster else nullcontext():
         blocks = load(run).predict_blocks(photos, find_device(device), store, strict, progress=True, engine=cluster)

@@ -12,6 +12,7 @@ import typer
 from selex.cli.app import first_process
 from selex.config import Config
 from selex.errors import InputError
+from selex.io import first_line
 from selex.types import Hierarchy
 
 if TYPE_CHECKING:
@@ -60,9 +61,12 @@ def _read(features: Path, labels: Path | None, device: str, normalize: bool) -> 
     pieces = open_pieces(_shards(features))
     given = read_row_labels(labels, pieces.shape[0]) if labels else {}
     classes, codes = encode(list(given.values()) or None, len(given))
-    group = join(device)
-    part = pieces.part(group.rank, group.size)
-    shard = Shard(part if device == "cpu" else part.to(device), group)
+    try:
+        group = join(device)
+        part = pieces.part(group.rank, group.size)
+        shard = Shard(part if device == "cpu" else part.to(device), group)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise InputError(f"--device {device}: {first_line(error)}") from None
     known, own = np.full(shard.n, -1), np.array(list(given), dtype=np.int64) - shard.first
     here = (own >= 0) & (own < shard.n)
     known[own[here]] = codes[here]

@@ -88,7 +88,7 @@ def estimate_k(
         if count:
             return _combined(count, n_known, limits, balanced, generator, progress)
         if method == "combined":
-            raise InputError(f"method 'combined' {_UNTOLD}")
+            raise InputError(_UNTOLD.format("combined"))
         limits = _limits(rows.total, n_known, max_clusters, tried=True)
     if method == "accuracy" and n_known < 2:
         raise InputError(f"method 'accuracy' needs two labelled categories, there are {n_known}; use 'silhouette'")

@@ -87,7 +87,8 @@ class Processes(Group):
 
 def join(device: str | torch.device = "cpu") -> Group:
     """The processes that `torchrun` started, or this one alone; with a device `cuda` each takes a GPU of its own."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 and not dist.is_initialized():
+    started = {"RANK", "MASTER_ADDR", "WORLD_SIZE"} <= os.environ.keys() and os.environ["WORLD_SIZE"] != "1"
+    if not started and not dist.is_initialized():
         return Group()
     if torch.device(device).type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))

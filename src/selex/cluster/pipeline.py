@@ -33,6 +33,8 @@ from selex.types import Hierarchy, KEstimate, Refinement, Search
 
 ENOUGH_TO_ADAPT = 3000
 """Rows from which on `"auto"` tries to adapt features, which takes minutes: that it helps fewer is not shown."""
+MOST_TO_CUT = 100_000
+"""Rows up to which `"auto"` tries to cut a graph of neighbours: that takes a number per row and cluster."""
 
 
 CHOICE = 0
@@ -191,12 +193,13 @@ class _Fit:
 
     def _searches(self, count: int) -> tuple[Search, ...]:
         if self.config.search == "auto":
-            return tuple(one for one in SEARCHED if one != "spectral" or can_cut(len(self.known), count))
+            n = len(self.known)
+            return tuple(one for one in SEARCHED if one != "spectral" or (n <= MOST_TO_CUT and can_cut(n, count)))
         return (self.config.search,)
 
     def _refinements(self, tells: bool) -> tuple[Refinement, ...]:
         if self.config.refine == "auto":
-            return REFINED if tells else ("none",)
+            return REFINED if tells and self.config.search != "spectral" else ("none",)  # it would undo the cut
         return (self.config.refine,)
 
     def maps(

@@ -13,14 +13,14 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import eigsh
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 from torch import Tensor
 
 from selex.cluster.kmeans import Problem, Settings
 from selex.cluster.refine import equal_shares, without_empty
 from selex.cluster.rows import Rows, count
 from selex.cluster.swaps import swapped
-from selex.cluster.ward import small_groups
+from selex.cluster.ward import ROWS, small_groups
 from selex.types import Level
 
 _NODES = 6000  # at most: so many take a second or two
@@ -37,14 +37,18 @@ _LEAST = 0.5  # rows that a cluster is to have at least
 
 def can_cut(n: int, k: int) -> bool:
     """Whether n rows make a graph that can be cut into k clusters."""
-    return min(n, _NODES) >= _EACH * k
+    nodes = n if n <= _NODES else min(_NODES, n // ROWS)
+    return k > 1 and nodes >= _EACH * k
 
 
 def from_spectral(problem: Problem, rng: np.random.Generator) -> Level:
     """Clusters of the graph of neighbours; rows of one known category are one node of it. Without enough rows: BSSK."""
     if not can_cut(problem.rows.n, problem.k):
         return problem.solve(rng)
-    seen = Rows(eigenvectors(problem, rng), problem.rows.memory)
+    try:
+        seen = Rows(eigenvectors(problem, rng), problem.rows.memory)
+    except ArpackNoConvergence:
+        return problem.solve(rng)
     settings = Settings(balanced=False, n_iter=problem.settings.n_iter, n_init=_STARTS)
     cut = Problem(seen, problem.known, problem.n_known, problem.k - problem.n_known, settings)
     labels = torch.as_tensor(swapped(cut, cut.best(rng)).labels)

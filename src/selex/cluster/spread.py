@@ -41,8 +41,8 @@ def fit_shards(
 ) -> FittedClusters:
     """Known and novel categories of rows that are spread over processes; every process makes the same call.
 
-    The number of processes does not matter. `search` is always `"bssk"`, `refine` of `"auto"` is `"proportional"`, or
-    `"none"` where rows differ in length.
+    The number of processes does not matter, but for rounding. `search` is always `"bssk"`, `refine` of `"auto"` is
+    `"proportional"`, or `"none"` where rows differ in length.
 
     Args:
         shard: the rows of this process.
@@ -91,7 +91,7 @@ def distances_in_shard(shard: Shard, found: FittedClusters) -> Tensor:
 def _check(config: ClusterConfig) -> None:
     if config.adapt == "on":
         raise InputError("features in shards are not adapted: leave cluster.adapt at auto or off")
-    if config.search in ("ward", "consensus"):
+    if config.search in ("ward", "spectral", "consensus"):
         raise InputError(f"features in shards are not searched by {config.search}: set cluster.search to bssk")
 
 

@@ -16,14 +16,15 @@ from selex.cluster.rows import Rows
 from selex.types import UNLABELLED, Level
 
 _GROUPS = 2000  # at most; so many make a table of 16 MB and take a second
-_ROWS = 3  # that a group has at least on average
+ROWS = 3
+"""Rows that a small group has at least on average."""
 _SAMPLE = 40_000  # rows of which groups are made; the others go to the nearest
 
 
 def from_ward(problem: Problem, rng: np.random.Generator) -> Level:
     """What stage 3 reaches from the means of Ward's clusters; known categories are groups that are never merged."""
     free = problem.free
-    if min(_GROUPS, free.n // _ROWS) <= problem.k - problem.n_known:
+    if min(_GROUPS, free.n // ROWS) <= problem.k - problem.n_known:
         return problem.solve(rng)
     group, m = small_groups(free, rng, _GROUPS)
     sums, counts = free.sums(group, m)
@@ -46,7 +47,7 @@ def small_groups(rows: Rows, rng: np.random.Generator, most: int) -> tuple[Tenso
         some = rows.at(rows.by_content()[:: -(-rows.n // _SAMPLE)])
     nobody = torch.full((some.n,), UNLABELLED, device=rows.device)
     settings = Settings(balanced=False, n_iter=3)
-    found = Problem(some, nobody, 0, min(most, some.n // _ROWS), settings).solve(rng)
+    found = Problem(some, nobody, 0, min(most, some.n // ROWS), settings).solve(rng)
     nearest = found.labels if some is rows else rows.nearest(torch.as_tensor(found.centers))[0]
     used, group = torch.unique(torch.as_tensor(nearest), return_inverse=True)
     return group, len(used)
