@@ -205,7 +205,7 @@ def test_labels_and_truth_of_ones_own(digits):
     ("arguments", "message"),
     [
         (("--dataset", "cub"), "--root is missing: give the folder of cub"),
-        (("--dataset", "cubb", "--root", "."), "did you mean"),
+        (("--dataset", "cubb", "--root", "digits"), "did you mean"),
         (("--dataset", "none.csv"), "none.csv: no such file"),
         (("--dataset", "mixed.csv"), "class a is known in some lines and not in others"),
         (("--dataset", "novel.csv"), "no line has known 1"),
@@ -221,7 +221,7 @@ def test_labels_and_truth_of_ones_own(digits):
             "kmeans uses no labels",
         ),
         (("--dataset", "digits/labels.csv", "--method", "kmeans", "--refine", "uniform"), "kmeans is plain k-means"),
-        (("--dataset", "digits/labels.csv", "--method", "simgcd", "--refine", "uniform"), "simgcd classifies"),
+        (("--dataset", "digits/labels.csv", "--method", "simgcd", "--refine", "uniform"), "simgcd is a classifier"),
         (
             ("--dataset", "digits/labels.csv", "--method", "frozen", "--refine", "big"),
             "proportional or balanced, not 'big'",

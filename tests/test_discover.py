@@ -347,7 +347,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(place):
         "refine must be auto, none, uniform, proportional or balanced, not 'big'", *FIVE, "--refine", "big", cwd=place
     )
     simgcd = (*FIVE, "--backbone", "tiny-vit", "--method", "simgcd")
-    refused("cluster.refine balanced: simgcd classifies", *simgcd, "--refine", "balanced", cwd=place)
+    refused("cluster.refine balanced: simgcd is a classifier", *simgcd, "--refine", "balanced", cwd=place)
 
 
 def test_a_count_that_the_unreadable_make_impossible(place):
