@@ -149,7 +149,7 @@ def _end_last_line(file: int) -> None:
             os.write(file, b"\n")
 
 
-WITHOUT_PHOTOS = ("cluster", "estimate", "evaluate", "data", "weights", "config")
+WITHOUT_PHOTOS = ("cluster", "estimate", "evaluate", "weights", "config")
 """Commands that are given no folder of photos."""
 
 
