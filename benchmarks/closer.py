@@ -22,7 +22,7 @@ from selex.data.crops import to_device
 from selex.data.store import ImageStore
 from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed
-from selex.prepare import load_backbone_for, store_folder
+from selex.features.prepare import load_backbone_for, store_folder
 
 SEEDS = 6
 

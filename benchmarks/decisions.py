@@ -30,13 +30,13 @@ from minima import digits
 from selex import ClusterConfig, fit_clusters, split_accuracy
 from selex.cluster.pipeline import FittedClusters
 from selex.data.table import ImageTable
-from selex.earlier import Earlier
 from selex.metrics import matched
-from selex.predictor import Model
-from selex.results import Results, mean_direction
 from selex.review.core.decisions import Decision
 from selex.review.core.overview import look_alike, parts_of
 from selex.review.core.state import CONFIRMED, UNDECIDED, State
+from selex.runs.earlier import Earlier
+from selex.runs.predictor import Model
+from selex.runs.results import Results, mean_direction
 from selex.types import Refinement
 
 COUNTS = (0, 5, 10, 20, 50)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from common import save
-from selex import demo
+from selex.cli import demo
 
 SEEDS = (0, 1, 2)
 

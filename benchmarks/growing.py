@@ -22,13 +22,13 @@ from common import save
 from decode import make_photos
 from selex.config import Config
 from selex.discovery import discover
-from selex.earlier import Earlier
 from selex.features.shared import FeatureCache
-from selex.results import Results
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.recluster import recluster
-from selex.run import Run
+from selex.runs.earlier import Earlier
+from selex.runs.results import Results
+from selex.runs.run import Run
 
 
 class Collection:

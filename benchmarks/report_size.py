@@ -21,10 +21,10 @@ from selex import Config, Hierarchy, Level, Run
 from selex.cluster.pipeline import FittedClusters, calibrated
 from selex.cluster.select import Selection
 from selex.cluster.whiten import FeatureMaps
-from selex.publish import publish
 from selex.report.html import choose_format, write_report
 from selex.report.summary import summarise
-from selex.run_writer import write_run
+from selex.runs.publish import publish
+from selex.runs.writer import write_run
 
 N_PHOTOS = 300
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from common import embeddings, save
 from selex.config import Config
-from selex.run_writer import write_run
+from selex.runs.writer import write_run
 
 
 def make_run(folder: Path, n: int, k: int, d: int) -> None:

@@ -27,8 +27,8 @@ from selex import Config, Hierarchy
 from selex.cluster.pipeline import FittedClusters, calibrated
 from selex.cluster.select import Selection
 from selex.cluster.whiten import FeatureMaps
-from selex.publish import publish
-from selex.run_writer import write_run
+from selex.runs.publish import publish
+from selex.runs.writer import write_run
 
 DIMS = 16
 

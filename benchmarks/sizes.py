@@ -24,7 +24,7 @@ from selex.cluster.whiten import fit_whitener
 from selex.data.crops import to_device
 from selex.data.store import ImageStore
 from selex.features.embed import embed
-from selex.prepare import load_backbone_for, store_folder
+from selex.features.prepare import load_backbone_for, store_folder
 from selex.types import REFINEMENTS, Scores
 
 SEEDS = 4

@@ -19,9 +19,9 @@ from selex.bench.suites import SUITES, Suite
 from selex.bench.tables import make_tables
 from selex.cli import app
 from selex.config import GROUPS, PRESETS, Config, find, settings_of
+from selex.config.settings import as_toml, metavar
 from selex.review.server.app import schema_of
 from selex.serve.app import schema_of as serve_schema
-from selex.settings import as_toml, metavar
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"

@@ -24,8 +24,8 @@ import uvicorn
 from PIL import Image, ImageEnhance, ImageFilter
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from selex.cli.demo import run as run_demo
 from selex.config import Config
-from selex.demo import run as run_demo
 from selex.discovery import discover
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review

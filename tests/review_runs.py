@@ -6,8 +6,8 @@ import numpy as np
 from PIL import Image
 
 from selex.config import Config
-from selex.run import Run
-from selex.run_writer import write_run
+from selex.runs.run import Run
+from selex.runs.writer import write_run
 
 
 def made_up_run(folder, photos, files, category, n_known, names, seed=0, dims=8):

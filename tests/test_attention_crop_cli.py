@@ -13,7 +13,7 @@ from commands import contents, refused, selex, several
 from layouts_for_tests import shake, write
 from selex import Run, load
 from selex.bench.results import read_results
-from selex.sorter import Sorter
+from selex.runs.sorter import Sorter
 
 COLOURS = ["red", "blue", "lime", "yellow"]
 KNOWN = 2

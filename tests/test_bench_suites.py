@@ -10,8 +10,8 @@ from selex.bench.datasets.facts import facts
 from selex.bench.paper import find, main_rows, paper_rows, scores_of
 from selex.bench.suites import OF_DATASET, SUITES, suite
 from selex.config import PAPER
+from selex.config.groups import QUIRKS
 from selex.errors import InputError
-from selex.groups import QUIRKS
 from selex.types import Scores
 from training_for_tests import batch, digit_data, prepared
 

@@ -16,7 +16,7 @@ from sklearn.utils import Bunch
 import selex as selex_package
 from commands import refused, selex
 from conftest import blobs, half_labelled
-from selex import demo
+from selex.cli import demo
 
 
 def write(path, header, rows):

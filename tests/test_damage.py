@@ -18,19 +18,19 @@ from selex.checksums import Damaged, is_sealed, seal
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.errors import Note
-from selex.export import export
 from selex.features.cache import FeatureFile, Standing
 from selex.features.embed import embed
 from selex.models import load_backbone
 from selex.models.sources import store as store_file
 from selex.models.weights import locate
-from selex.predictor import load
 from selex.review.core.decisions import Decision
 from selex.review.core.ledger import FILE
 from selex.review.core.outcome import count_decisions, labels_of, reviewed
 from selex.review.core.session import Review
 from selex.review.recluster import recluster
-from selex.run import LABELS
+from selex.runs.export import export
+from selex.runs.predictor import load
+from selex.runs.run import LABELS
 from selex.training.checkpoint import newest
 
 FLIPS = 40

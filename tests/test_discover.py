@@ -15,7 +15,7 @@ from PIL import Image
 import selex as package
 from commands import contents, digit_photos, refused, selex
 from layouts_for_tests import small_vit, write
-from selex.run_writer import write_run
+from selex.runs.writer import write_run
 
 FILES = [
     "clusters.csv",
@@ -385,11 +385,11 @@ KILLS = [
     ("selex.features.embed:_check_finite", 2),  # features half made
     ("selex.features.cache:FeatureFile.finish", 1),
     ("selex.discovery_steps:fit_clusters", 1),
-    ("selex.run_writer:write_blocks", 1),
-    ("selex.predictor:to_bytes", 1),
-    ("selex.run_stage:to_disk", 5),
-    ("selex.run_stage:Stage.settle", 1),
-    ("selex.run_stage:remove_folder", 3),  # results half in place
+    ("selex.runs.writer:write_blocks", 1),
+    ("selex.runs.predictor:to_bytes", 1),
+    ("selex.runs.stage:to_disk", 5),
+    ("selex.runs.stage:Stage.settle", 1),
+    ("selex.runs.stage:remove_folder", 3),  # results half in place
     ("os:replace", 9),
     ("os:replace", 12),
     ("selex.features.shared:whole", 1),  # features made, and not yet kept for other runs

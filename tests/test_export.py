@@ -17,16 +17,16 @@ from sklearn.datasets import load_digits
 
 from commands import selex
 from review_runs import small_run
-from selex import export_formats as module
 from selex.cli.photos import next_steps
 from selex.config import Config
 from selex.data.names import LONGEST, Names, safe_name
 from selex.data.table import read_table
 from selex.discovery import discover
 from selex.errors import InputError
-from selex.export import export
-from selex.export_formats import FORMATS
-from selex.run_writer import write_run
+from selex.runs import export_formats as module
+from selex.runs.export import export
+from selex.runs.export_formats import FORMATS
+from selex.runs.writer import write_run
 
 LONG = "名" * 90  # 270 bytes: more than a file system takes
 AWKWARD = ["a/b", "..", "CON", "con", "<img src=x>", "Wren", "wren", "_", ". .", "unlabelled", "日本 ü", LONG]

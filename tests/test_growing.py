@@ -22,7 +22,7 @@ from selex.models import load_backbone
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.recluster import recluster
-from selex.run import Run
+from selex.runs.run import Run
 
 FIVE = ("discover", "photos", "--backbone", "pixels", "--categories", 5, "--out")
 

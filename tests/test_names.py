@@ -21,13 +21,13 @@ from selex import Config, discover
 from selex.data.features import Features, read_labels
 from selex.data.names import cell_of_label, label_of_cell, spell, unspell
 from selex.data.table import from_list, read_table
-from selex.export import export
 from selex.io import read_csv, write_csv
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.recluster import recluster
 from selex.review.server.app import create_app
 from selex.review.server.guard import Door
+from selex.runs.export import export
 
 LATIN = os.fsdecode(b"caf\xe9")
 ODD = st.lists(st.sampled_from([b"\\", b"x", b"5", b"c", b"e9", b"\xe9", b"\xc3\xa9", b"\xff", b"a", b"X"]), max_size=8)

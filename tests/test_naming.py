@@ -8,13 +8,13 @@ import pytest
 from commands import digit_photos, refused, selex
 from selex.config import Config
 from selex.discovery import discover
-from selex.naming import last_number, lasting_names, match
-from selex.results import Results
 from selex.review.core.decisions import Decision
 from selex.review.core.outcome import compare
 from selex.review.core.session import Review
 from selex.review.core.state import State
-from selex.run import Run
+from selex.runs.naming import last_number, lasting_names, match
+from selex.runs.results import Results
+from selex.runs.run import Run
 
 
 def results(categories, names, n_known=0, last=0, files=None):

@@ -17,7 +17,7 @@ from selex.cluster.hierarchy import hssk
 from selex.cluster.holdout import held_out_temperature
 from selex.cluster.select import select
 from selex.cluster.whiten import FeatureMaps, fit_whitener
-from selex.predictor import load
+from selex.runs.predictor import load
 
 
 @pytest.fixture(scope="module")

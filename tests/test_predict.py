@@ -13,7 +13,7 @@ from scipy.optimize import linear_sum_assignment
 
 from commands import contents, digit_photos, refused, reseal, selex
 from selex import Config, InputError, Note, demo, discover, load
-from selex.predictor import NOTHING
+from selex.runs.predictor import NOTHING
 
 COLUMNS = ["file", "category", "known", "confidence", "runner_up", "distance", "fits", "nearest", "mark"]
 
@@ -198,7 +198,7 @@ def test_predict_refuses(home, tmp_path):
 
 def test_ctrl_c_writes_nothing(home):
     before = contents(home)
-    where = ("selex.predictor:embed", 1)
+    where = ("selex.runs.predictor:embed", 1)
     done = selex("predict", "run", "photos", "--out", "x.csv", "--store", "store", cwd=home, interrupt=where)
     assert done.returncode == 130
     assert done.stderr == "stopped; nothing was written\n"

@@ -14,7 +14,7 @@ from selex.features import ray_cluster, ray_embed, sources
 from selex.features.embed import CPU_BATCH
 from selex.features.ray_cluster import RayEngine
 from selex.features.ray_embed import Shards
-from selex.predictor import load
+from selex.runs.predictor import load
 from test_sources import write_tar
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'selex[cluster]'")
@@ -205,7 +205,7 @@ def test_predictions_are_those_of_this_machine_and_nothing_is_made_twice(
     with pytest.raises(KeyboardInterrupt):
         model.predict(home / "new", engine=on_ray)
     monkeypatch.setattr(Shards, "keep", counted)
-    monkeypatch.setattr("selex.predictor.BLOCK", 7)
+    monkeypatch.setattr("selex.runs.predictor.BLOCK", 7)
     assert model.predict(home / "new", engine=on_ray) == sorted_here
     assert sum(kept) == len(sorted_here["file"])
     monkeypatch.setattr(ray_embed, "running", None)  # nothing is left for it to do

@@ -23,7 +23,7 @@ from selex.report.curves import training_charts
 from selex.report.facts import read_facts
 from selex.report.html import write_report
 from selex.report.map import HEIGHT, ICONS, LETTERS, WIDTH, draw_map, pushed_apart, with_room
-from selex.run_writer import RunWriter
+from selex.runs.writer import RunWriter
 
 CSS = (Path(__file__).parent.parent / "src/selex/report/templates/report.css").read_text()
 NASTY = "<img src=x onerror=alert(1)>\"'&amp;\u202e\n{{ 7*7 }} 名"

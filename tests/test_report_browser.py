@@ -7,7 +7,7 @@ import pytest
 from commands import digit_photos
 from selex import Config, discover
 from selex.report.html import write_report
-from selex.run_writer import RunWriter
+from selex.runs.writer import RunWriter
 
 CHROMIUM = shutil.which("chromium")
 try:

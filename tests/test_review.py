@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from review_runs import made_up_run, small_run
 from selex.errors import InputError
-from selex.results import Results
 from selex.review.core.decisions import FIELDS, Decision, Refused, alike_key
 from selex.review.core.ledger import FILE, Ledger
 from selex.review.core.outcome import compare, corrected, labels_of, reviewed
@@ -17,6 +16,7 @@ from selex.review.core.overview import NEIGHBOURS, Overview, Space, look_alike, 
 from selex.review.core.session import Conflict, Review
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE, State
 from selex.review.core.timeline import DECIDE, REDO, UNDO, Event, Timeline
+from selex.runs.results import Results
 
 
 @pytest.fixture

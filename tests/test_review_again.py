@@ -22,8 +22,8 @@ from selex.review.core.session import Review
 from selex.review.recluster import recluster
 from selex.review.server.job import Job, seconds_last_time, work
 from selex.review.server.views import Views
-from selex.run import LABELS
-from selex.run_writer import RunWriter
+from selex.runs.run import LABELS
+from selex.runs.writer import RunWriter
 
 
 @pytest.fixture(scope="module")

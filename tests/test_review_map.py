@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from review_runs import small_run
-from selex.plane import HEIGHT, WIDTH
-from selex.results import Results
+from selex.report.plane import HEIGHT, WIDTH
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.server.maps import places_of
 from selex.review.server.views import Views
+from selex.runs.results import Results
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])

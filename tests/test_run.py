@@ -17,9 +17,9 @@ from selex.cli.results import summary
 from selex.data.parquet import read_blocks
 from selex.discovery import discover
 from selex.errors import Note
-from selex.export import export
-from selex.run_stage import EMBEDDINGS
-from selex.run_writer import RunWriter, write_run
+from selex.runs.export import export
+from selex.runs.stage import EMBEDDINGS
+from selex.runs.writer import RunWriter, write_run
 
 CONFIG = Config.of("")
 
@@ -122,7 +122,7 @@ def test_a_publish_cut_off_after_every_single_step(old, tmp_path, monkeypatch, n
 
 
 def test_an_error_while_staging_keeps_the_old_and_the_features(old, monkeypatch):
-    monkeypatch.setattr("selex.run_writer.as_row_groups", full)
+    monkeypatch.setattr("selex.runs.writer.as_row_groups", full)
     with pytest.raises(InputError, match=r"results cannot be written \(No space left on device\); the old ones stay"):
         publish(old, 2)
     assert state(old) == 1
@@ -319,9 +319,9 @@ def test_a_table_that_is_written_and_read_in_blocks_is_the_same(tmp_path, monkey
     digit_photos(tmp_path / "photos")
     config = Config.of(str(tmp_path / "photos"), categories=5, backbone="pixels", refine="none", search="bssk")
     whole = discover(config, tmp_path / "whole", store=tmp_path / "store")
-    monkeypatch.setattr("selex.publish.BLOCK", 7)
+    monkeypatch.setattr("selex.runs.publish.BLOCK", 7)
     parts = discover(config, tmp_path / "parts", store=tmp_path / "store")
-    monkeypatch.setattr("selex.run.read_blocks", partial(read_blocks, size=11))
+    monkeypatch.setattr("selex.runs.run.read_blocks", partial(read_blocks, size=11))
     assert parquet.ParquetFile(tmp_path / "parts" / "clusters.parquet").num_row_groups == 9
     assert parts.clusters.equals(whole.clusters)
     assert (parts.folder / "clusters.csv").read_bytes() == (whole.folder / "clusters.csv").read_bytes()

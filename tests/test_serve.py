@@ -23,8 +23,8 @@ from selex.review.server import serve as serving
 from selex.review.server.guard import Door
 from selex.review.server.serve import door_for, listen, server_of
 from selex.review.server.uploads import ROOM, Room
+from selex.runs.sorter import BATCH, Sorter
 from selex.serve.app import BODIES, create_app
-from selex.sorter import BATCH, Sorter
 
 ASKED = ("category", "known", "confidence", "nearest", "runner_up", "distance", "fits", "mark")
 PAGE = Path(__file__).parent.parent / "docs" / "serve.md"

@@ -98,7 +98,7 @@ def png(width, height):
 
 @pytest.mark.filterwarnings("ignore:Image size:PIL.Image.DecompressionBombWarning")  # as the server does
 def test_what_is_no_image_or_too_large_is_one_clear_line(client, home, review, monkeypatch):
-    monkeypatch.setattr("selex.sorter.decode", lambda *given: pytest.fail("it was decoded"))
+    monkeypatch.setattr("selex.runs.sorter.decode", lambda *given: pytest.fail("it was decoded"))
     good = (home / "photos" / review.results.files[0]).read_bytes()
     bodies = {
         b"": "not a JPEG",

@@ -16,7 +16,6 @@ from review_runs import made_up_run, small_run
 from selex import Config, InputError, Run, discover
 from selex.checksums import stamped_line
 from selex.errors import Note
-from selex.export import export
 from selex.report.html import write_report
 from selex.review import recluster
 from selex.review.core.decisions import Decision
@@ -25,6 +24,7 @@ from selex.review.core.session import Review
 from selex.review.server.cards import gone_photos
 from selex.review.server.job import write_export
 from selex.review.server.pictures import Pictures
+from selex.runs.export import export
 
 
 @pytest.fixture(scope="module")

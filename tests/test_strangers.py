@@ -15,19 +15,19 @@ from matplotlib.figure import Figure
 from commands import digit_photos, selex
 from results_for_tests import three_seeds
 from selex import Config, discover
+from selex.cli.demo import _write_images
 from selex.data.clusters import is_clusters_table, read_clusters, write_columns
 from selex.data.features import load_features, read_truth
 from selex.data.index import KIND
 from selex.data.store import ImageStore
 from selex.data.table import read_table
-from selex.demo import _write_images
 from selex.errors import InputError, Note
-from selex.export import export
 from selex.folders import MARK, is_vacant, own_folder, take_folder
 from selex.io import read_csv, whole, whole_folder, write_csv
 from selex.models.sources import Unavailable, store
 from selex.report.facts import read_facts
 from selex.report.plots import is_plot, save
+from selex.runs.export import export
 from selex.training.checkpoint import newest
 
 TEMPORARY = ".selex-0123456789abcdef.tmp"

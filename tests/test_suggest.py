@@ -3,11 +3,11 @@
 import numpy as np
 
 from review_runs import small_run
-from selex.results import Results
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.core.state import State
 from selex.review.core.suggest import all_ideas, ideas
+from selex.runs.results import Results
 
 
 def state_of(category, confidence, runner_up, n_known=2, labelled=(), names=5):

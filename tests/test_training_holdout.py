@@ -11,9 +11,9 @@ from selex.cluster.select import Selection
 from selex.config import Config
 from selex.discovery import discover
 from selex.discovery_steps import Job
-from selex.earlier import _selection
-from selex.predictor import load
 from selex.report.html import write_report
+from selex.runs.earlier import _selection
+from selex.runs.predictor import load
 from selex.training.fit import Seen
 
 

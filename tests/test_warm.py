@@ -7,9 +7,9 @@ import pytest
 
 from selex import ClusterConfig, fit_clusters, split_accuracy
 from selex.cluster.warm import CLEARLY, Start
-from selex.results import Results
 from selex.review.core.decisions import Decision
 from selex.review.core.state import CONFIRMED, State
+from selex.runs.results import Results
 
 N_KNOWN = 4
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from selex.discovery import discover
     from selex.errors import InputError, Note
     from selex.metrics import ari, nmi, split_accuracy
-    from selex.predictor import Model, load
-    from selex.run import Run
+    from selex.runs.predictor import Model, load
+    from selex.runs.run import Run
     from selex.types import UNLABELLED, Hierarchy, KEstimate, Level, Scores
 
 __version__ = "0.1.0"
@@ -39,9 +39,9 @@ _HOMES = {
     "InputError": "errors",
     "KEstimate": "types",
     "Level": "types",
-    "Model": "predictor",
+    "Model": "runs.predictor",
     "Note": "errors",
-    "Run": "run",
+    "Run": "runs.run",
     "Scores": "types",
     "SemiSupervisedKMeans": "cluster.estimators",
     "TrainConfig": "config",
@@ -54,7 +54,7 @@ _HOMES = {
     "estimate_k": "cluster.estimate_k",
     "fit_clusters": "cluster.pipeline",
     "hssk": "cluster.hierarchy",
-    "load": "predictor",
+    "load": "runs.predictor",
     "nmi": "metrics",
     "published": "cluster.variant",
     "split_accuracy": "metrics",

@@ -9,19 +9,19 @@ import numpy as np
 import torch
 
 from selex.config import Config
+from selex.config.groups import FROZEN
 from selex.data.crops import to_device
 from selex.data.table import read_sources, read_table
 from selex.discovery_steps import Job, Tell, check_categories, on_device
-from selex.earlier import Earlier
 from selex.errors import InputError
+from selex.features.prepare import load_backbone_for
 from selex.features.ray_cluster import RayEngine
 from selex.features.sources import is_url
-from selex.groups import FROZEN
 from selex.models.backbones import default_backbone
-from selex.prepare import load_backbone_for
-from selex.publish import publish
-from selex.run import LABELS, Run
-from selex.run_writer import write_run
+from selex.runs.earlier import Earlier
+from selex.runs.publish import publish
+from selex.runs.run import LABELS, Run
+from selex.runs.writer import write_run
 from selex.training.distributed import start
 from selex.training.fit import TrainOptions, train_worker
 from selex.training.methods import check_method

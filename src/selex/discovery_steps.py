@@ -20,16 +20,16 @@ from selex.config import ClusterConfig, Config
 from selex.data.crops import AnyImages
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable
-from selex.earlier import Earlier
 from selex.errors import InputError
 from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed, feature_cache
+from selex.features.prepare import place_for
 from selex.features.ray_cluster import RayEngine
 from selex.features.ray_embed import Embedded, embed_on_ray
 from selex.models.network import Backbone
 from selex.models.trunk import check_view_size, load_trained, trained_weights
-from selex.prepare import place_for
-from selex.run_writer import RunWriter
+from selex.runs.earlier import Earlier
+from selex.runs.writer import RunWriter
 from selex.training.fit import Seen, TrainOptions, classify, fit, make_method
 from selex.training.methods import Method
 

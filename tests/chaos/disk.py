@@ -53,8 +53,8 @@ def names() -> None:
     """`selex names`, with a model that needs no file: a colour for each photo, and one for each word."""
     import numpy as np
 
-    from selex import text_image
     from selex.cli import main
+    from selex.review.core import text_image
 
     class Colours:
         def embed_images(self, images):

@@ -126,7 +126,7 @@ def options() -> Iterator[tuple[str, Any]]:
 def settings() -> list[str]:
     """Settings that are paths, which `--set` may name."""
     from selex.config import GROUPS
-    from selex.settings import metavar
+    from selex.config.settings import metavar
 
     named = ((group, home, about) for group, home in GROUPS.items() for about in fields(home))
     return [f"{group}.{about.name}" for group, home, about in named if metavar(home, about) in PATHS]

@@ -6,7 +6,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from selex.config import Config
-from selex.prepare import load_backbone_for
+from selex.features.prepare import load_backbone_for
 from selex.training.fit import make_method
 
 

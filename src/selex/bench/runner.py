@@ -32,13 +32,13 @@ from selex.config import PAPER, Config
 from selex.data.store import ImageStore
 from selex.discovery import discover
 from selex.errors import InputError
+from selex.features.prepare import place_for
 from selex.folders import take_folder
 from selex.io import temporary_folder
 from selex.metrics import split_accuracy
-from selex.predictor import load
-from selex.prepare import place_for
-from selex.run import Run
-from selex.run_writer import versions
+from selex.runs.predictor import load
+from selex.runs.run import Run
+from selex.runs.writer import versions
 from selex.training.fit import TrainOptions
 from selex.training.methods import check_method
 from selex.types import Scores

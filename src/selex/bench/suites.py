@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from selex.bench.datasets.splits import FOLDS
+from selex.config.groups import QUIRKS
 from selex.errors import InputError, unknown
-from selex.groups import QUIRKS
 
 DEPTH = 12
 """Blocks of a ViT-S or ViT-B."""

@@ -213,7 +213,7 @@ def demo(out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for th
 
     Example: `selex demo --out demo`
     """
-    from selex.demo import run
+    from selex.cli.demo import run
 
     run(out, progress=True)
 

@@ -171,8 +171,8 @@ def check_not_among_photos(target: str, command: str, words: Sequence[str]) -> N
 
 def _photos_of(folder: Path) -> list[str]:
     """The photos of a run; a folder itself where it is neither empty nor ours."""
-    from selex.run import Run
-    from selex.run_stage import CONFIG
+    from selex.runs.run import Run
+    from selex.runs.stage import CONFIG
 
     try:
         if not folder.is_dir() or is_vacant(folder) or (folder / MARK).exists():

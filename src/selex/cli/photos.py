@@ -16,13 +16,13 @@ from selex.cli.app import RunFolder, app, find_device, first_process, resumable
 from selex.cli.rerun import discover_again, with_more
 from selex.cli.settings import BASICS, FEATURES, FLAG, TRAINING, configured
 from selex.config import Config
+from selex.config.groups import FROZEN
 from selex.errors import InputError
-from selex.groups import FROZEN
 
 if TYPE_CHECKING:
     from selex.data.clusters import Columns
     from selex.features.ray_cluster import RayEngine
-    from selex.run import Run
+    from selex.runs.run import Run
 
 Strict = Annotated[
     bool, typer.Option("--strict", metavar=FLAG, help="Stop at the first unreadable image.", rich_help_panel=BASICS)
@@ -108,7 +108,7 @@ def discover(
 
     Example: `selex discover photos --categories auto --out birds`
     """
-    from selex.run import Run
+    from selex.runs.run import Run
 
     if add and out:
         raise InputError(f"--add writes to the run itself, {photos}: leave --out out")
@@ -170,7 +170,7 @@ def train(
 
     Example: `selex train birds --epochs 50`
     """
-    from selex.run import Run
+    from selex.runs.run import Run
     from selex.training.fit import interrupted
     from selex.training.methods import find_method
 
@@ -292,8 +292,8 @@ def predict(
     from selex.data.clusters import is_predictions_table, write_blocks
     from selex.folders import check_outside
     from selex.io import check_target, free_path
-    from selex.predictor import load
-    from selex.run import Run
+    from selex.runs.predictor import load
+    from selex.runs.run import Run
 
     out = out or free_path(Path("predictions.csv"))
     for folder in (photos, *Run.open(run).config.data.sources):

@@ -15,7 +15,7 @@ from selex.errors import InputError
 if TYPE_CHECKING:
     from selex.features.ray_cluster import RayEngine
     from selex.review.core.outcome import Changes
-    from selex.run import Run
+    from selex.runs.run import Run
 
 
 def discover_again(
@@ -23,11 +23,11 @@ def discover_again(
 ) -> tuple[Run, Changes | None]:
     """The finished run and, if there was one before, what changed; its decisions count as labels if `reviewed`."""
     from selex.discovery import discover
-    from selex.earlier import Earlier, continues
-    from selex.results import Results
     from selex.review.core.outcome import compare, labels_of
     from selex.review.core.state import State
     from selex.review.recluster import recluster
+    from selex.runs.earlier import Earlier, continues
+    from selex.runs.results import Results
 
     before = _earlier(out, config)
     if before and not config.data.added:
@@ -52,7 +52,7 @@ def discover_again(
 
 def _earlier(out: Path, config: Config) -> Run | None:
     """The finished run of the same photos that is there; whatever else is there is refused later."""
-    from selex.run import Run
+    from selex.runs.run import Run
 
     with suppress(InputError):
         run = Run.open(out)

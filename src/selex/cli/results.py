@@ -15,7 +15,7 @@ from selex.progress import progress_bar
 
 if TYPE_CHECKING:
     from selex.data.clusters import Columns
-    from selex.run import Run
+    from selex.runs.run import Run
 
 
 Host = Annotated[
@@ -48,8 +48,8 @@ def export(
 
     Example: `selex export birds --to folders --out sorted`
     """
-    from selex.export import export as run_export
-    from selex.run import Run
+    from selex.runs.export import export as run_export
+    from selex.runs.run import Run
 
     opened = Run.open(run)
     with progress_bar("images") as show:
@@ -69,7 +69,7 @@ def info(
 
     Example: `selex info birds`
     """
-    from selex.run import Run
+    from selex.runs.run import Run
 
     opened = Run.open(run)
     config = opened.config
@@ -105,7 +105,7 @@ def report(
     """
     from selex.report.html import NAME, write_report
     from selex.review.core.outcome import count_decisions
-    from selex.run import Run
+    from selex.runs.run import Run
 
     opened = Run.open(run)
     with progress_bar("report, step") as show:
@@ -128,10 +128,10 @@ def names(
 
     Example: `selex names birds --names species.txt`
     """
-    from selex.results import Results
     from selex.review.core.names import write_suggested
-    from selex.run import Run
-    from selex.text_image import load_text_image_model, read_words, suggest_names
+    from selex.review.core.text_image import load_text_image_model, read_words, suggest_names
+    from selex.runs.results import Results
+    from selex.runs.run import Run
 
     opened, words = Run.open(run), read_words(str(names))
     results, loaded = Results.read(opened), load_text_image_model(model)

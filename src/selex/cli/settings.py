@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from selex.config import GROUPS, PRESETS, Config, find, flat
+from selex.config.settings import allowed, from_file, metavar, parse
 from selex.errors import InputError
-from selex.settings import allowed, from_file, metavar, parse
 
 if sys.version_info >= (3, 11):
     import tomllib

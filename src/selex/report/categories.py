@@ -11,7 +11,7 @@ from scipy.special import expit
 
 from selex.data.clusters import DOUBTFUL
 from selex.report.facts import Facts, Ints
-from selex.results import mean_direction
+from selex.runs.results import mean_direction
 
 MOST_TYPICAL, MOST_BORDERLINE = 8, 4
 

@@ -16,9 +16,9 @@ from scipy.special import expit, logit
 from selex.data.table import real_path
 from selex.errors import InputError
 from selex.io import first_line
-from selex.predictor import Model, load
-from selex.results import Results
-from selex.run import ImagePaths, Run
+from selex.runs.predictor import Model, load
+from selex.runs.results import Results
+from selex.runs.run import ImagePaths, Run
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -25,7 +25,7 @@ from selex.report.categories import MOST_TYPICAL, Category, LabelError
 from selex.report.facts import Facts
 from selex.report.summary import MOST_CARDS, STEPS, Summary, summarise
 from selex.report.truth import Failure
-from selex.run import Run
+from selex.runs.run import Run
 
 Progress = Callable[[int, int], None]
 

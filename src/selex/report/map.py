@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from selex.plane import HEIGHT, WIDTH, cloud_radius, main_directions, place_categories, place_images
 from selex.report.facts import Facts, Floats, Ints
+from selex.report.plane import HEIGHT, WIDTH, cloud_radius, main_directions, place_categories, place_images
 
 MOST_DOTS = 5000
 ICONS = 80

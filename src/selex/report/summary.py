@@ -25,7 +25,7 @@ from selex.report.curves import Chart, estimate_chart, training_charts
 from selex.report.facts import Facts, read_facts
 from selex.report.map import Map, draw_map
 from selex.report.truth import Truth, compare
-from selex.run import Run
+from selex.runs.run import Run
 
 STEPS = 3
 """Steps that `summarise` takes: it reads the run, judges the categories, and draws the map."""

@@ -15,7 +15,7 @@ from selex.data.features import read_truth
 from selex.errors import InputError
 from selex.metrics import ari, contingency, matched, nmi, split_accuracy
 from selex.report.facts import Facts
-from selex.run import Run
+from selex.runs.run import Run
 from selex.types import Scores
 
 MOST_CONFUSIONS = 15

@@ -16,15 +16,15 @@ from selex.config import Config
 from selex.data.names import cell_of_label
 from selex.data.table import ImageTable, read_sources
 from selex.discovery import discover
-from selex.earlier import Earlier, continues
 from selex.errors import InputError, Note
 from selex.io import write_csv
-from selex.results import Results
 from selex.review.core.ledger import Ledger
 from selex.review.core.outcome import Changes, Labels, compare, labels_of
 from selex.review.core.state import State
 from selex.review.core.timeline import Timeline
-from selex.run import LABELS, Run
+from selex.runs.earlier import Earlier, continues
+from selex.runs.results import Results
+from selex.runs.run import LABELS, Run
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from selex.data.decode import Unreadable
 from selex.errors import InputError
 from selex.review.server.guard import Bodies, Door, Guard
 from selex.review.server.uploads import IMAGES, ONE_IMAGE, Room
+from selex.runs.sorter import Sorter
 from selex.serve import schema
-from selex.sorter import Sorter
 
 BODIES = Bodies(IMAGES.largest, (*IMAGES.kinds, "application/json"))
 ABOUT = """Sorts images into the categories of a run, as `selex predict` does.

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from selex.predictor import load
 from selex.review.server.serve import LOOPBACK, address_of, door_for, listen, server_of
+from selex.runs.predictor import load
+from selex.runs.sorter import Sorter
 from selex.serve.app import create_app
-from selex.sorter import Sorter
 
 
 def serve(

@@ -22,11 +22,11 @@ from selex.data.store import ImageStore
 from selex.data.table import ImageTable
 from selex.errors import InputError
 from selex.features.attention_crop import cut_to
+from selex.features.prepare import load_backbone_for, place_for
 from selex.folders import own_folder
 from selex.models.network import Backbone
-from selex.prepare import load_backbone_for, place_for
-from selex.run import Run
-from selex.run_writer import BOARD, RunWriter
+from selex.runs.run import Run
+from selex.runs.writer import BOARD, RunWriter
 from selex.training.batches import Data
 from selex.training.checkpoint import Checkpoints, newest
 from selex.training.loop import Callbacks, Entry, Score, train

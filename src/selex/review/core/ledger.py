@@ -21,11 +21,11 @@ from pathlib import Path
 from selex.checksums import Damaged
 from selex.errors import InputError, Note
 from selex.io import first_line, is_plain_file, last_bytes, whole
-from selex.results import Results
 from selex.review.core.decisions import Decision
 from selex.review.core.timeline import Event, Timeline
-from selex.run import Run
-from selex.run_writer import RunWriter
+from selex.runs.results import Results
+from selex.runs.run import Run
+from selex.runs.writer import RunWriter
 
 FILE = "review.sqlite"
 FORMAT = 2

@@ -17,7 +17,7 @@ from selex.data.decode import FORMATS
 from selex.data.labels import FILE_COLUMNS, LABEL_FILES, read_columns
 from selex.data.table import real_path
 from selex.errors import InputError
-from selex.run import Run
+from selex.runs.run import Run
 
 Array = np.ndarray[Any, Any]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from selex.results import Results
+from selex.runs.results import Results
 
 Array = np.ndarray[Any, Any]
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from selex.data.clusters import Columns
 from selex.errors import InputError
-from selex.naming import match
-from selex.results import Results
 from selex.review.core.ledger import Ledger
 from selex.review.core.state import CONFIRMED, JUNK, MARKS, UNDECIDED, State
 from selex.review.core.timeline import Timeline
-from selex.run import Run
+from selex.runs.naming import match
+from selex.runs.results import Results
+from selex.runs.run import Run
 
 Array = np.ndarray[Any, Any]
 

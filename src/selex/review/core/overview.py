@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from selex.data.clusters import DOUBTFUL
-from selex.results import directions, mean_direction
 from selex.review.core.decisions import Refused
 from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK, UNSURE
+from selex.runs.results import directions, mean_direction
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from selex.data.decode import Unreadable, decode
-from selex.results import directions
+from selex.runs.results import directions
 
 Array = np.ndarray[Any, Any]
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from selex.errors import InputError
-from selex.results import Results
 from selex.review.core.decisions import Decision
 from selex.review.core.ledger import Ledger
 from selex.review.core.outcome import Changes, compare
 from selex.review.core.state import State
 from selex.review.core.timeline import DECIDE, Event, Played, Timeline
-from selex.run import Run
+from selex.runs.results import Results
+from selex.runs.run import Run
 
 Array = np.ndarray[Any, Any]
 _DIGITS = 20  # no version has so many, and Python refuses to read thousands

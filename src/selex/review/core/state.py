@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from selex.naming import last_number
-from selex.results import Results
 from selex.review.core.decisions import Decision, Refused, alike_key, clean_name
+from selex.runs.naming import last_number
+from selex.runs.results import Results
 
 Array = np.ndarray[Any, Any]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from selex.results import Results
 from selex.review.core.decisions import Decision, Refused
 from selex.review.core.state import Patch, State
+from selex.runs.results import Results
 
 DECIDE, UNDO, REDO = "decide", "undo", "redo"
 

@@ -15,7 +15,7 @@ from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK, MARKS, UNSURE
 from selex.review.server import schema
 from selex.review.server.schema import Node
-from selex.run import Run
+from selex.runs.run import Run
 
 EXAMPLES = 6
 

@@ -13,8 +13,6 @@ from typing import Any, Literal
 
 from selex.data.names import spell
 from selex.errors import InputError
-from selex.export import export
-from selex.export_formats import FORMATS
 from selex.folders import own_folder
 from selex.io import first_line
 from selex.progress import Listener, listening
@@ -23,7 +21,9 @@ from selex.review.core.outcome import corrected
 from selex.review.core.session import Review
 from selex.review.core.state import JUNK
 from selex.review.server.schema import ContinueOut, Written
-from selex.run import Run
+from selex.runs.export import export
+from selex.runs.export_formats import FORMATS
+from selex.runs.run import Run
 
 Condition = Literal["idle", "running", "done", "failed"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from selex.plane import HEIGHT, WIDTH, cloud_radius, main_directions, place_categories, place_images
-from selex.results import Results
+from selex.report.plane import HEIGHT, WIDTH, cloud_radius, main_directions, place_categories, place_images
+from selex.runs.results import Results
 
 Array = np.ndarray[Any, Any]
 

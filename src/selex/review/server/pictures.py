@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from selex.data.decode import picture, thumbnail
 from selex.review.core.session import Review
-from selex.run import ImagePaths
+from selex.runs.run import ImagePaths
 
 SIDE, SHORTER = 144, 768
 KEPT = 8192

@@ -12,7 +12,7 @@ import numpy as np
 from selex.data.decode import check_sent
 
 if TYPE_CHECKING:
-    from selex.sorter import Sorter
+    from selex.runs.sorter import Sorter
 
 Array = np.ndarray[Any, Any]
 
@@ -54,8 +54,8 @@ class Eye:
         """The network, in memory; another one after the run was done again."""
         import torch
 
-        from selex.predictor import load
-        from selex.sorter import Sorter
+        from selex.runs.predictor import load
+        from selex.runs.sorter import Sorter
 
         if self._sorter is None or self._round != number:
             self.close()

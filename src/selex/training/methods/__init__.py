@@ -6,8 +6,8 @@ They know the network, the losses and the clustering; they know nothing of the l
 from importlib.metadata import EntryPoint, entry_points
 
 from selex.config import Config
+from selex.config.groups import FROZEN
 from selex.errors import InputError, unknown
-from selex.groups import FROZEN
 from selex.io import first_line
 from selex.training.methods.base import Batch, Losses, Method, Task, views
 from selex.training.methods.gcd import GCD, SimGCD

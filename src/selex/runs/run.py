@@ -1,6 +1,6 @@
 """The run folder: what a job was asked, what it found, and a model that sorts new images. The contract between steps.
 
-Here it is read; `run_writer.py` writes it.
+Here it is read; `writer.py` writes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from selex.data.parquet import read_blocks, read_parquet
 from selex.data.table import real_path
 from selex.errors import InputError, Note
 from selex.io import first_line, is_plain_file, locked, read_csv
-from selex.run_stage import CONFIG, EMBEDDINGS, Stage
+from selex.runs.stage import CONFIG, EMBEDDINGS, Stage
 
 FORMAT = 3
 """Changes when a run folder's files do, so that an older program does not misread a newer one."""

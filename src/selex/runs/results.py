@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from selex.data.parquet import pack_parquet, read_parquet
 from selex.errors import InputError
-from selex.run import Run
+from selex.runs.run import Run
 
 Array = np.ndarray[Any, Any]
 _COLUMNS = ("file", "cluster", "labelled", "confidence", "runner_up", "distance")

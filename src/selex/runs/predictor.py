@@ -28,6 +28,7 @@ from selex.data.table import read_table
 from selex.errors import InputError, Note
 from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed, feature_cache
+from selex.features.prepare import place_for
 from selex.features.ray_cluster import RayEngine
 from selex.features.ray_embed import embed_on_ray
 from selex.features.shared import FeatureCache
@@ -37,8 +38,7 @@ from selex.io import first_line, temporary_folder
 from selex.models.backbones import load_backbone
 from selex.models.network import Backbone
 from selex.models.trunk import load_trained
-from selex.prepare import place_for
-from selex.run import Run
+from selex.runs.run import Run
 
 _TRAINED = "trained.safetensors"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from selex.config.settings import Group, setting
 from selex.errors import InputError
-from selex.settings import Group, setting
 
 FROZEN = "frozen"
 """The method that trains nothing."""

@@ -10,17 +10,17 @@ import numpy as np
 from selex.cluster.assign import Assignment
 from selex.cluster.pipeline import FittedClusters
 from selex.config import Config
+from selex.config.groups import FROZEN
 from selex.data.clusters import Columns, cluster_columns
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable
 from selex.features.ray_embed import Embedded
-from selex.groups import FROZEN
 from selex.models.network import Backbone
 from selex.models.trunk import trained_weights
-from selex.naming import lasting_names
-from selex.predictor import BLOCK, Model
-from selex.results import Results
-from selex.run_writer import RunWriter
+from selex.runs.naming import lasting_names
+from selex.runs.predictor import BLOCK, Model
+from selex.runs.results import Results
+from selex.runs.writer import RunWriter
 from selex.types import Hierarchy, KEstimate
 
 

@@ -15,9 +15,9 @@ from selex.config import Config
 from selex.data.table import ImageTable
 from selex.errors import InputError
 from selex.models.network import Backbone
-from selex.predictor import Model, load
-from selex.results import Results
-from selex.run import Run
+from selex.runs.predictor import Model, load
+from selex.runs.results import Results
+from selex.runs.run import Run
 from selex.types import REFINEMENTS, SEARCHES, UNLABELLED
 
 Array = np.ndarray[Any, Any]

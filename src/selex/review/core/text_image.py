@@ -12,8 +12,8 @@ from PIL import Image
 from selex.data.decode import Unreadable, decode
 from selex.errors import InputError
 from selex.io import check_regular
-from selex.results import Results, directions
-from selex.run import Run
+from selex.runs.results import Results, directions
+from selex.runs.run import Run
 
 Array = np.ndarray[Any, Any]
 

@@ -26,13 +26,13 @@ from selex.errors import InputError
 from selex.folders import check_outside, check_own_folder, is_vacant, own_folder, remove, remove_folder
 from selex.io import first_line, is_plain_file, is_plain_folder, last_bytes, locked, remove_leftovers, whole
 from selex.progress import step_done
-from selex.run import FORMAT, LABELS, METRICS, Run
-from selex.run_stage import CONFIG, EMBEDDINGS, FEATURE_FILES, MODEL, PUBLISHED, Stage
+from selex.runs.run import FORMAT, LABELS, METRICS, Run
+from selex.runs.stage import CONFIG, EMBEDDINGS, FEATURE_FILES, MODEL, PUBLISHED, Stage
 
 BOARD = "tensorboard"
 TABLE = "clusters.parquet"
 _LIBRARIES = ("torch", "timm", "numpy", "scikit-learn")
-_ROOMS = ("cluster", "losses", "data", "models", "features", "training")
+_ROOMS = ("config", "cluster", "losses", "data", "models", "features", "training")
 
 
 @contextmanager
@@ -193,12 +193,8 @@ def versions() -> dict[str, str]:
 @cache
 def code_digest() -> str:
     """Changes with whatever may change a result: the code from images to categories, not that of pages and commands."""
-    package = Path(__file__).parent
-    files = [
-        package / "config.py",
-        package / "groups.py",
-        *(file for room in _ROOMS for file in sorted((package / room).rglob("*.py"))),
-    ]
+    package = Path(__file__).parent.parent
+    files = [file for room in _ROOMS for file in sorted((package / room).rglob("*.py"))]
     return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()[:12]
 
 

@@ -15,7 +15,7 @@ import torch
 from selex.data.decode import Pixels, check_sent, decode
 from selex.data.store import ImageStore
 from selex.features.attention_crop import attention_boxes, saliency
-from selex.predictor import Model
+from selex.runs.predictor import Model
 
 BATCH = 32
 """Images that go through the network at a time, at most."""

@@ -19,10 +19,10 @@ from selex.data.decode import is_image
 from selex.data.names import spell
 from selex.data.parquet import read_header
 from selex.errors import InputError
-from selex.export_formats import FORMATS, ExportJob, Format, Progress
 from selex.folders import check_outside
 from selex.io import check_target, check_target_folder, whole_folder
-from selex.run import Run
+from selex.runs.export_formats import FORMATS, ExportJob, Format, Progress
+from selex.runs.run import Run
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from selex.results import Results
+from selex.runs.results import Results
 
 Array = np.ndarray[Any, Any]
 

@@ -20,10 +20,10 @@ from selex.errors import InputError
 from selex.folders import own_folder, take_folder
 from selex.io import write_csv
 from selex.metrics import split_accuracy
-from selex.predictor import NOTHING, load
 from selex.report.html import write_report
 from selex.report.plots import plot_examples
-from selex.run import Run
+from selex.runs.predictor import NOTHING, load
+from selex.runs.run import Run
 from selex.training.distributed import fabric_library
 from selex.training.fit import TrainOptions
 from selex.types import Scores

@@ -7,12 +7,9 @@ from dataclasses import Field, asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any
 
+from selex.config.groups import ClusterConfig, DataConfig, FeatureConfig, TrainConfig
+from selex.config.settings import Group, as_toml, setting
 from selex.errors import InputError, unknown
-from selex.groups import ClusterConfig, DataConfig, FeatureConfig, TrainConfig
-from selex.settings import Group, as_toml, setting
-
-__all__ = ["GROUPS", "PAPER", "PRESETS", "ClusterConfig", "Config", "DataConfig", "FeatureConfig", "TrainConfig"]
-__all__ += ["find", "flat", "settings_of"]
 
 
 @dataclass(frozen=True)

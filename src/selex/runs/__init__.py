@@ -1,0 +1,1 @@
+"""A run folder: written, read, and what its results are used for."""
