@@ -31,7 +31,7 @@ def test_the_file_is_the_schema():
     values = json.loads(json.dumps(result((0.7, math.nan, 0.65)).to_json(), allow_nan=False))
     names = (
         "format dataset method variant suite row backbone seed epochs n_categories estimated config versions",
-        "device seconds memory_gb parameters flops transductive inductive curve command",
+        "commit clean device seconds memory_gb parameters flops transductive inductive curve command",
     )
     assert list(values) == " ".join(names).split()
     assert values["format"] == 1

@@ -14,6 +14,7 @@ from selex.bench.results import read_results
 from selex.bench.runner import Job, planned, read_split, run
 from selex.bench.suites import SUITES
 from selex.config import PAPER
+from selex.runs.versions import commit_of
 
 SMALL = (
     "--backbone",
@@ -64,6 +65,7 @@ def test_a_run_and_its_table(digits):
     text = (digits / "results" / first.file_name).read_text()
     assert str(digits) not in text
     assert first.versions["selex"]
+    assert first.commit == commit_of()[0]
     table = selex("bench", "table", "results", cwd=digits)
     assert "| GCD | tiny-vit | 1 | 2 |" in table.stdout
     again = selex(*command, cwd=digits)

@@ -45,6 +45,17 @@ def test_the_main_table_has_the_papers_rows_below_ours():
     assert table.notes[-1] == "selex 0.1.0 on NVIDIA H200."
 
 
+def test_a_table_names_commits():
+    commits = {
+        0: {"commit": "4db8a1e356c0c323", "clean": True},
+        1: {"commit": "d2649b9356c0c323", "clean": False},
+        2: {},
+    }
+    [table] = make_tables([result(seed=seed, **commit) for seed, commit in commits.items()])
+    first, second = "0.1.0 (commit 4db8a1e356c0)", "0.1.0 (commit d2649b9356c0, with changes)"
+    assert table.notes[-1] == f"selex 0.1.0, {first}, {second} on NVIDIA H200."
+
+
 def test_one_seed_has_no_deviation():
     [table] = make_tables([result()])
     assert cells(table, ["SelEx", "dinov2-vits14-reg", "20", "1"]) == ["70.0", "80.0", "65.0"]

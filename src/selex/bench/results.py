@@ -38,7 +38,9 @@ class Result:
         n_categories: how many categories were looked for.
         estimated: `n_clusters`, `low` and `high` where that number was estimated.
         config: all settings.
-        versions: of `selex`, `torch`, ...
+        versions: of `selex`, `torch`, ..., and `code`, a digest of the code that results depend on.
+        commit: the git commit of that code; None where it does not lie in a checkout.
+        clean: whether the code was as committed.
         device: what it ran on.
         seconds: `total`, `epoch` (the median), `embed`, `cluster`.
         memory_gb: peak memory of the device.
@@ -64,6 +66,8 @@ class Result:
     estimated: Mapping[str, int] | None = None
     config: Mapping[str, Any]
     versions: Mapping[str, str]
+    commit: str | None = None
+    clean: bool | None = None
     device: str
     seconds: Mapping[str, float]
     memory_gb: float | None = None
@@ -170,9 +174,16 @@ def vintage(result: Result) -> str:
     return " ".join(filter(None, named)) or "unknown"
 
 
+def provenance(result: Result) -> str:
+    """The vintage, and the commit where the result names it."""
+    if result.commit is None:
+        return vintage(result)
+    return f"{vintage(result)} (commit {result.commit[:12]}{'' if result.clean else ', with changes'})"
+
+
 def _check_names(values: dict[str, Any]) -> None:
     known = {entry.name for entry in fields(Result)} - {"file"}
-    optional = {"estimated", "memory_gb", "parameters", "flops", "inductive", "curve", "command"}
+    optional = {"commit", "clean", "estimated", "memory_gb", "parameters", "flops", "inductive", "curve", "command"}
     for problem, names in (("lacks", known - optional - set(values)), ("has an unknown entry", set(values) - known)):
         if names:
             raise InputError(f"{problem} {min(names)!r}; it is damaged, or of another version of selex")

@@ -38,7 +38,7 @@ from selex.io import temporary_folder
 from selex.metrics import split_accuracy
 from selex.runs.predictor import load
 from selex.runs.run import Run
-from selex.runs.writer import versions
+from selex.runs.versions import commit_of, versions
 from selex.training.fit import TrainOptions
 from selex.training.methods import check_method
 from selex.types import Scores
@@ -176,6 +176,7 @@ def _method(job: Job) -> str:
 
 def _draft(job: Job, seed: int, config: Config | None) -> Result:
     method = _method(job)
+    commit, clean = commit_of()
     return Result(
         dataset=job.name,
         method=method,
@@ -188,6 +189,8 @@ def _draft(job: Job, seed: int, config: Config | None) -> Result:
         n_categories=0,
         config={} if config is None else _record(job, config),
         versions=versions(),
+        commit=commit,
+        clean=clean,
         device=measure.device_name(job.device),
         seconds={},
         transductive={},

@@ -11,7 +11,7 @@ from selex.bench import paper
 from selex.bench.datasets.facts import facts
 from selex.bench.groups import Part, Seeds, Setting, Version, average, by_row, by_setting, of_main, setting_of, spread
 from selex.bench.render import Column, Table
-from selex.bench.results import Result, vintage
+from selex.bench.results import Result, provenance
 from selex.bench.suites import SUITES, Row, Suite, suite
 from selex.errors import InputError
 from selex.types import Scores
@@ -229,7 +229,7 @@ def _datasets(results: Iterable[Result]) -> list[str]:
 
 def _about(results: Sequence[Result]) -> list[str]:
     """Which versions and devices made the results."""
-    versions = ", ".join(sorted({vintage(run) for run in results}))
+    versions = ", ".join(sorted({provenance(run) for run in results}))
     return [f"selex {versions} on {', '.join(sorted({run.device for run in results}))}."]
 
 

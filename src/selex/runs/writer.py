@@ -5,19 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from selex import __version__
 from selex.checksums import file_digest, seal, stamped, stamped_line
 from selex.config import Config
 from selex.data.clusters import Columns, write_blocks, write_columns
@@ -28,11 +24,10 @@ from selex.io import first_line, is_plain_file, is_plain_folder, last_bytes, loc
 from selex.progress import step_done
 from selex.runs.run import FORMAT, LABELS, METRICS, Run
 from selex.runs.stage import CONFIG, EMBEDDINGS, FEATURE_FILES, MODEL, PUBLISHED, Stage
+from selex.runs.versions import versions
 
 BOARD = "tensorboard"
 TABLE = "clusters.parquet"
-_LIBRARIES = ("torch", "timm", "numpy", "scikit-learn")
-_ROOMS = ("config", "cluster", "losses", "data", "models", "features", "training")
 
 
 @contextmanager
@@ -182,27 +177,6 @@ def _digests(stage: Path) -> dict[str, str]:
     """The digests of result files, but for the table that is there for people, who may change it."""
     names = set(PUBLISHED) - {"clusters.csv", CONFIG}
     return {name: file_digest(stage / name) for name in sorted(names) if (stage / name).exists()}
-
-
-def versions() -> dict[str, str]:
-    """Versions of this package and its code, of what its results depend on, and of Python."""
-    found = {library: found for library in _LIBRARIES if (found := _version(library))}
-    return {"selex": __version__, "code": code_digest(), **found, "python": platform.python_version()}
-
-
-@cache
-def code_digest() -> str:
-    """Changes with whatever may change a result: the code from images to categories, not that of pages and commands."""
-    package = Path(__file__).parent.parent
-    files = [file for room in _ROOMS for file in sorted((package / room).rglob("*.py"))]
-    return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()[:12]
-
-
-def _version(library: str) -> str | None:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return None
 
 
 def _link(source: Path, target: Path) -> None:

@@ -1,0 +1,79 @@
+"""What made a result: the versions of this package and its libraries, a digest of its code, the commit it lies at."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import platform
+import subprocess
+from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from selex import __version__
+
+_PACKAGE = Path(__file__).parent.parent
+_LIBRARIES = ("torch", "timm", "numpy", "scikit-learn")
+_ROOMS = ("config", "cluster", "losses", "data", "models", "features", "training")
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package and its code, of what its results depend on, and of Python."""
+    found = {library: found for library in _LIBRARIES if (found := _version(library))}
+    return {"selex": __version__, "code": code_digest(), **found, "python": platform.python_version()}
+
+
+@cache
+def code_digest() -> str:
+    """Changes with whatever may change a result: the code from images to categories, not that of pages and commands."""
+    return digest_of(file for room in _ROOMS for file in sorted((_PACKAGE / room).rglob("*.py")))
+
+
+def digest_of(files: Iterable[Path]) -> str:
+    """A digest of what Python files do: the same whatever their comments, docstrings and layout, on every Python."""
+    code = "\n".join(_code(ast.parse(file.read_bytes())) for file in files)
+    return hashlib.sha256(code.encode()).hexdigest()[:12]
+
+
+@cache
+def commit_of(folder: Path = _PACKAGE) -> tuple[str | None, bool | None]:
+    """The commit of the git checkout that holds the code, and whether the code is as committed; None elsewhere."""
+    if not _git(folder, "ls-files", "--", "__init__.py"):  # an installed copy may lie inside somebody's own checkout
+        return None, None
+    changes = _git(folder, "status", "--porcelain", "--", ".")
+    return _git(folder, "rev-parse", "HEAD"), None if changes is None else not changes
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """What git says of a folder; None if it says no, or is not there."""
+    command = ["git", "--no-optional-locks", "-C", str(folder), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _code(node: Any) -> str:
+    """A syntax tree as text, without strings that stand alone and without fields that only some Pythons have."""
+    if isinstance(node, list):
+        return ",".join([_code(entry) for entry in node if not _stands_alone(entry)])
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    values = [(name, getattr(node, name, None)) for name in node._fields if name != "ctx"]
+    fields = [f"{name}={_code(value)}" for name, value in values if value is not None and value != []]
+    return f"{type(node).__name__}({' '.join(fields)})"
+
+
+def _stands_alone(node: Any) -> bool:
+    """Whether it is a statement that is nothing but a string: a docstring, of a module or of a name above it."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None

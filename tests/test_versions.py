@@ -1,0 +1,93 @@
+"""What a result says of the code that made it: a digest that follows behaviour, and a commit."""
+
+import subprocess
+
+import pytest
+
+from selex.runs.versions import commit_of, digest_of
+
+CODE = '''"""Half of things."""
+
+LIMIT = 3
+"""The most."""
+
+
+def half(x: float) -> float:
+    """x / 2."""
+    return min(x / 2, LIMIT)
+'''
+
+
+@pytest.fixture
+def digest(tmp_path):
+    """The digest of a file with the given code."""
+
+    def digest(code):
+        (tmp_path / "code.py").write_text(code)
+        return digest_of([tmp_path / "code.py"])
+
+    return digest
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Half of things.", "What is half."),
+        ("The most.", "An upper bound."),
+        ('    """x / 2."""\n', ""),
+        ("return min(x / 2, LIMIT)", "return min(\n        x / 2,  # exact\n        LIMIT,\n    )"),
+    ],
+)
+def test_words_and_layout_leave_the_digest(digest, old, new):
+    assert digest(CODE.replace(old, new)) == digest(CODE)
+    assert old in CODE
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("LIMIT = 3", "LIMIT = 3.0"), ("x / 2", "x // 2"), ("half(", "third("), (" = 3", " = '''3'''")]
+)
+def test_whatever_may_change_a_result_changes_the_digest(digest, old, new):
+    assert digest(CODE.replace(old, new)) != digest(CODE)
+
+
+def test_a_docstring_that_is_returned_is_code(digest):
+    assert digest('def f():\n    return "a"\n') != digest('def f():\n    return "b"\n')
+
+
+def git(folder, *words):
+    names = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+    return subprocess.run(["git", *names, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout with one package."""
+    package = tmp_path / "src" / "package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(CODE)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "All")
+    commit_of.cache_clear()
+    yield package
+    commit_of.cache_clear()
+
+
+def test_a_commit_is_named_with_whether_the_code_was_changed_since(checkout):
+    head = git(checkout, "rev-parse", "HEAD").strip()
+    (checkout.parent.parent / "results.json").write_text("{}")  # beside the code
+    assert commit_of(checkout) == (head, True)
+    commit_of.cache_clear()
+    (checkout / "__init__.py").write_text(CODE.replace("3", "4"))
+    assert commit_of(checkout) == (head, False)
+
+
+def test_a_copy_that_git_does_not_track_has_no_commit(checkout, tmp_path_factory, monkeypatch):
+    installed = checkout.parent.parent / "lib" / "package"
+    installed.mkdir(parents=True)
+    (installed / "__init__.py").write_text(CODE)
+    assert commit_of(installed) == (None, None)
+    assert commit_of(tmp_path_factory.mktemp("elsewhere")) == (None, None)
+    monkeypatch.setenv("PATH", "")  # no git
+    commit_of.cache_clear()
+    assert commit_of(checkout) == (None, None)
