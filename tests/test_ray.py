@@ -7,14 +7,16 @@ import pytest
 
 from commands import digit_photos, selex
 from selex.cli.photos import next_steps
-from selex.config import Config
+from selex.cluster.pipeline import fit_clusters
+from selex.config import ClusterConfig, Config
 from selex.discovery import discover
-from selex.errors import InputError
-from selex.features import ray_cluster, ray_embed, sources
+from selex.errors import InputError, Note
+from selex.features import ray_cluster, ray_embed, ray_fit, sources
 from selex.features.embed import CPU_BATCH
 from selex.features.ray_cluster import RayEngine
 from selex.features.ray_embed import Shards
 from selex.runs.predictor import load
+from selex.runs.run import Run
 from test_sources import write_tar
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'selex[cluster]'")
@@ -53,14 +55,41 @@ def s3(home):
     server.stop()
 
 
+def kills_when_told(order):
+    """What every worker does when it starts: the first to finish a second clustering kills its node, if told to."""
+
+    def begin():
+        import os
+        import signal
+        from contextlib import suppress
+
+        from selex.cluster.kmeans import Problem
+
+        finish, calls = Problem.finish, []
+
+        def finish_or_kill(self, centers):
+            calls.append(1)
+            if len(calls) >= 2:
+                with suppress(FileNotFoundError):
+                    os.rename(order, f"{order}-carried-out")  # by one worker only
+                    os.kill(os.getppid(), signal.SIGKILL)  # the node
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return finish(self, centers)
+
+        Problem.finish = finish_or_kill  # type: ignore[method-assign]
+
+    return begin
+
+
 @pytest.fixture(scope="module")
-def cluster(s3):
+def cluster(home, s3):
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     for _ in range(2):  # all work is on these two
         cluster.add_node(num_cpus=2)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    hook = {"worker_process_setup_hook": kills_when_told(str(home / "kill"))}
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR", runtime_env=hook)
     yield cluster
     ray.shutdown()
     cluster.shutdown()
@@ -230,6 +259,66 @@ def test_the_command_sorts_tar_shards_on_a_cluster(cluster, home, sorted_here, t
     lines = [line.split(",") for line in (tmp_path / "p.csv").read_text().splitlines()[1:]]
     found = {line[0].removeprefix("a.tar/"): line[1] for line in lines}
     assert found == dict(zip(sorted_here["file"], sorted_here["category"], strict=True))
+
+
+PLAIN = {"search": "bssk", "adapt": "off", "refine": "proportional"}
+SPREAD = RayEngine(workers=2, spread=True)
+
+
+def test_workers_that_cluster_find_what_one_process_finds(cluster, home, expected, pieces, monkeypatch, tmp_path):
+    config = Config.of(str(home / "photos")).change(backbone="tiny-vit", categories=5, **PLAIN)
+    alone = discover(config, tmp_path / "alone").clusters.to_pydict()
+    monkeypatch.setattr("selex.discovery_steps.fit_clusters", None)  # this process makes none
+    monkeypatch.setattr(ray_fit, "BLOCK", 1000)
+    said = []
+    done = discover(config.change(search="auto"), tmp_path / "spread", engine=SPREAD, tell=said.append)
+    assert "search: bssk (in shards)" in said
+    assert [entry["workers"] for entry in done.metrics if entry["step"] == "cluster"] == [2]
+    assert done.hierarchy == Run.open(tmp_path / "alone").hierarchy
+    for name, values in done.clusters.to_pydict().items():
+        if name in ("confidence", "distance"):
+            assert np.allclose(values, alone[name], atol=2e-3), name
+        else:
+            assert values == alone[name], name
+
+
+@pytest.fixture(scope="module")
+def rows(home):
+    """Features of overlapping categories in a file, and labels of some."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 12, 600)
+    x = rng.standard_normal((12, 16))[truth] + rng.standard_normal((600, 16))
+    np.save(home / "rows.npy", (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32))
+    return home / "rows.npy", np.where((truth < 6) & (rng.random(600) < 0.4), truth, -1)
+
+
+def fitted(rows):
+    return ray_fit.fit_on_ray(SPREAD, rows[0], rows[1], ClusterConfig(categories=12, **PLAIN), seed=0, device="cpu")
+
+
+def test_a_node_is_lost_while_clustering_and_nothing_of_the_result(cluster, home, rows):
+    expected, workers = fitted(rows)
+    assert workers == 2
+    (home / "kill").touch()
+    with pytest.warns(Note, match="a worker was lost while clustering: all of them start again"):
+        found, workers = fitted(rows)
+    assert (home / "kill-carried-out").exists()
+    cluster.add_node(num_cpus=2)
+    assert workers == 2  # the node that is left has room for both
+    for one, other in zip(expected.hierarchy.levels, found.hierarchy.levels, strict=True):
+        assert np.array_equal(one.labels, other.labels)
+        assert np.array_equal(one.centers, other.centers)
+    assert np.array_equal(expected.assignment.confidence, found.assignment.confidence)
+    plain = fit_clusters(np.load(rows[0]), rows[1], ClusterConfig(categories=12, **PLAIN))
+    assert np.array_equal(found.labels, plain.labels)
+
+
+def test_rows_that_a_worker_refuses_are_one_line(cluster, rows, tmp_path):
+    broken = np.load(rows[0])
+    broken[-1, 3] = np.nan
+    np.save(tmp_path / "rows.npy", broken)
+    with pytest.raises(InputError, match=r"^process 1: features contain NaN: row 299, column 3; fix or drop that row$"):
+        fitted((tmp_path / "rows.npy", rows[1]))
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,7 @@ def test_a_damaged_shard_is_named_in_one_line(tmp_path, monkeypatch):
         (("s3://bucket/photos",), "s3://bucket/photos: photos at a URL need --engine ray"),
         (("photos", "--engine", "dask"), "no engine 'dask'; there are: local, ray"),
         (("photos", "--workers", 2), "--address and --workers are for --engine ray"),
+        (("photos", "--spread"), "--spread is for --engine ray: its workers cluster"),
         (("photos", "--engine", "ray", "--workers", 0), "--workers must be at least 1, not 0"),
         (
             ("photos", "--engine", "ray", "--method", "selex"),

@@ -105,7 +105,7 @@ def _discover_on_ray(
     progress: bool,
     tell: Tell,
 ) -> Run:
-    """The same with images that workers of a Ray cluster read, decode and embed; clusters are made here."""
+    """The same with images that workers of a Ray cluster read, decode and embed; they may make the clusters too."""
     if config.train.method != FROZEN or config.features.attention_crop:
         raise InputError("--engine ray cannot train the network, nor use attention crops")
     with write_run(out, config, config.data.photos) as run:
@@ -115,8 +115,11 @@ def _discover_on_ray(
         if strict and images.skipped:
             raise InputError(": ".join(images.skipped[0]))
         check_categories(config, images.table)
-        features = on_device(np.load(run.features, mmap_mode="r"), device)
-        publish(run, config, images, job.cluster(features, images), backbone)
+        if engine.spread:
+            found = job.cluster_on_ray(engine, images)
+        else:
+            found = job.cluster(on_device(np.load(run.features, mmap_mode="r"), device), images)
+        publish(run, config, images, found, backbone)
     return run
 
 

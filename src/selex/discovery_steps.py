@@ -26,6 +26,7 @@ from selex.features.embed import embed, feature_cache
 from selex.features.prepare import place_for
 from selex.features.ray_cluster import RayEngine
 from selex.features.ray_embed import Embedded, embed_on_ray
+from selex.features.ray_fit import fit_on_ray
 from selex.models.network import Backbone
 from selex.models.trunk import check_view_size, load_trained, trained_weights
 from selex.runs.earlier import Earlier
@@ -153,6 +154,18 @@ class Job:
             for line in found.selected(config):
                 self.tell(line)
         return replace(found, hierarchy=found.hierarchy.on_host())
+
+    def cluster_on_ray(self, engine: RayEngine, images: Embedded) -> FittedClusters:
+        """Categories of the features in the run's file, by the workers of a Ray cluster."""
+        with self._step("cluster") as step:
+            config = self.config.cluster
+            how: dict[str, Any] = {"seed": self.config.seed, "device": self.device}
+            found, workers = fit_on_ray(engine, self.run.features, _labels(images), config, **how)
+            base, settings = found.hierarchy.levels[0], found.selection.settings
+            step.done(len(images), levels=found.hierarchy.sizes, inertia=base.inertia, workers=workers, **settings)
+            for line in found.differing(config):
+                self.tell(line)
+        return found
 
     def resume(self, features: Any, images: ImageStore, earlier: Earlier) -> FittedClusters:
         """Categories that continue from earlier ones."""

@@ -60,6 +60,10 @@ Workers = Annotated[
     int | None,
     typer.Option(metavar="NUMBER", help="Copies of the backbone on the cluster.", rich_help_panel=FEATURES),
 ]
+Spread = Annotated[
+    bool,
+    typer.Option("--spread", metavar=FLAG, help="Cluster on the workers, too.", rich_help_panel=FEATURES),
+]
 
 
 @app.command()
@@ -96,6 +100,7 @@ def discover(
     engine: Engine = "local",
     address: Address = None,
     workers: Workers = None,
+    spread: Spread = False,
     categories: settings.Categories = None,
     refine: settings.Refine = None,
     unbalanced: settings.Unbalanced = False,
@@ -131,15 +136,19 @@ def discover(
         method=method,
         epochs=epochs,
     )
-    cluster = _engine(engine, address, workers, store)
+    cluster = _engine(engine, address, workers, store, spread)
     _discover(config, out, find_device(device), store, strict, restart, tensorboard, reviewed=True, engine=cluster)
 
 
-def _engine(name: str, address: str | None, workers: int | None, store: Path | None) -> RayEngine | None:
+def _engine(
+    name: str, address: str | None, workers: int | None, store: Path | None, spread: bool = False
+) -> RayEngine | None:
     """The cluster that embeds, None where this process does."""
     if name == "local":
         if address or workers is not None:
             raise InputError("--address and --workers are for --engine ray")
+        if spread:
+            raise InputError("--spread is for --engine ray: its workers cluster")
         return None
     if name != "ray":
         raise InputError(f"no engine {name!r}; there are: local, ray")
@@ -149,7 +158,7 @@ def _engine(name: str, address: str | None, workers: int | None, store: Path | N
         raise InputError("--store is for --engine local: a cluster stores no decoded images")
     from selex.features.ray_cluster import RayEngine
 
-    return RayEngine(address, workers)
+    return RayEngine(address, workers, spread)
 
 
 @app.command()

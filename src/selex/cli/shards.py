@@ -112,9 +112,8 @@ def _tell(found: FittedClusters, shard: Shard, config: Config, out: Path) -> Non
         low, high = found.estimate.low, found.estimate.high
         count = f"{found.estimate.n_clusters} categories (90 % interval {low} to {high})"
         typer.echo(f"estimate by {found.estimate.method}: {count}")
-    for name, value in found.selection.settings.items():
-        if getattr(config.cluster, name) != value:
-            typer.echo(f"{name}: {value} (in shards)")
+    for line in found.differing(config.cluster):
+        typer.echo(line)
     base = found.hierarchy.levels[0]
     sizes = ", ".join(map(str, found.hierarchy.sizes))
     found_in = f"{shard.total} rows, {shard.group.size} {'process' if shard.group.size == 1 else 'processes'}"

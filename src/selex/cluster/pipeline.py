@@ -77,6 +77,12 @@ class FittedClusters:
             if getattr(config, name) == "auto":
                 yield f"{name}: {value} (auto)"
 
+    def differing(self, config: ClusterConfig) -> Iterator[str]:
+        """A line about each setting that is another one than asked for, where rows are spread over processes."""
+        for name, value in self.selection.settings.items():
+            if getattr(config, name) != value:
+                yield f"{name}: {value} (in shards)"
+
     def transform(self, features: Any) -> Any:
         """Rows `(n, d)` as they are compared with cluster centres."""
         return self.maps.transform(features)

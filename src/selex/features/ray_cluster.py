@@ -18,10 +18,14 @@ from selex.io import first_line
 
 @dataclass(frozen=True)
 class RayEngine:
-    """Which cluster, and how many actors hold the backbone; without an address Ray is started on this machine."""
+    """Which cluster, and how many actors hold the backbone; without an address Ray is started on this machine.
+
+    With `spread` they make the clusters too, each of its part of the features.
+    """
 
     address: str | None = None
     workers: int | None = None
+    spread: bool = False
 
 
 @contextmanager

@@ -1,0 +1,186 @@
+"""Clusters by the workers of a Ray cluster: each has its part of the rows, and sums go between them.
+
+Rows are read from the file of features on this machine and sent a block at a time: neither this process nor any worker
+ever holds all of them. Workers cannot go on without the rows of one that is lost. All are started anew then, and get
+their rows from disk again: clusters depend on rows and seed alone, so they are those of a run that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import warnings
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from selex.cluster.assign import Assignment
+from selex.cluster.group import join
+from selex.cluster.pieces import Pieces, open_pieces
+from selex.cluster.pipeline import FittedClusters
+from selex.cluster.shards import Shard
+from selex.cluster.spread import fit_shards
+from selex.cluster.whiten import FeatureMaps
+from selex.config import ClusterConfig
+from selex.errors import InputError, Note
+from selex.features.ray_cluster import RayEngine, running
+from selex.types import Hierarchy
+
+BLOCK = 1 << 26
+"""Bytes of rows that are sent at a time."""
+ATTEMPTS = 4
+"""How often workers are started before it is given up."""
+_PATIENCE = 300  # seconds for a worker to start: a cluster may have to find a machine for it
+_NOTICE = 30  # seconds for Ray to notice who else is lost
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What workers are to do: `labels` of their rows, None if none is labelled anywhere."""
+
+    labels: Any
+    config: ClusterConfig
+    seed: int
+    device: str
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether each worker needs a GPU."""
+        return torch.device(self.device).type == "cuda"
+
+    def of(self, first: int, last: int) -> _Task:
+        """That of one worker."""
+        return replace(self, labels=None if self.labels is None else self.labels[first:last])
+
+
+def fit_on_ray(
+    engine: RayEngine, features: Path, labels: Any, config: ClusterConfig, *, seed: int, device: str | torch.device
+) -> tuple[FittedClusters, int]:
+    """Clusters of the rows of a `.npy` file, as `fit_shards` makes them, and by how many workers."""
+    rows, task = open_pieces([features]), _Task(labels, config, seed, str(device))
+    with running(engine, torch.device(device)) as asked:
+        from ray.exceptions import RayError
+
+        for attempt in range(1, ATTEMPTS + 1):
+            size = _room(asked, rows, task)
+            try:
+                return _joined(_attempt(rows, task, size)), size
+            except RayError as error:
+                why = str(error).strip().splitlines()[-1]
+                if attempt == ATTEMPTS:
+                    raise InputError(f"clustering on the Ray cluster failed {ATTEMPTS} times: {why}") from error
+            warnings.warn("a worker was lost while clustering: all of them start again", Note, stacklevel=2)
+    raise AssertionError  # the last attempt has returned or raised
+
+
+def _room(asked: int, rows: Pieces, task: _Task) -> int:
+    """How many workers: as many as were asked for, if the cluster still has room for them."""
+    import ray
+
+    most = int(ray.cluster_resources().get("GPU" if task.on_gpu else "CPU", 0))
+    return max(1, min(asked, most, rows.shape[0]))
+
+
+def _attempt(rows: Pieces, task: _Task, size: int) -> list[FittedClusters]:
+    """What each of so many new workers found; they are gone when it returns."""
+    import ray
+
+    kind = ray.remote(num_cpus=1, num_gpus=int(task.on_gpu), scheduling_strategy="SPREAD")(_Worker)
+    workers = [kind.remote() for _ in range(size)]
+    try:
+        places = ray.get([worker.place.remote() for worker in workers], timeout=_PATIENCE)
+        fits, first = [], 0
+        for rank, worker in enumerate(workers):
+            part = rows.part(rank, size)
+            _send(part, worker)
+            fits.append((task.of(first, first + part.shape[0]), rank, size, places[0]))
+            first += part.shape[0]
+        return _results([worker.fit.remote(*given) for worker, given in zip(workers, fits, strict=True)])
+    finally:
+        for worker in workers:
+            ray.kill(worker)
+
+
+def _send(part: Pieces, worker: Any) -> None:
+    """The rows of a worker, one block after the other."""
+    import ray
+
+    ray.get(worker.expect.remote(part.shape, part.dtype))
+    step = max(1, BLOCK // (part.shape[1] * part.dtype.itemsize))
+    for start in range(0, part.shape[0], step):
+        ray.get(worker.take.remote(start, part[start : start + step]))
+
+
+def _results(fits: list[Any]) -> list[FittedClusters]:
+    """What the workers return; the first that fails ends it, once Ray knows who else is lost with it."""
+    import ray
+
+    left = list(fits)
+    try:
+        while left:
+            done, left = ray.wait(left)
+            ray.get(done)
+    except ray.exceptions.RayError:
+        ray.wait(fits, num_returns=len(fits), timeout=_NOTICE)
+        raise
+    returned = ray.get(fits)
+    for text in returned[0][1]:
+        warnings.warn(text, Note, stacklevel=2)
+    refused = [found for found, _ in returned if isinstance(found, InputError)]
+    if refused:  # one says what is wrong with its rows, the others that one did
+        raise min(refused, key=lambda error: "see its error" in str(error))
+    return [found for found, _ in returned]
+
+
+class _Worker:
+    """An actor: holds a part of the rows, and clusters it together with the others."""
+
+    def place(self) -> dict[str, str]:
+        """Where the others find this one, should it be the first."""
+        import ray
+
+        with socket.socket() as free:
+            free.bind(("", 0))
+            return {"MASTER_ADDR": ray.util.get_node_ip_address(), "MASTER_PORT": str(free.getsockname()[1])}
+
+    def expect(self, shape: tuple[int, int], dtype: Any) -> None:
+        """Make room for rows."""
+        self.rows = np.empty(shape, dtype)
+
+    def take(self, start: int, rows: Any) -> None:
+        """Some of the rows."""
+        self.rows[start : start + len(rows)] = rows
+
+    def fit(
+        self, task: _Task, rank: int, size: int, place: dict[str, str]
+    ) -> tuple[FittedClusters | InputError, list[str]]:
+        """What was found, or why the rows were refused, and notes for the user."""
+        os.environ.update(place, RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK="0")
+        found: FittedClusters | InputError
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", Note)
+            try:
+                shard = Shard(torch.from_numpy(self.rows).to(task.device), join(task.device))
+                found = _on_host(fit_shards(shard, task.labels, task.config, rng=task.seed))
+            except InputError as error:
+                found = error
+        return found, [str(one.message) for one in said if issubclass(one.category, Note)]
+
+
+def _on_host(found: FittedClusters) -> FittedClusters:
+    """The same, for a machine that may have no GPU."""
+    maps = FeatureMaps.from_tensors({name: tensor.cpu() for name, tensor in found.maps.to_tensors().items()})
+    return replace(found, hierarchy=found.hierarchy.on_host(), maps=maps)
+
+
+def _joined(parts: list[FittedClusters]) -> FittedClusters:
+    """The clusters of all rows; whatever is not per row is the same in every part."""
+    numbers = range(len(parts[0].hierarchy.levels))
+    levels = [[part.hierarchy.levels[number] for part in parts] for number in numbers]
+    whole = [replace(level[0], labels=np.concatenate([part.labels for part in level])) for level in levels]
+    names = [field.name for field in fields(Assignment)]
+    columns = [np.concatenate([getattr(part.assignment, name) for part in parts]) for name in names]
+    return replace(parts[0], hierarchy=Hierarchy(tuple(whole)), assignment=Assignment(*columns))
