@@ -78,7 +78,7 @@ wheel:
 	.venv-wheel/bin/python $(PIP_INSTALL) $(FROM_INDEX) dist/*.whl
 	cd dist && ../.venv-wheel/bin/selex --help && ../.venv-wheel/bin/python -c "import selex; selex.HierarchicalKMeans()"
 	.venv-wheel/bin/python $(PIP_INSTALL) "selex[all] @ file://$$(echo $(CURDIR)/dist/*.whl)"
-	cd dist && ../.venv-wheel/bin/python -c "import selex.cli.demo, selex.review.server.serve, selex.serve.server"
+	cd dist && ../.venv-wheel/bin/python -c "import selex.cli.demo, selex.review.server.serve, selex.serve"
 
 bench: $(READY)
 	$(BIN)/python $(PIP_INSTALL) --group bench

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 from common import columns_of, labels_for, photo_arguments, save
 from selex import Config, bssk, split_accuracy
-from selex.bench.datasets.own import own_dataset
+from selex.bench.datasets.splits import own_dataset
 from selex.cluster.whiten import fit_whitener
 from selex.data.crops import to_device
 from selex.data.store import ImageStore

@@ -14,7 +14,7 @@ import numpy as np
 
 from common import photo_arguments, save
 from selex import Config, bssk, discover, estimate_k, split_accuracy
-from selex.bench.datasets.own import own_dataset
+from selex.bench.datasets.splits import own_dataset
 
 SEEDS = range(10)
 WAYS = {

@@ -17,7 +17,7 @@ import torch
 
 from common import columns_of, labels_for, photo_arguments, save
 from selex import Config, bssk, split_accuracy
-from selex.bench.datasets.own import own_dataset
+from selex.bench.datasets.splits import own_dataset
 from selex.cluster.refine import refine_level
 from selex.cluster.select import select
 from selex.cluster.whiten import fit_whitener

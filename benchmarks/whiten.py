@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 
 from common import save
 from selex import Config, bssk, discover, split_accuracy
-from selex.bench.datasets.own import own_dataset
+from selex.bench.datasets.splits import own_dataset
 from selex.cluster.whiten import fit_whitener
 
 AMOUNTS = (0.0, 0.3, 0.5, 0.7, 0.9)

@@ -21,7 +21,7 @@ from selex.cli import app
 from selex.config import GROUPS, PRESETS, Config, find, settings_of
 from selex.config.settings import as_toml, metavar
 from selex.review.server.app import schema_of
-from selex.serve.app import schema_of as serve_schema
+from selex.serve import schema_of as serve_schema
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"

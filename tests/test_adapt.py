@@ -6,7 +6,7 @@ from torch.nn.functional import normalize
 from selex.cluster.adapt import adapt, positives, weighted_contrastive
 from selex.cluster.whiten import fit_whitener
 from selex.errors import InputError
-from selex.losses.contrastive import supervised_contrastive
+from selex.losses.gcd import supervised_contrastive
 
 
 def noisy_categories(seed=0, n=12, k=8, signal=4, noise=12):

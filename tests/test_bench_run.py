@@ -9,7 +9,7 @@ import pytest
 
 from commands import digit_photos, refused, selex
 from selex import InputError, Run, bssk, load, split_accuracy
-from selex.bench.datasets.own import own_dataset
+from selex.bench.datasets.splits import own_dataset
 from selex.bench.results import read_results
 from selex.bench.runner import Job, planned, read_split, run
 from selex.bench.suites import SUITES

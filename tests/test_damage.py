@@ -21,7 +21,7 @@ from selex.errors import Note
 from selex.features.cache import FeatureFile, Standing
 from selex.features.embed import embed
 from selex.models import load_backbone
-from selex.models.sources import store as store_file
+from selex.models.registry import store as store_file
 from selex.models.weights import locate
 from selex.review.core.decisions import Decision
 from selex.review.core.ledger import FILE

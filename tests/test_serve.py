@@ -20,11 +20,10 @@ from starlette.testclient import TestClient
 from commands import contents, digit_photos, refused, selex
 from selex import load
 from selex.review.server import serve as serving
-from selex.review.server.guard import Door
+from selex.review.server.guard import ROOM, Door, Room
 from selex.review.server.serve import door_for, listen, server_of
-from selex.review.server.uploads import ROOM, Room
 from selex.runs.sorter import BATCH, Sorter
-from selex.serve.app import BODIES, create_app
+from selex.serve import BODIES, create_app
 
 ASKED = ("category", "known", "confidence", "nearest", "runner_up", "distance", "fits", "mark")
 PAGE = Path(__file__).parent.parent / "docs" / "serve.md"

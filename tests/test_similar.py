@@ -15,8 +15,7 @@ from selex.data.decode import MAX_SENT
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.server.app import create_app, schema_of
-from selex.review.server.guard import Door
-from selex.review.server.uploads import LARGEST
+from selex.review.server.guard import LARGEST_IMAGE, Door
 
 PATH = "/api/similar"
 
@@ -113,7 +112,7 @@ def test_what_is_no_image_or_too_large_is_one_clear_line(client, home, review, m
         assert answer.json()["detail"].startswith(words)
     monkeypatch.undo()
     assert post(client, good[: len(good) // 2]).json()["detail"].startswith("truncated or damaged")
-    assert post(client, b"x" * (LARGEST + 1)).status_code == 413
+    assert post(client, b"x" * (LARGEST_IMAGE + 1)).status_code == 413
     assert post(client, good, "text/plain").status_code == 415
     assert post(client, good, "application/json").status_code == 415
     assert client.post(PATH, content=iter([good]), headers={"content-type": "image/png"}).status_code == 411

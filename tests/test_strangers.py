@@ -24,7 +24,7 @@ from selex.data.table import read_table
 from selex.errors import InputError, Note
 from selex.folders import MARK, is_vacant, own_folder, take_folder
 from selex.io import read_csv, whole, whole_folder, write_csv
-from selex.models.sources import Unavailable, store
+from selex.models.registry import Unavailable, store
 from selex.report.facts import read_facts
 from selex.report.plots import is_plot, save
 from selex.runs.export import export

@@ -13,9 +13,17 @@ from PIL import Image
 from commands import refused, selex
 from review_runs import made_up_run
 from selex.errors import InputError
-from selex.review.core.names import FILE, from_files, read_suggested, words_of, write_suggested
+from selex.review.core.names import (
+    FILE,
+    from_files,
+    load_text_image_model,
+    read_suggested,
+    read_words,
+    suggest_names,
+    words_of,
+    write_suggested,
+)
 from selex.review.core.session import Review
-from selex.review.core.text_image import load_text_image_model, read_words, suggest_names
 from selex.review.server.views import Views
 from selex.runs.results import Results
 
@@ -151,7 +159,7 @@ def test_without_a_model_or_a_word_list_it_is_one_line(run, monkeypatch, tmp_pat
 
 def test_the_command_writes_them_beside_the_results(run, monkeypatch, tmp_path):
     (tmp_path / "words.txt").write_text("\n".join(COLOURS))
-    monkeypatch.setattr("selex.review.core.text_image.load_text_image_model", lambda name: StandIn())
+    monkeypatch.setattr("selex.review.core.names.load_text_image_model", lambda name: StandIn())
     from selex.cli.results import names
 
     names(run.folder, tmp_path / "words.txt", None)

@@ -22,7 +22,7 @@ import layouts_for_tests as layouts
 from selex.errors import InputError
 from selex.models import BACKBONES, download, fetch_weights, list_weights, load_backbone, verify_weights, weights
 from selex.models.download import Unavailable, indexes, require_answer, store
-from selex.models.sources import HubFile, PackageFile, UrlFile
+from selex.models.registry import HubFile, PackageFile, UrlFile
 from selex.models.weights import cache_folder, file_digest, locate, read_checkpoint
 
 CONTENT = b"weights" * 1000

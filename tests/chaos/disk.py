@@ -54,7 +54,7 @@ def names() -> None:
     import numpy as np
 
     from selex.cli import main
-    from selex.review.core import text_image
+    from selex.review.core import names
 
     class Colours:
         def embed_images(self, images):
@@ -63,7 +63,7 @@ def names() -> None:
         def embed_texts(self, texts):
             return np.eye(3, dtype=np.float32)[: len(texts)]
 
-    setattr(text_image, "load_text_image_model", lambda name: Colours())  # noqa: B010
+    setattr(names, "load_text_image_model", lambda name: Colours())  # noqa: B010
     main()
 
 

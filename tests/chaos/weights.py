@@ -162,7 +162,7 @@ def fetch() -> None:
 
     from selex.cli import main
     from selex.models import BACKBONES
-    from selex.models.sources import UrlFile
+    from selex.models.registry import UrlFile
 
     source = UrlFile(os.environ["CHAOS_ADDRESS"], hashlib.sha256(DATA).hexdigest())
     BACKBONES["tiny-vit"] = replace(BACKBONES["tiny-vit"], sources=(source,))

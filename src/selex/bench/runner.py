@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from selex.bench import measure
-from selex.bench.datasets.own import own_dataset
 from selex.bench.datasets.splits import (
     Benchmark,
     Split,
     hide_labels,
     load_benchmark,
     long_tail,
+    own_dataset,
     shuffled,
 )
 from selex.bench.results import VERSIONS, Result

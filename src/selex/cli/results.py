@@ -128,8 +128,7 @@ def names(
 
     Example: `selex names birds --names species.txt`
     """
-    from selex.review.core.names import write_suggested
-    from selex.review.core.text_image import load_text_image_model, read_words, suggest_names
+    from selex.review.core.names import load_text_image_model, read_words, suggest_names, write_suggested
     from selex.runs.results import Results
     from selex.runs.run import Run
 
@@ -180,7 +179,7 @@ def serve(
     Example: `selex serve birds`
     """
     with needs_extra("review", "the server"):
-        from selex.serve.server import serve as run_server
+        from selex.serve import serve as run_server
 
     run_server(run, host=host, port=port, device=find_device(device), tell=typer.echo)
 

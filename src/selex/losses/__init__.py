@@ -10,7 +10,15 @@
 - `self_distillation`, `teacher_temperature`, `mean_entropy`, `supervised_cross_entropy`: what SimGCD adds
 """
 
-from selex.losses.contrastive import info_nce, logits, supervised_contrastive
+from selex.losses.gcd import (
+    info_nce,
+    logits,
+    mean_entropy,
+    self_distillation,
+    supervised_contrastive,
+    supervised_cross_entropy,
+    teacher_temperature,
+)
 from selex.losses.selex import (
     cluster_radii,
     nearest_prototypes,
@@ -23,7 +31,6 @@ from selex.losses.selex import (
     unsupervised_self_expertise,
     use_targets,
 )
-from selex.losses.simgcd import mean_entropy, self_distillation, supervised_cross_entropy, teacher_temperature
 from selex.losses.similarity import prefix_products
 
 __all__ = [

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 from selex.cluster.kmeans import distances_to_own
 from selex.errors import InputError
-from selex.losses.contrastive import log_shares_of, log_shares_of_views, supervised_from_logits
+from selex.losses.gcd import log_shares_of, log_shares_of_views, supervised_from_logits
 from selex.losses.similarity import (
     Kind,
     check_choice,

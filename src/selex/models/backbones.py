@@ -19,8 +19,7 @@ from selex.errors import InputError
 from selex.io import first_line
 from selex.models.convert import State, flat_tensors, lite1_state, network_state, resize_positions, vit_state
 from selex.models.network import Backbone, Pixels, tiny_vit
-from selex.models.registry import BACKBONES, IMAGENET_MEAN, IMAGENET_STD, Spec
-from selex.models.sources import HubFile, Source, UrlFile
+from selex.models.registry import BACKBONES, IMAGENET_MEAN, IMAGENET_STD, HubFile, Source, Spec, UrlFile
 from selex.models.weights import WeightFile, given_file, locate, read_checkpoint
 
 CROP = 224

@@ -21,8 +21,7 @@ from selex.errors import InputError, Note
 from selex.folders import cache_folder
 from selex.io import first_line
 from selex.models.download import NOTED, Unavailable, check_digest
-from selex.models.registry import BACKBONES
-from selex.models.sources import Source
+from selex.models.registry import BACKBONES, Source
 
 
 class WeightFile(NamedTuple):

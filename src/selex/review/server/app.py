@@ -19,11 +19,10 @@ from selex.review.core.overview import MOST_PARTS
 from selex.review.core.session import Conflict, Review
 from selex.review.core.timeline import REDO, UNDO
 from selex.review.server import schema
-from selex.review.server.guard import Door, Guard
+from selex.review.server.guard import IMAGES, ONE_IMAGE, Door, Guard, Room
 from selex.review.server.job import Job, write_export
 from selex.review.server.pages import Asked, add_pages
 from selex.review.server.pictures import Pictures
-from selex.review.server.uploads import IMAGES, ONE_IMAGE, Room
 from selex.review.server.views import Views
 
 Page = Annotated[int, Query(ge=1, le=10**9)]

@@ -1,4 +1,7 @@
-"""Who may talk to the server: this machine's own page, or whoever has the token; no web site behind their back."""
+"""Who may talk to the server, and how much may be sent.
+
+This machine's own page may, or whoever has the token; no web site behind their back.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,15 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from selex.data.decode import FORMATS
 
 LARGEST_BODY = 8 << 20
 HEADERS = {
@@ -173,3 +179,35 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+LARGEST_IMAGE = 32 << 20
+ROOM = 256 << 20
+"""Bytes of all requests that are being answered, at most."""
+
+IMAGES = Bodies(LARGEST_IMAGE, ("image/", "application/octet-stream"))
+
+_FILE = {"schema": {"type": "string", "format": "binary"}}
+_KINDS = [f"image/{name.lower()}" for name in FORMATS if name != "DIB"] + ["application/octet-stream"]
+ONE_IMAGE: dict[str, Any] = {"requestBody": {"required": True, "content": dict.fromkeys(_KINDS, _FILE)}}
+"""What OpenAPI says of a request whose body is an image."""
+
+
+class Room:
+    """Takes no more bytes at a time than there is room for; `Guard` has seen to it that their number is known."""
+
+    def __init__(self, app: ASGIApp, most: int = ROOM) -> None:
+        self.app, self.most, self.taken = app, most, 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request, or say that there is no room for it now."""
+        size = int(Headers(scope=scope).get("content-length", 0)) if scope.get("method") == "POST" else 0
+        if self.taken + size > self.most:
+            busy = JSONResponse({"detail": "too much at once: try again in a second"}, 503, {"retry-after": "1"})
+            await busy(scope, receive, send)
+            return
+        self.taken += size
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.taken -= size

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from selex.review.core.metadata import Where
 from selex.review.server import schema
 from selex.review.server.cards import Gone
-from selex.review.server.uploads import LARGEST
+from selex.review.server.guard import LARGEST_IMAGE
 from selex.review.server.views import Views
 
 Page = Annotated[int, Query(ge=1, le=10**9)]
@@ -134,7 +134,7 @@ class _Templates:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.globals |= {"static": static, "largest": LARGEST}
+        self._environment.globals |= {"static": static, "largest": LARGEST_IMAGE}
         self._environment.filters |= {"percent": _percent, "count": _count, "moment": _moment, "base": _base}
         self._environment.filters["confidence"] = _confidence
 

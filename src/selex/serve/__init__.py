@@ -1,1 +1,0 @@
-"""A run behind HTTP: new images in, their categories out."""
