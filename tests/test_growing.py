@@ -331,4 +331,7 @@ def test_photos_that_are_added_leave_the_others_where_they_are(tmp_path, monkeyp
     now = dict(zip(after.clusters["file"].to_pylist(), after.clusters["category"].to_pylist(), strict=True))
     assert {file: now[file] for file in before["file"]} == dict(zip(before["file"], before["category"], strict=True))
     assert len(set(now.values())) == 5, "they are no reason for another category"
+    rows = [after.clusters["file"].to_pylist().index(file) for file in before["file"]]
+    for name in [name for name in before if name.startswith("level_")]:
+        assert [after.clusters[name].to_pylist()[row] for row in rows] == before[name]
     assert [entry.get("resumed") for entry in after.metrics if entry["step"] == "cluster"] == [None, True]

@@ -167,3 +167,51 @@ def test_new_rows_open_a_cluster_only_where_they_are_distinct(seed, with_a_new_o
     assert np.array_equal(again.labels[~new], first.labels)
     assert split_accuracy(truth[new], again.labels[new], np.ones(new.sum())).all == 1
     assert np.array_equal(again.assigner.centers[:10], first.assigner.centers)
+
+
+def levels_of(first, new, levels):
+    """What `levels`, found without new rows, say of all rows."""
+    coarser = [np.full(len(new), -1) for _ in levels]
+    for labels, level in zip(coarser, levels, strict=True):
+        labels[~new] = level.labels
+    return tuple(coarser)
+
+
+@pytest.mark.parametrize("with_a_new_one", [False, True])
+def test_coarser_levels_continue_where_rows_are_added(with_a_new_one):
+    rows, truth, new = grown(0, with_a_new_one)
+    labels = np.where((truth < N_KNOWN) & ~new & (np.arange(len(rows)) % 2 == 0), truth, -1)
+    config = ClusterConfig(categories=10, adapt="off", search="swaps", refine="none")
+    first = fit_clusters(rows[~new], labels[~new], config, rng=0)
+    clusters = np.full(len(rows), -1)
+    clusters[~new] = first.labels
+    coarser = levels_of(first, new, first.hierarchy.levels[1:])
+    start = replace(start_from(first, clusters), coarser=coarser)
+    again = fit_clusters(rows, labels, ClusterConfig(), start=start, rng=1)
+    assert again.hierarchy.sizes == [10 + with_a_new_one, *first.hierarchy.sizes[1:]]
+    mapped = first.maps.transform(rows)
+    for before, level in zip(first.hierarchy.levels[1:], again.hierarchy.levels[1:], strict=True):
+        assert np.array_equal(level.labels[~new], before.labels), "rows stay where they were"
+        means = np.array([mapped[level.labels == c].mean(0) for c in range(level.n_clusters)])
+        np.testing.assert_allclose(level.centers, means, atol=1e-5)
+        own = ((mapped - means[level.labels]) ** 2).sum()
+        assert level.inertia == pytest.approx(own, rel=1e-4)
+        for row in np.flatnonzero(new & (truth < 10)):
+            there = level.labels[~new][again.labels[~new] == again.labels[row]]
+            assert level.labels[row] == np.bincount(there).argmax()
+        assert len(set(level.labels[truth == 10])) == with_a_new_one
+
+
+def test_coarser_levels_are_made_anew_where_they_no_longer_fit():
+    rows, truth, _ = grown(0, with_a_new_one=False)
+    labels = np.where((truth < N_KNOWN) & (np.arange(len(rows)) % 2 == 0), truth, -1)
+    config = ClusterConfig(categories=10, adapt="off", search="swaps", refine="none")
+    first = fit_clusters(rows, labels, config, rng=0)
+    apart = np.where(labels == 1, 4, first.hierarchy.levels[1].labels)  # a known category that is in two clusters
+    few = np.minimum(first.hierarchy.levels[1].labels, 2)
+    plain = fit_clusters(rows, labels, config, rng=1, start=start_from(first))
+    for other in (apart, few):
+        coarser = (other, *(level.labels for level in first.hierarchy.levels[2:]))
+        anew = fit_clusters(rows, labels, config, rng=1, start=replace(start_from(first), coarser=coarser))
+        for level, expected in zip(anew.hierarchy.levels, plain.hierarchy.levels, strict=True):
+            assert np.array_equal(level.labels, expected.labels)

@@ -86,8 +86,13 @@ class Assigner:
         return probabilities(rows, centers, offsets, self.temperature).float().cpu().numpy()
 
 
-def fit_assigner(data: Any, level: Level, labels: Any, memory: int = DEFAULT_MEMORY) -> Assigner:
-    """The assigner of a clustering; `labels` holds the known category of each row, -1 where it has none."""
+def fit_assigner(
+    data: Any, level: Level, labels: Any, memory: int = DEFAULT_MEMORY, temperature: float | None = None
+) -> Assigner:
+    """The assigner of a clustering; `labels` holds the known category of each row, -1 where it has none.
+
+    They tell the temperature, where it is not given.
+    """
     rows = data if isinstance(data, Rows) else Rows(data, memory)
     centers = torch.as_tensor(level.centers).to(rows.device, rows.dtype) - rows.shift
     clusters, known = (torch.as_tensor(ids).to(rows.device) for ids in (level.labels, labels))
@@ -98,7 +103,7 @@ def fit_assigner(data: Any, level: Level, labels: Any, memory: int = DEFAULT_MEM
     return Assigner(
         places,
         np.maximum(_reach(own[factors > 0], len(centers), rows), rounding),
-        _temperature(rows, centers, _offsets(level.offsets, rows), clusters, known, factors),
+        temperature or _temperature(rows, centers, _offsets(level.offsets, rows), clusters, known, factors),
         None if level.offsets is None else np.asarray(torch.as_tensor(level.offsets).float().cpu()),
     )
 

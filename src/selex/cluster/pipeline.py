@@ -19,13 +19,13 @@ from selex.cluster.assign import Assigner, Assignment, fit_assigner
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hierarchy_on, hssk
 from selex.cluster.holdout import held_out_temperature
-from selex.cluster.kmeans import Problem, Settings, as_labels, prepare
+from selex.cluster.kmeans import Problem, Settings, as_data, as_labels, prepare
 from selex.cluster.refine import of_one_length
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.select import REFINED, SEARCHED, Selection, select
 from selex.cluster.spectral import can_cut
 from selex.cluster.variant import Variant
-from selex.cluster.warm import Start, continued, with_kept_centers
+from selex.cluster.warm import Start, coarser_levels, continued, with_kept_centers
 from selex.cluster.whiten import FeatureMaps, Whitener, fit_whitener
 from selex.config import ClusterConfig
 from selex.progress import estimate_bar, progress_bar
@@ -155,9 +155,7 @@ def calibrated(
     found: FittedClusters, rows: Any, labels: Any, temperature: float | None = None, memory: int = DEFAULT_MEMORY
 ) -> FittedClusters:
     """Clusters with confidences; `rows` are the features after `maps`, None fits the temperature to the labels."""
-    assigner = fit_assigner(rows, found.hierarchy.levels[0], labels, memory)
-    if temperature:
-        assigner = replace(assigner, temperature=temperature)
+    assigner = fit_assigner(rows, found.hierarchy.levels[0], labels, memory, temperature)
     return replace(found, assigner=assigner, assignment=assigner(rows, found.labels, memory))
 
 
@@ -244,8 +242,12 @@ class _Fit:
         settings = Settings(config.balanced, config.iterations, config.restarts, self.variant or Variant())
         data, known, n_known = prepare(rows, self.labels, self.memory)
         problem = Problem(data, known, n_known, count - n_known, settings)
-        with progress_bar("clustering, level", self.progress) as advance:
-            found = hierarchy_on(continued(problem, start), problem, rows, config.levels, rng, advance)
+        base = continued(problem, start)
+        if coarser := coarser_levels(base, problem, start, config.levels):
+            found = Hierarchy(tuple(as_data(level, data, rows) for level in (base, *coarser)))
+        else:
+            with progress_bar("clustering, level", self.progress) as advance:
+                found = hierarchy_on(base, problem, rows, config.levels, rng, advance)
         return Hierarchy((with_kept_centers(found.levels[0], start), *found.levels[1:]))
 
     def temperature(self, found: FittedClusters, count: int, rng: np.random.Generator) -> float | None:

@@ -15,15 +15,17 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from selex.cluster.grow import opened
+from selex.cluster.hierarchy import level_sizes
 from selex.cluster.kmeans import Problem
 from selex.cluster.refine import without_empty
-from selex.cluster.rows import Rows
+from selex.cluster.rows import Rows, count
 from selex.cluster.select import Selection
 from selex.cluster.whiten import FeatureMaps
 from selex.types import UNLABELLED, Level
 
 _ROUNDS = 10
 _ROUNDING = 1e-5
+_ALIKE = 4 / 3  # a level may have so many times as many clusters as one made anew, or as many fewer
 CLEARLY = 2.0
 """Times the temperature of confidences: by so much squared distance a cluster is clearly nearer, with odds of e²."""
 
@@ -41,6 +43,8 @@ class Start:
         maps: what features go through, as before.
         selection: how clusters were searched for and refined.
         temperature: that of confidences, as before.
+        coarser: cluster of every row at each coarser level, `(n,)`, -1 for a row that was not there; none where those
+            levels are to be clustered anew.
     """
 
     clusters: NDArray[Any]
@@ -50,6 +54,7 @@ class Start:
     maps: FeatureMaps
     selection: Selection
     temperature: float
+    coarser: tuple[NDArray[Any], ...] = ()
 
 
 def continued(problem: Problem, start: Start) -> Level:
@@ -74,8 +79,8 @@ def continued(problem: Problem, start: Start) -> Level:
         )
         centers, stays = torch.cat([centers, more]), torch.cat([stays, stays.new_zeros(len(more))])
         offsets = torch.cat([offsets, offsets.mean().expand(len(more))])
-    labels, moves = first, 0
-    while len(free) and moves < _ROUNDS:
+    labels, moves = _joined(problem.free, centers, offsets, first), 0
+    while len(free) and moves < _ROUNDS and not stays.all():
         centers = torch.where(stays[:, None], centers, _means(problem, labels, centers, length))
         previous, labels = labels, _moved(problem.free, centers, offsets, first, stays, start.temperature)
         moves += 1
@@ -85,6 +90,45 @@ def continued(problem: Problem, start: Start) -> Level:
     found[free] = labels
     kept = None if start.offsets is None else offsets
     return without_empty(rows, found, centers, kept, problem.n_known, moves)
+
+
+def coarser_levels(base: Level, problem: Problem, start: Start, n_levels: int | None) -> list[Level] | None:
+    """The levels above a base level that continues; None where they have to be clustered anew.
+
+    Rows stay where they were at each level. A new row is where most rows of its base cluster are; one of a base cluster
+    that is new itself is in the cluster whose centre is nearest to that one's. Levels are made anew where they would
+    have far fewer or more clusters by now, or where known clusters are no longer together as they were.
+    """
+    sizes = level_sizes(base.n_known, base.n_novel)[1:n_levels]
+    if not start.coarser or len(sizes) != len(start.coarser):
+        return None
+    levels = []
+    for (n_known, n_novel), before in zip(sizes, start.coarser, strict=True):
+        level = _coarser_level(base, problem.rows, torch.as_tensor(before).to(problem.rows.device), n_known)
+        if level is None or not n_known + n_novel <= _ALIKE * level.n_clusters <= _ALIKE**2 * (n_known + n_novel):
+            return None
+        levels.append(level)
+    return levels
+
+
+def _coarser_level(base: Level, rows: Rows, before: Tensor, n_known: int) -> Level | None:
+    """A coarser level whose rows were in the clusters `before`, -1 for new ones."""
+    labels = torch.as_tensor(base.labels)
+    there = torch.nonzero(before != UNLABELLED)[:, 0]
+    k = int(before.max()) + 1
+    table = count(labels[there] * k + before[there], base.n_clusters * k).reshape(base.n_clusters, k)
+    known = table[: base.n_known]
+    if (table.sum(0) == 0).any() or known[:, n_known:].any() or ((known > 0).sum(1) != 1).any():
+        return None
+    sums, sizes = rows.at(there).sums(before[there], k)
+    nearest = torch.cdist(torch.as_tensor(base.centers), sums / sizes[:, None]).argmin(1)
+    parent = torch.where(table.any(1), table.argmax(1), nearest)
+    found = torch.where(before == UNLABELLED, parent[labels], before)
+    new = torch.nonzero(before == UNLABELLED)[:, 0]
+    more, others = rows.at(new).sums(found[new], k)
+    centers = (sums + more) / (sizes + others)[:, None]
+    spread = rows.norms.sum(dtype=torch.float64) - ((sizes + others) * centers.double().square().sum(1)).sum()
+    return Level(found, centers, n_known, max(float(spread), 0.0), 0)
 
 
 def _more(problem: Problem, first: Tensor, centers: Tensor, length: Tensor | None) -> Tensor:
@@ -106,6 +150,12 @@ def with_kept_centers(level: Level, start: Start) -> Level:
     ) <= _ROUNDING * kept.abs().max()  # one that is gone moves numbers
     centers[: len(kept)] = torch.where(same[:, None], kept, centers[: len(kept)])
     return replace(level, centers=centers if isinstance(level.centers, Tensor) else centers.numpy())
+
+
+def _joined(rows: Rows, centers: Tensor, offsets: Tensor, first: Tensor) -> Tensor:
+    """The clusters `first` of rows, with new rows in the nearest one."""
+    new = torch.nonzero(first == UNLABELLED)[:, 0]
+    return first.clone().index_copy_(0, new, rows.at(new).nearest(centers, offsets)[0]) if len(new) else first
 
 
 def _moved(rows: Rows, centers: Tensor, offsets: Tensor, first: Tensor, stays: Tensor, temperature: float) -> Tensor:

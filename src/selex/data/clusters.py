@@ -64,8 +64,17 @@ def write_columns(path: Path, columns: Columns) -> None:
 def write_blocks(path: Path, blocks: Iterator[Columns]) -> None:
     """The same of a table that comes in blocks, at least one; a block at a time is in memory."""
     first = next(blocks)
-    lines = (zip(*(map(_cell, values) for values in block.values()), strict=True) for block in chain([first], blocks))
+    lines = (zip(*map(_cells, block.values()), strict=True) for block in chain([first], blocks))
     write_csv(path, list(first), chain.from_iterable(lines))
+
+
+def _cells(values: list[Any]) -> list[Any]:
+    """A column as it is written; a text that comes often, as names of categories do, is looked at once."""
+    kinds = set(map(type, values))
+    if kinds <= {int}:
+        return values
+    texts = {text: cell_of_label(text) for text in set(values)} if kinds == {str} else {}
+    return [texts[value] for value in values] if texts else list(map(_cell, values))
 
 
 def _cell(value: Any) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 from selex.cluster.select import Selection
 from selex.cluster.warm import Start
 from selex.config import Config
+from selex.data.parquet import read_parquet
 from selex.data.table import ImageTable
 from selex.errors import InputError
 from selex.models.network import Backbone
@@ -34,6 +35,8 @@ class Earlier:
         model: that of the run.
         selection: how the run searched for categories and refined them.
         given: labels that images had, by file, where these must be as they were; None where decisions changed them.
+        coarser: cluster of every image at each coarser level, in the order of `category`; none where a level is to be
+            clustered anew.
     """
 
     category: dict[str, str]
@@ -42,6 +45,7 @@ class Earlier:
     model: Model
     selection: Selection
     given: dict[str, str] | None = None
+    coarser: tuple[Array, ...] = ()
 
     @classmethod
     def of(cls, run: Run, results: Results, category: Array, names: Sequence[str]) -> Earlier | None:
@@ -77,10 +81,11 @@ class Earlier:
     def grown(cls, run: Run, results: Results) -> Earlier | None:
         """Those of a run that photos come to, or go from, and nothing else."""
         found = cls.of(run, results, results.category, results.names)
+        if found is None:
+            return None
         rows = np.flatnonzero(results.labelled)
-        return found and replace(
-            found, given={results.files[row]: results.names[results.category[row]] for row in rows.tolist()}
-        )
+        given = {results.files[row]: results.names[results.category[row]] for row in rows.tolist()}
+        return replace(found, given=given, coarser=_coarser(run))
 
     def fits(self, backbone: Backbone, table: ImageTable) -> bool:
         """Whether features of these images compare with the categories, and there is a reason to continue from them."""
@@ -100,6 +105,8 @@ class Earlier:
         names = list(dict.fromkeys([*table.categories, *found]))
         number = {name: place for place, name in enumerate(names)}
         zeros = np.zeros(self.model.assigner.centers.shape[1], dtype=np.float32)
+        row_of = {file: row for row, file in enumerate(self.category)}
+        rows = np.array([row_of.get(file, UNLABELLED) for file in table.files])
         usual = float(np.mean(list(self.offsets.values()))) if self.offsets else 0.0
         return Start(
             np.array([number.get(self.category.get(file, ""), UNLABELLED) for file in table.files]),
@@ -109,6 +116,7 @@ class Earlier:
             self.model.maps,
             self.selection,
             self.model.assigner.temperature,
+            tuple(np.where(rows == UNLABELLED, UNLABELLED, level[rows]) for level in self.coarser),
         )
 
 
@@ -130,6 +138,14 @@ def _model(run: Run) -> Model | None:
     with suppress(InputError):  # damaged: it is done anew
         return load(run.folder)
     return None
+
+
+def _coarser(run: Run) -> tuple[Array, ...]:
+    """Clusters of a run's images at each coarser level."""
+    path = run.result("clusters.parquet")
+    names = [f"level_{number}" for number in range(2, len(run.hierarchy["levels"]) + 1)]
+    table = read_parquet(path, path, names)
+    return tuple(table[name].to_numpy().astype(np.int64) for name in names if name in table.column_names)
 
 
 def _selection(run: Run) -> Selection | None:
