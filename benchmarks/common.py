@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -81,6 +82,28 @@ def save(name: str, results: list[dict[str, object]], folder: Path | None = None
     (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
     if not quiet:
         print(json.dumps(record, indent=1))
+
+
+class Lines:
+    """Measurements as they are made: a file keeps a line of each, so that a later call goes on from there."""
+
+    def __init__(self, file: Path | None) -> None:
+        self.file = file
+        there = file.read_text().splitlines() if file and file.exists() else []
+        self.lines: list[dict[str, Any]] = [json.loads(line) for line in there]
+
+    def once(self, key: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What was measured under this key; measured now if it is not there."""
+        for line in self.lines:
+            if key.items() <= line.items():
+                return line
+        line = {**key, **measure()}
+        print(line, flush=True)
+        self.lines.append(line)
+        if self.file:
+            with self.file.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        return line
 
 
 def columns_of(path: Path, by: list[str]) -> dict[str, np.ndarray]:

@@ -13,14 +13,15 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
-from common import save
+from common import Lines, save
 from selex import bssk, estimate_k
 from selex.errors import Note
 
@@ -100,22 +101,30 @@ def others(features: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, obj
     return found
 
 
-def measure(columns: dict[str, np.ndarray], case: Case, seeds: range) -> dict[str, object]:
-    estimates, within, spans, times = [], 0, [], []
-    for seed in seeds:
-        features, truth, labels = draw(columns, case, seed)
-        k, start = int(truth.max()) + 1, time.perf_counter()
-        found = estimate_k(features, labels, rng=seed)
-        times.append(time.perf_counter() - start)
-        estimates.append(found.n_clusters)
-        spans.append(f"{found.low} to {found.high}")
-        within += found.low <= k <= found.high
-    row: dict[str, object] = {"case": case.name, "rows": len(truth), "known": int(labels.max()) + 1, "categories": k}
-    row |= {"estimates": estimates, "90 % intervals": spans, "that hold the truth": f"{within} of {len(seeds)}"}
+def measure(columns: dict[str, np.ndarray], case: Case, seed: int) -> dict[str, Any]:
+    """The estimate of one draw."""
+    features, truth, labels = draw(columns, case, seed)
+    start = time.perf_counter()
+    found = estimate_k(features, labels, rng=seed)
+    sizes = {"rows": len(truth), "known": int(labels.max()) + 1, "categories": int(truth.max()) + 1}
+    return {
+        **sizes,
+        "estimate": found.n_clusters,
+        "low": found.low,
+        "high": found.high,
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+def summary(case: Case, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """A row of the table: all draws of a case."""
+    k, estimates = lines[0]["categories"], [line["estimate"] for line in lines]
+    row = {"case": case.name, **{name: lines[0][name] for name in ("rows", "known", "categories")}}
+    row |= {"estimates": estimates, "90 % intervals": [f"{line['low']} to {line['high']}" for line in lines]}
+    row["that hold the truth"] = f"{sum(line['low'] <= k <= line['high'] for line in lines)} of {len(lines)}"
     row["mean error, %"] = round(100 * float(np.mean(np.abs(np.array(estimates) / k - 1))), 1)
-    row["seconds"] = round(float(np.median(times)), 1)
-    features, _, labels = draw(columns, case, 0)
-    return row | others(features, labels, 0)
+    row["error of the median, %"] = round(100 * abs(float(np.median(estimates)) / k - 1), 1)
+    return {**row, "seconds": round(float(np.median([line["seconds"] for line in lines])), 1)}
 
 
 def read_columns(file: Path | None) -> dict[str, np.ndarray]:
@@ -129,21 +138,28 @@ def read_columns(file: Path | None) -> dict[str, np.ndarray]:
     return {"features": rows, "classes": digit, "known": digit < 5}
 
 
-def main(file: Path | None, seeds: int, only: list[str], out: Path | None) -> None:
-    columns = read_columns(file)
+def main(options: argparse.Namespace) -> None:
+    columns, kept = read_columns(options.file), Lines(options.lines)
     warnings.simplefilter("ignore", Note)
     results = []
-    for case in cases(columns):
-        if not only or case.name in only:
-            results.append(measure(columns, case, range(seeds)))
-            print(results[-1], flush=True)
-    save(f"estimate_k_{file.stem if file else 'digits'}", results, out)
+    for case in (case for case in cases(columns) if not options.only or case.name in options.only):
+        key = {"case": case.name}
+        seeds = range(options.first, options.first + options.seeds)
+        lines = [kept.once({**key, "seed": seed}, partial(measure, columns, case, seed)) for seed in seeds]
+        results.append(summary(case, lines))
+        if not options.alone:
+            beside = kept.once({**key, "of others": True}, partial(others, *draw(columns, case, 0)[::2], 0))
+            results[-1] |= {name: value for name, value in beside.items() if name not in ("case", "of others")}
+    save(f"estimate_k_{options.file.stem if options.file else 'digits'}", results, options.out)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path, nargs="?")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, help="the first seed; from 100 on are those to develop with")
     parser.add_argument("--only", action="append", default=[], metavar="CASE")
+    parser.add_argument("--alone", action="store_true", help="without the other three methods")
+    parser.add_argument("--lines", type=Path, help="keep every measurement here, and go on from what is there")
     parser.add_argument("--out", type=Path)
-    main(**vars(parser.parse_args()))
+    main(parser.parse_args())

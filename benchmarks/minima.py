@@ -13,10 +13,10 @@ another column. `--lines FILE` keeps every measurement at once; what is there al
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ import numpy as np
 from sklearn.cluster import HDBSCAN, AgglomerativeClustering, KMeans, SpectralClustering
 from sklearn.datasets import load_digits
 
-from common import columns_of, labels_for, save
+from common import Lines, columns_of, labels_for, save
 from selex import ClusterConfig, bssk, fit_clusters, split_accuracy
 from selex.cluster.select import select
 from selex.cluster.whiten import fit_whitener
@@ -205,20 +205,14 @@ def main(options: argparse.Namespace) -> None:
     features, columns = digits() if digital else read(options.features, options.labels, options.by)
     whole, few = some_rows(len(features), options.rows), some_classes(columns, options.classes)
     every, ways = cases(options.by), options.way or list(WAYS)
-    lines: list[dict[str, Any]] = []
-    if options.lines and options.lines.exists():
-        lines = [json.loads(line) for line in options.lines.read_text().splitlines()]
-    done = {(line["case"], line["way"], line["seed"]) for line in lines}
+    kept = Lines(options.lines)
     for case in options.case or every:
         for seed in range(options.seeds):
             part = whole if every[case].by != "class" else few
             data = drawn(features[part], {name: column[part] for name, column in columns.items()}, every[case], seed)
-            for way in (way for way in ways if (case, way, seed) not in done):
-                lines.append({"case": case, "way": way, "seed": seed, **measure(data, way, seed)})
-                print(lines[-1], flush=True)
-                if options.lines:
-                    with options.lines.open("a") as file:
-                        file.write(json.dumps(lines[-1]) + "\n")
+            for way in ways:
+                kept.once({"case": case, "way": way, "seed": seed}, partial(measure, data, way, seed))
+    lines = kept.lines
     found = [(case, way, [x for x in lines if (x["case"], x["way"]) == (case, way)]) for case in every for way in WAYS]
     save(f"minima_{options.name}", [summary(*one) for one in found if one[2]], options.out)
 

@@ -125,6 +125,17 @@ def test_rows_in_another_order_give_the_same_count():
     assert (one.n_clusters, one.low, one.high) == (other.n_clusters, other.low, other.high)
 
 
+@pytest.mark.parametrize("novel", [5, 30])
+def test_a_novel_category_among_known_ones_of_very_different_size(novel):
+    """Seeds alone would put its centre into the largest known category."""
+    x, truth = blobs(7, 80, spread=0.4, dims=24)
+    sizes = [80, 60, 40, 10, 6, 4, novel]
+    kept = np.concatenate([np.flatnonzero(truth == i)[:size] for i, size in enumerate(sizes)])
+    found = estimate_k(x[kept], half_labelled(truth[kept], 6), rng=0)
+    assert found.n_clusters == 7
+    assert found.low <= 7 <= found.high
+
+
 def test_a_flat_curve_has_a_wide_interval():
     """Rows without any categories, and rows with seven clear ones: nothing labelled."""
     rng = np.random.default_rng(0)

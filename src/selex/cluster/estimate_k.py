@@ -14,8 +14,8 @@ from scipy.optimize import linear_sum_assignment, minimize_scalar
 from scipy.stats import t as student
 from torch import Tensor
 
-from selex.cluster.kmeans import Settings, note, prepare, run
-from selex.cluster.known_share import QUICK, Count, count_by_share
+from selex.cluster.kmeans import Problem, Settings, note, prepare, run
+from selex.cluster.known_share import QUICK, Count, count_by_share, quick_level
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
 from selex.errors import InputError
 from selex.metrics import contingency
@@ -283,8 +283,8 @@ class _Silhouette(_Judge):
         self.weights = np.array([float(rows.total)])
 
     def __call__(self, k: int, settings: Settings, rng: np.random.Generator) -> Values:
-        level = run(self.rows, self.known, self.n_known, min(k - self.n_known, self.n_free), settings, rng)
-        return np.array([_margin_sum(self.rows, level)])
+        problem = Problem(self.rows, self.known, self.n_known, min(k - self.n_known, self.n_free), settings)
+        return np.array([_margin_sum(self.rows, quick_level(problem, rng))])
 
     def interval(self, curve: Curve, values: Values, rng: np.random.Generator) -> tuple[int, int]:
         """All counts that do about as well as the best."""

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from selex.cluster.kmeans import Problem, Settings
 from selex.cluster.rows import Rows
+from selex.cluster.swaps import swapped
 from selex.cluster.whiten import fit_whitener
-from selex.types import UNLABELLED
+from selex.types import UNLABELLED, Level
 
 _FOLDS = 4  # of every so many categories one is hidden, and of every so many labels of the others
 _DIMS = 128  # leading principal components are enough to tell, and quick
@@ -94,7 +95,14 @@ def count_by_share(rows: Rows, known: Tensor, n_known: int, balanced: bool, rng:
         k = int(np.clip(finer * counts[0], n_known + 1, max(n_known + 1, some.n // 3)))
         counts = look.counts(k, rng)
     error = look.error(counts)
-    return Count(float(counts[0]), error, _whitened(some, labels), torch.from_numpy(labels).to(some.device))
+    known = torch.from_numpy(labels).to(some.device)
+    return Count(max(float(counts[0]), n_known), error, _whitened(some, labels), known)
+
+
+def quick_level(problem: Problem, rng: np.random.Generator) -> Level:
+    """One run from new seeds, then swaps: where sizes differ, seeds alone leave small categories without a centre."""
+    level = problem.solve(rng)
+    return level if problem.rows.group.size > 1 else swapped(problem, level)  # swaps see rows of one process
 
 
 def _whitened(rows: Rows, labels: NDArray[np.int64]) -> Rows:
@@ -138,13 +146,15 @@ class _Look:
     balanced: bool
 
     def counts(self, k: int | None, rng: np.random.Generator) -> Values:
-        """The estimate and resampled ones, from k clusters; without any, from distances to known categories alone."""
+        """The estimate and resampled ones, from k clusters; without any, from distances to known categories alone.
+
+        Resampled ones may be below the number of known categories: how far they spread is what they are for.
+        """
         folds = [self._tables(hidden, held, k, rng) for hidden, held in self._folds(rng)]
         folds = [fold for fold in folds if fold.held.sum() and fold.hidden.sum()]
         draws = rng.multinomial(self.n_known, np.full(self.n_known, 1 / self.n_known), size=_RESAMPLES)
         times = np.concatenate([np.ones((1, self.n_known)), draws])
-        sizes = self._sizes(folds, times)
-        counts: Values = np.maximum(self.total / sizes, self.n_known)
+        counts: Values = self.total / self._sizes(folds, times)
         return counts
 
     def error(self, counts: Values) -> float:
@@ -206,7 +216,7 @@ class _Look:
         if not k:
             nearest, distance = rows.nearest(problem.mass / problem.counts[:, None])
             return distance.double().cpu().numpy(), nearest.cpu().numpy(), np.zeros(rows.n)
-        centers = torch.as_tensor(problem.solve(rng).centers)
+        centers = torch.as_tensor(quick_level(problem, rng).centers)
         nearest, to_known = rows.nearest(centers[:n_left])
         other, to_novel = rows.nearest(centers[n_left:])
         near = torch.cdist(centers[n_left:], centers[:n_left]).min(1).values[other]
