@@ -37,6 +37,7 @@ _LOWEST = -1.5  # but no more than so much, unless clusters are clear: silhouett
 _POINTS = 200  # counts whose likelihood is worked out, at most
 
 Values = NDArray[np.float64]
+Solve = Callable[[Problem, np.random.Generator], Level]
 Curve = tuple[tuple[int, float], ...]
 
 
@@ -122,7 +123,8 @@ def _combined(
     error = float(np.hypot(count.error, _AT_BEST))
     shares = student(n_known - 1, np.log(count.n_clusters), error)
     ends = np.clip(np.exp(shares.interval(_WIDE)), *limits)
-    silhouette = _silhouettes(_Silhouette(count.rows, count.known, n_known), ends, balanced, rng, progress)
+    judge = _Silhouette(count.rows, count.known, n_known, quick_level)
+    silhouette = _silhouettes(judge, ends, balanced, rng, progress)
     ks = np.unique(np.geomspace(ends[0], ends[1], _POINTS).round().astype(int))
     likely = shares.logpdf(np.log(ks)) + silhouette(np.log(ks))
     likely = np.exp(likely - likely.max())
@@ -277,14 +279,14 @@ class _Silhouette(_Judge):
 
     name = "silhouette"
 
-    def __init__(self, rows: Rows, known: Tensor, n_known: int) -> None:
-        self.rows, self.known, self.n_known = rows, known, n_known
+    def __init__(self, rows: Rows, known: Tensor, n_known: int, solve: Solve = Problem.solve) -> None:
+        self.rows, self.known, self.n_known, self.solve = rows, known, n_known, solve
         self.n_free = int(rows.group.sum((known == UNLABELLED).sum()))
         self.weights = np.array([float(rows.total)])
 
     def __call__(self, k: int, settings: Settings, rng: np.random.Generator) -> Values:
         problem = Problem(self.rows, self.known, self.n_known, min(k - self.n_known, self.n_free), settings)
-        return np.array([_margin_sum(self.rows, quick_level(problem, rng))])
+        return np.array([_margin_sum(self.rows, self.solve(problem, rng))])
 
     def interval(self, curve: Curve, values: Values, rng: np.random.Generator) -> tuple[int, int]:
         """All counts that do about as well as the best."""

@@ -101,8 +101,7 @@ def count_by_share(rows: Rows, known: Tensor, n_known: int, balanced: bool, rng:
 
 def quick_level(problem: Problem, rng: np.random.Generator) -> Level:
     """One run from new seeds, then swaps: where sizes differ, seeds alone leave small categories without a centre."""
-    level = problem.solve(rng)
-    return level if problem.rows.group.size > 1 else swapped(problem, level)  # swaps see rows of one process
+    return swapped(problem, problem.solve(rng))
 
 
 def _whitened(rows: Rows, labels: NDArray[np.int64]) -> Rows:
