@@ -1,4 +1,6 @@
-"""Write the pages that come from code and from results: references, benchmarks.md, results.md and reliability.md.
+"""Write what comes from code and from results: references, benchmarks.md, results.md and reliability.md.
+
+Of each page, what stands above its mark is written by hand and stays; what is below is made anew.
 
 python docs/generate.py            writes them
 python docs/generate.py --check    writes nothing; exits with code 1 if a committed page is out of date
@@ -28,108 +30,7 @@ RESULTS = DOCS.parent / "benchmarks" / "results"
 PAPER_RESULTS = RESULTS / "paper"
 CHAOS = RESULTS / "reliability" / "chaos.json"
 FIGURES = DOCS / "images" / "paper"
-STAMP = "<!-- Written by docs/generate.py: change the code or the results, then run it again. -->"
-
-CLI_TEXT = """# Command line
-
-Every command prints its own help with `--help`. Results go to standard output, progress and notes to standard error.
-A mistake in the input gives one line that starts with `error:` and exit code 2, and nothing is written; Ctrl-C gives
-exit code 130. [Troubleshooting](../troubleshooting.md) explains the messages."""
-
-BENCHMARKS_TEXT = """# Benchmarks
-
-Each table below shows a file of `benchmarks/results/`, with the machine and the command that produced it (without
-`--out`, and with `CUB` for the folder of images). Points of curves are left out; they are in the files. No number was
-typed manually.
-
-To rerun one, run its command from the root of a checkout, then rewrite this page:
-
-```bash
-python docs/generate.py
-```
-
-Times depend on the machine: compare rows of one table, not tables of different machines."""
-
-RESULTS_TEXT = """# Results beside the paper's
-
-All our numbers on this page come from the files of `benchmarks/results/paper/`: one file per run, each with its
-settings, seed, device, versions and the command to repeat it. [The paper's benchmark](bench.md) explains how to
-run it and what the suites are. The paper's numbers are in `benchmarks/paper.toml`.
-
-Read ours with this in mind. They are from **DINOv2 ViT-S/14**, a few epochs and images with a shorter side of 256
-pixels: compare them with each other, not with the paper's ViT-B. Training takes 20 epochs, on CIFAR 3 (as many steps
-as 20 epochs of CUB); *text-200* is SelEx as in the text with all the paper's settings, 200 epochs included. The
-learning rates of GCD and of SelEx as in the text (0.01) and as published (0.03), and alpha 1 for SelEx, were found on
-CUB with one seed and the true labels: if that helps anyone, it is them. Cars trains three blocks and CIFAR has alpha
-0.1, as in the paper. SimGCD's learning rate (0.01) and our input size were chosen with [held-out
-labels](bench.md#choosing-settings-by-labels) of CUB, below. Every other dataset was run once, with nothing changed
-after seeing it. Up to ten runs shared the GPU, so their times mean nothing. The labelled half is drawn as published,
-for CUB from files sorted by name.
-
-*Frozen features* are clustered by BSSK, and by nothing else unless a variant is named. *discover* is what `selex
-discover` does by default, without training and with one view: it decides by held-out labels whether to
-[adapt](algorithm.md#a-consensus-trained-linear-map-not-in-the-paper) features and how to refine. *best-336* is
-`--preset best` with features of 336 pixels and views of 224: the network is trained with pairs that clusterings agree
-on ([training](training.md#beyond-the-paper)), with four blocks, attention crops, ten views and adapted features, and
-goes back to its start if held-out labels are better off there; on CIFAR it has 224 pixels, one view and no attention
-crops. *best-336-all* trains with all labels and does not compare.
-
-**What holds.** Ours is first on every dataset it was run on: 9 points ahead of SelEx as published on CUB and on Cars,
-21 on CIFAR-100, 4 on Pets; and ahead of *discover*, which does not train the network, by 3.5, 14, 7 and 0.6.
-*discover* is ahead of GCD and of SelEx as in the text on CUB, Pets, CIFAR-10 and CIFAR-100, not on Cars, where the
-backbone is weak and every training pays. **Where the backbone is good to begin with, training like GCD, the text or
-the published code costs accuracy**: on Pets and CIFAR-100 plain BSSK or *discover* beats all three. SelEx as in the
-text is ahead of GCD except on CIFAR-100. At full length and at the paper's learning rate, the text loses seven points
-on CUB against 20 epochs at 0.01.
-
-**What does not.** On CUB and Pets the comparison by held-out labels went back to the start in all four runs, so that
-*best-336* there is features adapted and not trained. A tenth of the labels is 258 images on CUB, and five categories
-count half of it; by the truth, training with all labels is a point better there (*best-336-all*, one seed). These
-runs took the better of the two, whatever the difference; since then a difference within chance keeps the trained
-network, which has not been measured. The aim of 87.4 on CUB, the paper's ViT-B, is missed by 3.7, with all labels by
-2.7. SimGCD needs more than 20 epochs.
-
-**The ablations have begun**: components and levels, for SelEx as in the text with a view bank of 4; some rows, one or
-two seeds each, with earlier code than the comparison. Without balanced clusters (no HSSK) the same losses give six to
-ten points less; more than one level gains nothing.
-
-**What is missing**: the other ablations, more seeds of Pets, Cars and CIFAR, and on CIFAR-10 ours and the published
-code. What else was tried is in the [log](log.md)."""
-
-RELIABILITY_TEXT = """# Reliability
-
-**What selex promises.**
-
-- *Your photos are only ever read.* selex changes, moves or removes nothing that it did not create: every `--out`,
-  `--store` and `--runs` must be a new folder, an empty one, or one created by selex, and no command writes into the
-  folders of photos that it is given or that its run was made of. Links are not followed when writing.
-- *A result is complete, or it is still the previous one.* After a kill, a full or failing disk or a power cut, run
-  the same command again: it ends with the same files and leaves nothing behind.
-- *A decision that the review page has acknowledged is on disk.* No crash takes it back.
-- *Damage is noticed.* A damaged result file is reported by name; a damaged cache is rebuilt; a damaged line of the
-  log, `metrics.jsonl`, is skipped with a note; a missing `review.sqlite` gives a note too. Two things go unnoticed:
-  whole lines removed from the log, and changes to `clusters.csv`, which is meant for people.
-- *A mistake gives one line* that starts with `error:`, and exit code 2: no traceback, nothing half-written.
-- *Weight files are never executed*, and the review page neither crashes nor grows, whatever it is sent.
-
-**How this is tested.** `make chaos` breaks things on purpose and counts what survives. It runs the real commands on a
-small set of digits, under a library that intercepts every operation that changes a file:
-
-- *killed at a write*: the process is killed at each such operation, with the write half done. The command is run
-  again, and every file must equal that of an undisturbed run. *At a random moment*: the same, by the clock.
-- *disk*: the operation fails with EIO, or from then on the disk is full (ENOSPC) or read-only (EROFS).
-- *power cut*: operations are replayed up to some point, and everything not yet synchronised is lost.
-- *damage*: each file is truncated, emptied, deleted, scrambled, swapped with another run's, or has one bit flipped.
-- *other people's files*: every command and every path option is pointed at a folder full of other files, with names
-  like ours and with links, and at the folder of photos; contents, times and links must not change.
-- *images, tables, options, weights*: hundreds of malformed ones, generated from a seed and by Hypothesis.
-- *web*: requests generated from the OpenAPI descriptions by schemathesis, smuggled bodies, slow clients, many clients.
-- *two at once*, *place*, *soak*: the same command twice at a time; odd locales, home folders and streams; long
-  trainings and sessions.
-
-A try is *lost* if any promise is broken. A seeded sample of each case is part of `make test`. With `--minutes`, each
-case makes as many randomly chosen tries as time allows; the tries column says how many. A case that was not run has
-none."""
+MARK = "<!-- Below this line docs/generate.py writes: change the code or the results, then run it again. -->"
 
 TRIED = {
     "killed at a write": "kills at a write",
@@ -151,55 +52,18 @@ python docs/generate.py
 ```"""
 
 
-SETTINGS_TEXT = """# Settings
-
-These are the settings that `--set group.name=value`, `--config FILE` and `Config.of(name=value)` change. `--config`
-overrides `--preset`; `--set` and the options of a command override both. `selex config PRESET` prints all settings of a
-preset as a TOML file; your own file may contain just some of them. A run folder stores its settings in `config.json`.
-
-```bash
-selex config best
-selex discover photos --preset best --set cluster.restarts=5 --out birds
-```
-
-```toml
-[cluster]
-categories = 40
-restarts = 5
-```"""
-
-PRESETS_TEXT = """## Presets
-
-`photos` is the default. `paper` follows the paper's text and is what `selex bench run` starts from. `best` did best by
-held-out labels on CUB with a ViT-S ([Results](../results.md)); it trains four blocks and needs a GPU. `fast` is for a
-first look."""
-
-API_TEXT = """# Review API
-
-What the pages of [`selex review`](../review.md) show, as JSON. The server provides it as OpenAPI at `/openapi.json`."""
-
-
-SERVE_TEXT = """# Serve API
-
-Requests and responses of [`selex serve`](../serve.md). The server provides them as OpenAPI at `/openapi.json`."""
-
-
 def cli_page() -> str:
     """Every command with its arguments, options, defaults and example."""
     root: Any = typer.main.get_command(app)
     sections = [_command(f"selex {name}", command) for name, command in all_commands(root).items()]
-    return "\n\n".join([STAMP, CLI_TEXT, *sections, _command("selex", root)]) + "\n"
+    return "\n\n".join([*sections, _command("selex", root)])
 
 
 def settings_page() -> str:
     """Every setting by group, and what each preset changes."""
-    groups = [f"## {group}\n\n{_about(group)}\n\n{_table(_rows(group))}" for group in GROUPS]
+    groups = [f"## {group}\n\n{GROUPS[group].__doc__}\n\n{_table(_rows(group))}" for group in GROUPS]
     top = "## Randomness\n\n" + _table(_rows(""))
-    return "\n\n".join([STAMP, SETTINGS_TEXT, PRESETS_TEXT, _table(_presets()), *groups, top]) + "\n"
-
-
-def _about(group: str) -> str:
-    return str(GROUPS[group].__doc__)
+    return "\n\n".join([_table(_presets()), *groups, top])
 
 
 def _rows(group: str) -> list[dict[str, str]]:
@@ -238,13 +102,13 @@ def benchmarks_page() -> str:
     """Every result file as a table, with the command that makes it again."""
     files = sorted(RESULTS.glob("*.json"))
     parts = [_benchmark(path.stem, json.loads(path.read_text())) for path in files] or ["No result is stored yet."]
-    return "\n\n".join([STAMP, BENCHMARKS_TEXT, *parts]) + "\n"
+    return "\n\n".join(parts)
 
 
 def reliability_page() -> str:
     """What is promised, how it is tested, and what the last run of `make chaos` found."""
     if not CHAOS.exists():
-        return "\n\n".join([STAMP, RELIABILITY_TEXT, NO_CHAOS_TEXT]) + "\n"
+        return NO_CHAOS_TEXT
     record = json.loads(CHAOS.read_text())
     facts = {key: value for key, value in record.items() if key not in ("results", "command")}
     machine = ", ".join(f"{key}: {' and '.join(str(value).splitlines())}" for key, value in facts.items())
@@ -256,7 +120,7 @@ def reliability_page() -> str:
         f"```bash\n{record['command']}\n```",
         _table(record["results"]),
     ]
-    return "\n\n".join([STAMP, RELIABILITY_TEXT, *parts]) + "\n"
+    return "\n\n".join(parts)
 
 
 def _tried(rows: list[dict[str, Any]]) -> str:
@@ -274,10 +138,10 @@ def _tried(rows: list[dict[str, Any]]) -> str:
 def results_page() -> str:
     """The tables of every suite that there are results for, and its figures."""
     if not any(PAPER_RESULTS.glob("**/*.json")):
-        return "\n\n".join([STAMP, RESULTS_TEXT, NO_RESULTS_TEXT]) + "\n"
+        return NO_RESULTS_TEXT
     results = read_results(PAPER_RESULTS, mixed=True)  # a table names the versions that it was made with
     there = [about for about in SUITES.values() if any(result.suite == about.name for result in results)]
-    return "\n\n".join([STAMP, RESULTS_TEXT, *(_suite(about, results) for about in there)]) + "\n"
+    return "\n\n".join(_suite(about, results) for about in there)
 
 
 def _suite(about: Suite, results: list[Result]) -> str:
@@ -286,17 +150,7 @@ def _suite(about: Suite, results: list[Result]) -> str:
     return "\n\n".join([f"## {about.title}", *map(to_markdown, make_tables(results, about.name)), *drawn])
 
 
-def api_page() -> str:
-    """The review server's API."""
-    return _api(schema_of(), API_TEXT)
-
-
-def serve_page() -> str:
-    """The API of `selex serve`."""
-    return _api(serve_schema(), SERVE_TEXT)
-
-
-def _api(schema: dict[str, Any], text: str) -> str:
+def api_page(schema: dict[str, Any]) -> str:
     """Every route of a server and every record that it speaks of."""
     about = schema["info"]["description"].partition("\n\n")[2].strip()
     routes = [
@@ -306,7 +160,7 @@ def _api(schema: dict[str, Any], text: str) -> str:
         name: record for name, record in schema["components"]["schemas"].items() if "ValidationError" not in name
     }
     parts = [f"### {name}\n\n{record['description']}\n\n{_table(_fields(record))}" for name, record in records.items()]
-    return "\n\n".join([STAMP, text, about, "## Routes", *routes, "## Records", *parts]) + "\n"
+    return "\n\n".join([about, "## Routes", *routes, "## Records", *parts])
 
 
 def _route(method: str, path: str, route: dict[str, Any]) -> str:
@@ -421,15 +275,24 @@ PAGES = {
     DOCS / "benchmarks.md": benchmarks_page,
     DOCS / "results.md": results_page,
     DOCS / "reliability.md": reliability_page,
-    DOCS / "reference" / "api.md": api_page,
-    DOCS / "reference" / "serve.md": serve_page,
+    DOCS / "reference" / "api.md": lambda: api_page(schema_of()),
+    DOCS / "reference" / "serve.md": lambda: api_page(serve_schema()),
 }
+
+
+def page(path: Path) -> str:
+    """A page as it should be."""
+    by_hand, mark, _ = path.read_text().partition(MARK)
+    if not mark:
+        sys.exit(f"{path}: has no line {MARK}")
+    return f"{by_hand}{MARK}\n\n{PAGES[path]()}\n"
+
 
 if __name__ == "__main__":
     check = "--check" in sys.argv[1:]
-    stale = [path for path, page in PAGES.items() if not path.exists() or path.read_text() != page()]
-    for path in stale:
+    stale = {path: made for path in PAGES if path.read_text() != (made := page(path))}
+    for path, made in stale.items():
         print(f"{'out of date' if check else 'wrote'}: {path.relative_to(DOCS.parent)}")
         if not check:
-            path.write_text(PAGES[path]())
+            path.write_text(made)
     sys.exit(1 if stale and check else 0)

@@ -117,7 +117,7 @@ def test_every_method_of_the_estimators_has_a_docstring(name):
 def test_generated_pages_are_fresh(page):
     generate = load_generator()
     path = generate.DOCS / page
-    assert path.read_text() == generate.PAGES[path](), "run python docs/generate.py"
+    assert path.read_text() == generate.page(path), "run python docs/generate.py"
 
 
 def test_benchmarks_page_shows_whatever_a_result_holds(tmp_path, monkeypatch):
