@@ -313,7 +313,8 @@ def predict(
     cluster = _engine(engine, address, workers, store)
     counted = _Counted()
     with resumable("features that are done are kept") if cluster else nullcontext():
-        blocks = load(run).predict_blocks(photos, find_device(device), store, strict, progress=True, engine=cluster)
+        how = {"device": find_device(device), "store": store, "strict": strict, "progress": True, "engine": cluster}
+        blocks = load(run).predict_blocks(photos, **how)
         write_blocks(out, counted.through(blocks))
     typer.echo(counted)
     typer.echo(f"wrote {out}")

@@ -106,20 +106,13 @@ class Model:
             says so; `nearest` is the nearest one all the same. `mark` is "unlike any" there, "doubtful" where two or
             more categories are about as likely, else empty.
         """
-        blocks = list(self.predict_blocks(images, device, store, strict, progress, engine))
+        how = {"device": device, "store": store, "strict": strict, "progress": progress, "engine": engine}
+        blocks = list(self.predict_blocks(images, **how))
         return {name: [value for block in blocks for value in block[name]] for name in blocks[0]}
 
-    def predict_blocks(
-        self,
-        images: Any,
-        device: str | torch.device = "cpu",
-        store: str | Path | None = None,
-        strict: bool = False,
-        progress: bool = False,
-        engine: RayEngine | None = None,
-    ) -> Iterator[Columns]:
-        """The same, a block of images after the other: predictions of millions need not be in memory at a time."""
-        with self._embedded(images, device, store, strict, progress, engine) as (files, features):
+    def predict_blocks(self, images: Any, **how: Any) -> Iterator[Columns]:
+        """What `predict` returns, a block of images after the other: millions need not be in memory at a time."""
+        with self._embedded(images, **how) as (files, features):
             for start in range(0, len(files), BLOCK):
                 part = slice(start, start + BLOCK)
                 yield self.describe(files[part], self.assigner(self.maps.transform(features[part])))
@@ -133,30 +126,24 @@ class Model:
         strict: bool = False,
         progress: bool = False,
     ) -> NDArray[np.float32]:
-        """How likely each category is for new images, among all of them.
-
-        Args:
-            images: a folder, a table file, one image file, or a list of paths or PIL images.
-            device: where the backbone runs.
-            store: where decoded images are kept; in the cache if not given.
-            strict: stop at the first image that cannot be read, rather than leaving it out with a note.
-            progress: show progress on standard error: bars on a terminal, lines elsewhere.
+        """How likely each category is for new images, among all of them. Arguments are those of `predict`.
 
         Returns:
             `(n, len(names))`, a row for each image in the order of `predict`, a column for each of `names`; rows add
             up to 1. The largest is the `nearest` category and its `confidence`; whether it `fits` is another question.
         """
-        with self._embedded(images, device, store, strict, progress) as (_, features):
+        with self._embedded(images, device=device, store=store, strict=strict, progress=progress) as (_, features):
             return self.assigner.probabilities(self.maps.transform(features))
 
     @contextmanager
     def _embedded(
         self,
         images: Any,
-        device: str | torch.device,
-        store: str | Path | None,
-        strict: bool,
-        progress: bool,
+        *,
+        device: str | torch.device = "cpu",
+        store: str | Path | None = None,
+        strict: bool = False,
+        progress: bool = False,
         engine: RayEngine | None = None,
     ) -> Iterator[tuple[Sequence[str], Any]]:
         """Names and features of the images that can be read, as the backbone makes them."""
