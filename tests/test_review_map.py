@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from review_runs import small_run
-from selex.report.plane import HEIGHT, WIDTH
+from selex.report.map import HEIGHT, WIDTH
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.server.maps import places_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from selex.report.plane import HEIGHT, WIDTH, cloud_radius, main_directions, place_categories, place_images
+from selex.report.map import HEIGHT, WIDTH, cloud_radius, main_directions, place_categories, place_images
 from selex.runs.results import Results
 
 Array = np.ndarray[Any, Any]
