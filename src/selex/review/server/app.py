@@ -21,12 +21,10 @@ from selex.review.core.timeline import REDO, UNDO
 from selex.review.server import schema
 from selex.review.server.guard import IMAGES, ONE_IMAGE, Door, Guard, Room
 from selex.review.server.job import Job, write_export
-from selex.review.server.pages import Asked, add_pages
+from selex.review.server.pages import Asked, Page, Words, add_pages
 from selex.review.server.pictures import Pictures
 from selex.review.server.views import Views
 
-Page = Annotated[int, Query(ge=1, le=10**9)]
-Words = Annotated[str, Query(max_length=200)]
 Errors = dict[int | str, dict[str, Any]]
 ABOUT = """What each page of `selex review` shows, as JSON, and how to decide.
 
@@ -102,6 +100,12 @@ def _bare() -> FastAPI:
 
 def _reading(app: FastAPI, views: Views) -> None:
     """What the pages show."""
+    _categories(app, views)
+    _images(app, views)
+    _overviews(app, views)
+
+
+def _categories(app: FastAPI, views: Views) -> None:
 
     @app.get("/api/standing", tags=["read"])
     def standing() -> schema.Standing:
@@ -142,6 +146,8 @@ def _reading(app: FastAPI, views: Views) -> None:
         """The parts that a category falls into. Nothing is changed: `split` with the rows of all but one part is."""
         return views.parts(category, parts)
 
+
+def _images(app: FastAPI, views: Views) -> None:
     @app.get("/api/images", tags=["read"])
     def images(
         where: Asked,
@@ -165,6 +171,8 @@ def _reading(app: FastAPI, views: Views) -> None:
         """An image and those that look like it."""
         return views.image(row)
 
+
+def _overviews(app: FastAPI, views: Views) -> None:
     @app.get("/api/suggestions", tags=["read"])
     def suggestions() -> schema.Suggestions:
         """Where one decision settles the most images."""

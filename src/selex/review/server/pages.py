@@ -31,13 +31,10 @@ def _where(folder: Text = "", since: Day = "", until: Day = "", column: Text = "
 
 
 Asked = Annotated[Where, Depends(_where)]
-STATIC = {"review.css": "text/css", "review.js": "text/javascript", "dialogs.js": "text/javascript"}
-STATIC |= {
-    "keys.js": "text/javascript",
-    "select.js": "text/javascript",
-    "check.js": "text/javascript",
-    "map.js": "text/javascript",
-    "similar.js": "text/javascript",
+_SCRIPTS = ("review", "dialogs", "keys", "select", "check", "map", "similar")
+STATIC = {
+    "review.css": "text/css",
+    **{f"{name}.js": "text/javascript" for name in _SCRIPTS},
     "icon.svg": "image/svg+xml",
 }
 """All there is below `/static`; anything else is not looked for."""
@@ -45,11 +42,38 @@ STATIC |= {
 
 def add_pages(app: FastAPI, views: Views) -> None:
     """The routes of the pages and of what they load."""
-    static = {name: (files("selex.review.server") / "static" / name).read_bytes() for name in STATIC}
-    # the digest is in the address, so that browsers may keep what they have loaded, and never one that is out of date
-    digest = hashlib.sha256(b"".join(static.values())).hexdigest()[:12]
-    render = _Templates(views, f"/static/{digest}")
+    render = _Templates(views, _add_static(app))
+    _add_lists(app, views, render)
+    _add_others(app, views, render)
 
+    @app.exception_handler(Gone)
+    def gone(request: Request, error: Gone) -> Response:
+        return render.error(request, 404, str(error))
+
+    @app.exception_handler(404)
+    def not_found(request: Request, error: Exception) -> Response:
+        return render.error(request, 404, "there is no such page")
+
+
+def _add_static(app: FastAPI) -> str:
+    """What pages load; returns the address that it is below.
+
+    A digest is part of it, so that browsers may keep what they have loaded, and never one that is out of date.
+    """
+    static = {name: (files("selex.review.server") / "static" / name).read_bytes() for name in STATIC}
+    digest = hashlib.sha256(b"".join(static.values())).hexdigest()[:12]
+
+    @app.get("/static/{version}/{name}", include_in_schema=False)
+    async def load(version: str, name: str) -> Response:
+        if name not in static or version != digest:
+            raise HTTPException(404)
+        keep = {"cache-control": "private, max-age=31536000, immutable"}
+        return Response(static[name], media_type=STATIC[name], headers=keep)
+
+    return f"/static/{digest}"
+
+
+def _add_lists(app: FastAPI, views: Views, render: _Templates) -> None:
     @app.get("/", include_in_schema=False)
     def home(
         request: Request,
@@ -86,6 +110,8 @@ def add_pages(app: FastAPI, views: Views) -> None:
     ) -> Response:
         return render("images.html", views.images(filter, q, sort, page, where), request, "/api/images")
 
+
+def _add_others(app: FastAPI, views: Views, render: _Templates) -> None:
     @app.get("/image/{row}", include_in_schema=False)
     def image(request: Request, row: int) -> Response:
         return render("image.html", views.image(row), request, f"/api/images/{row}")
@@ -105,21 +131,6 @@ def add_pages(app: FastAPI, views: Views) -> None:
     @app.get("/history", include_in_schema=False)
     def history(request: Request, page: Page = 1, round: int | None = None) -> Response:
         return render("history.html", views.history(page, round), request, "/api/history")
-
-    @app.get("/static/{version}/{name}", include_in_schema=False)
-    async def load(version: str, name: str) -> Response:
-        if name not in static or version != digest:
-            raise HTTPException(404)
-        keep = {"cache-control": "private, max-age=31536000, immutable"}
-        return Response(static[name], media_type=STATIC[name], headers=keep)
-
-    @app.exception_handler(Gone)
-    def gone(request: Request, error: Gone) -> Response:
-        return render.error(request, 404, str(error))
-
-    @app.exception_handler(404)
-    def not_found(request: Request, error: Exception) -> Response:
-        return render.error(request, 404, "there is no such page")
 
 
 class _Templates:
