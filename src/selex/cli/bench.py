@@ -112,7 +112,7 @@ def run(
     runs: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Keep run folders here, with models for `selex predict`.")
     ] = None,
-    store: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to store decoded images.")] = None,
+    store: settings.Store = None,
     device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Device to run on.")] = "auto",
 ) -> None:
     """Run the benchmark on a dataset, with one result file per run; runs that have a file already are skipped.

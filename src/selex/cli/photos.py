@@ -14,7 +14,7 @@ import typer
 from selex.cli import settings
 from selex.cli.app import RunFolder, app, find_device, first_process, resumable
 from selex.cli.rerun import discover_again, with_more
-from selex.cli.settings import BASICS, FEATURES, FLAG, TRAINING, configured
+from selex.cli.settings import BASICS, configured
 from selex.config import Config
 from selex.config.groups import FROZEN
 from selex.errors import InputError
@@ -23,47 +23,6 @@ if TYPE_CHECKING:
     from selex.data.clusters import Columns
     from selex.features.ray_cluster import RayEngine
     from selex.runs.run import Run
-
-Strict = Annotated[
-    bool, typer.Option("--strict", metavar=FLAG, help="Stop at the first unreadable image.", rich_help_panel=BASICS)
-]
-Store = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="Where to store decoded images.", rich_help_panel=BASICS),
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", metavar=FLAG, help="Resume interrupted training.", rich_help_panel=TRAINING)
-]
-Restart = Annotated[
-    bool, typer.Option("--restart", metavar=FLAG, help="Train from the beginning.", rich_help_panel=TRAINING)
-]
-Board = Annotated[
-    bool,
-    typer.Option("--tensorboard", metavar=FLAG, help="Also write curves for TensorBoard.", rich_help_panel=TRAINING),
-]
-
-
-Engine = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="`local`, or `ray` to embed on a cluster.",
-        show_default=False,
-        rich_help_panel=FEATURES,
-    ),
-]
-Address = Annotated[
-    str | None,
-    typer.Option(metavar="ADDRESS", help="Ray cluster; `auto` finds a running one.", rich_help_panel=FEATURES),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(metavar="NUMBER", help="Copies of the backbone on the cluster.", rich_help_panel=FEATURES),
-]
-Spread = Annotated[
-    bool,
-    typer.Option("--spread", metavar=FLAG, help="Cluster on the workers, too.", rich_help_panel=FEATURES),
-]
 
 
 @app.command()
@@ -93,21 +52,21 @@ def discover(
     changes: settings.Set = None,
     seed: settings.Seed = None,
     device: settings.Device = "auto",
-    store: Store = None,
-    strict: Strict = False,
+    store: settings.Store = None,
+    strict: settings.Strict = False,
     backbone: settings.Backbone = None,
     attention_crop: settings.AttentionCrop = False,
-    engine: Engine = "local",
-    address: Address = None,
-    workers: Workers = None,
-    spread: Spread = False,
+    engine: settings.Engine = "local",
+    address: settings.Address = None,
+    workers: settings.Workers = None,
+    spread: settings.Spread = False,
     categories: settings.Categories = None,
     refine: settings.Refine = None,
     unbalanced: settings.Unbalanced = False,
     method: settings.Method = None,
     epochs: settings.Epochs = None,
-    restart: Restart = False,
-    tensorboard: Board = False,
+    restart: settings.Restart = False,
+    tensorboard: settings.Board = False,
 ) -> None:
     """Sort photos, some of them labelled, into known and novel categories.
 
@@ -168,12 +127,12 @@ def train(
     config_file: settings.ConfigFile = None,
     changes: settings.Set = None,
     device: settings.Device = "auto",
-    store: Store = None,
+    store: settings.Store = None,
     method: settings.Method = None,
     epochs: settings.Epochs = None,
-    resume: Resume = False,
-    restart: Restart = False,
-    tensorboard: Board = False,
+    resume: settings.Resume = False,
+    restart: settings.Restart = False,
+    tensorboard: settings.Board = False,
 ) -> None:
     """Train the network of a run on its photos (with SelEx by default) and sort them again.
 
@@ -197,8 +156,8 @@ def recluster(
     config_file: settings.ConfigFile = None,
     changes: settings.Set = None,
     device: settings.Device = "auto",
-    store: Store = None,
-    strict: Strict = False,
+    store: settings.Store = None,
+    strict: settings.Strict = False,
 ) -> None:
     """Cluster a run again, with the decisions made in `selex review`.
 
@@ -288,11 +247,11 @@ def predict(
         ),
     ] = None,
     device: settings.Device = "auto",
-    store: Store = None,
-    strict: Strict = False,
-    engine: Engine = "local",
-    address: Address = None,
-    workers: Workers = None,
+    store: settings.Store = None,
+    strict: settings.Strict = False,
+    engine: settings.Engine = "local",
+    address: settings.Address = None,
+    workers: settings.Workers = None,
 ) -> None:
     """Sort new photos into the categories of a run, with confidence and runner-up; flag those that fit none.
 
