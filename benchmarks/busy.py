@@ -24,8 +24,9 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from common import save
-from selex import Config, demo, discover
+from selex import Config, discover
 from selex.__main__ import PATIENT
+from selex.cli import demo
 
 WAYS = {"as torch does": {}, "waiting threads sleep": PATIENT, "one thread": {"OMP_NUM_THREADS": "1"}}
 Times = list[tuple[float, float]]

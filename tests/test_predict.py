@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from scipy.optimize import linear_sum_assignment
 
 from commands import contents, digit_photos, refused, reseal, selex
-from selex import Config, InputError, Note, demo, discover, load
+from selex import Config, InputError, Note, discover, load
+from selex.cli import demo
 from selex.runs.predictor import NOTHING
 
 COLUMNS = ["file", "category", "known", "confidence", "runner_up", "distance", "fits", "nearest", "mark"]
