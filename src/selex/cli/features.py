@@ -10,7 +10,7 @@ import typer
 
 from selex.cli import settings
 from selex.cli.app import MORE, ON_FEATURES, app, processes
-from selex.cli.settings import BASICS, CLUSTERING, FLAG, configured
+from selex.cli.settings import BASICS, CLUSTERING, configured
 from selex.config import Config
 from selex.errors import InputError, Note
 from selex.progress import estimate_bar
@@ -28,39 +28,17 @@ FeaturesOrShards = Annotated[
 FeaturesFile = Annotated[
     Path, typer.Argument(metavar="FEATURES", help="`.npy` table, or `.npz` with `features` and optionally `files`.")
 ]
-LabelsFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--labels",
-        metavar="CSV",
-        help="Columns `row` (from 0) or `file`, and `label`; empty means unlabelled.",
-        rich_help_panel=BASICS,
-    ),
-]
-Device = Annotated[
-    str,
-    typer.Option(
-        metavar="cpu|cuda", help="Device; with `cuda` the features must fit on the GPU.", rich_help_panel=BASICS
-    ),
-]
-Normalize = Annotated[
-    bool,
-    typer.Option(
-        "--normalize",
-        metavar=FLAG,
-        help="L2-normalise every row first, as in the paper.",
-        rich_help_panel=BASICS,
-    ),
-]
+LABELS = "Columns `row` (from 0) or `file`, and `label`; empty means unlabelled."
+LabelsFile = Annotated[Path | None, settings.value("CSV", LABELS, BASICS, "--labels")]
+Device = Annotated[str, typer.Option(metavar="cpu|cuda", help="Device; with `cuda` the features must fit on the GPU.")]
+Normalize = Annotated[bool, settings.flag("--normalize", "L2-normalise every row first, as in the paper.")]
 
 
 @app.command(rich_help_panel=ON_FEATURES)
 def cluster(
     features: FeaturesOrShards,
     labels: LabelsFile = None,
-    out: Annotated[Path, typer.Option(metavar="CSV", help="The table to write.", rich_help_panel=BASICS)] = Path(
-        "clusters.csv"
-    ),
+    out: Annotated[Path, typer.Option(metavar="CSV", help="The table to write.")] = Path("clusters.csv"),
     preset: settings.Preset = "photos",
     config_file: settings.ConfigFile = None,
     changes: settings.Set = None,
@@ -71,10 +49,7 @@ def cluster(
     refine: settings.Refine = None,
     unbalanced: settings.Unbalanced = False,
     published: Annotated[
-        bool,
-        typer.Option(
-            "--published", metavar=FLAG, help="Follow the published code, for comparison.", rich_help_panel=CLUSTERING
-        ),
+        bool, settings.flag("--published", "Follow the published code, for comparison.", CLUSTERING)
     ] = False,
 ) -> None:
     """Cluster features into known and novel categories at every level of abstraction, and write a table.

@@ -44,39 +44,39 @@ def option(name: str, *flags: str) -> Any:
     )
 
 
-def _flag(name: str, about: str, panel: str | None = BASICS) -> Any:
+def flag(name: str, about: str, panel: str | None = BASICS) -> Any:
     """An option that is on or off."""
     return typer.Option(name, metavar=FLAG, help=about, rich_help_panel=panel)
 
 
-def _value(shown: str, about: str, panel: str | None = BASICS, *flags: str) -> Any:
+def value(shown: str, about: str, panel: str | None = BASICS, *flags: str) -> Any:
     """An option with a value; its default is said where it is described, if anywhere."""
     return typer.Option(*flags, metavar=shown, show_default=False, help=about, rich_help_panel=panel)
 
 
-Preset = Annotated[str | None, _value("NAME", f"Start from {', '.join(PRESETS)}.")]
-ConfigFile = Annotated[Path | None, _value("FILE", "TOML file with settings.", BASICS, "--config")]
-Set = Annotated[list[str] | None, _value("KEY=VALUE", "Change any setting that `selex config` lists.", BASICS, "--set")]
+Preset = Annotated[str | None, value("NAME", f"Start from {', '.join(PRESETS)}.")]
+ConfigFile = Annotated[Path | None, value("FILE", "TOML file with settings.", BASICS, "--config")]
+Set = Annotated[list[str] | None, value("KEY=VALUE", "Change any setting that `selex config` lists.", BASICS, "--set")]
 Seed = Annotated[str | None, option("seed")]
 Backbone = Annotated[str | None, option("features.backbone")]
 AttentionCrop = Annotated[bool, option("features.attention_crop")]
 Categories = Annotated[str | None, option("cluster.categories")]
 Refine = Annotated[str | None, option("cluster.refine")]
-Unbalanced = Annotated[bool, _flag("--unbalanced", "For categories of very different size.", CLUSTERING)]
+Unbalanced = Annotated[bool, flag("--unbalanced", "For categories of very different size.", CLUSTERING)]
 Method = Annotated[str | None, option("train.method")]
 Epochs = Annotated[str | None, option("train.epochs")]
 
 # no settings: where and how a job runs, not what comes of it
-Device = Annotated[str, _value("NAME", "`cpu`, `cuda` or `auto` (a GPU if there is one).")]
-Store = Annotated[Path | None, _value("FOLDER", "Where to store decoded images.")]
-Strict = Annotated[bool, _flag("--strict", "Stop at the first unreadable image.")]
-Resume = Annotated[bool, _flag("--resume", "Resume interrupted training.", TRAINING)]
-Restart = Annotated[bool, _flag("--restart", "Train from the beginning.", TRAINING)]
-Board = Annotated[bool, _flag("--tensorboard", "Also write curves for TensorBoard.", TRAINING)]
-Engine = Annotated[str, _value("NAME", "`local`, or `ray` to embed on a cluster.", FEATURES)]
-Address = Annotated[str | None, _value("ADDRESS", "Ray cluster; `auto` finds a running one.", FEATURES)]
-Workers = Annotated[int | None, _value("NUMBER", "Copies of the backbone on the cluster.", FEATURES)]
-Spread = Annotated[bool, _flag("--spread", "Cluster on the workers, too.", FEATURES)]
+Device = Annotated[str, value("NAME", "`cpu`, `cuda` or `auto` (a GPU if there is one).")]
+Store = Annotated[Path | None, value("FOLDER", "Where to store decoded images.")]
+Strict = Annotated[bool, flag("--strict", "Stop at the first unreadable image.")]
+Resume = Annotated[bool, flag("--resume", "Resume interrupted training.", TRAINING)]
+Restart = Annotated[bool, flag("--restart", "Train from the beginning.", TRAINING)]
+Board = Annotated[bool, flag("--tensorboard", "Also write curves for TensorBoard.", TRAINING)]
+Engine = Annotated[str, value("NAME", "`local`, or `ray` to embed on a cluster.", FEATURES)]
+Address = Annotated[str | None, value("ADDRESS", "Ray cluster; `auto` finds a running one.", FEATURES)]
+Workers = Annotated[int | None, value("NUMBER", "Copies of the backbone on the cluster.", FEATURES)]
+Spread = Annotated[bool, flag("--spread", "Cluster on the workers, too.", FEATURES)]
 
 
 def configured(base: Config, file: Path | None, changes: list[str] | None, **given: Any) -> Config:
