@@ -66,13 +66,13 @@ def adapt(
     for turn in range(ROUNDS):
         mapped = normalize(rows @ matrix, dim=1)
         runs = agreement_runs(mapped, known, n_clusters, RUNS, balanced=balanced, rng=generator, memory=memory)
-        matrix = _train(rows, runs, generator, _after(progress, turn * EPOCHS))
+        matrix = train_map(rows, runs, generator, _after(progress, turn * EPOCHS))
     if whitener is None:
         return Whitener(torch.zeros_like(matrix[0]), matrix)
     return Whitener(whitener.mean, whitener.matrix.to(matrix) @ matrix)  # rows are normalised once, after both
 
 
-def _train(rows: Tensor, runs: Tensor, rng: np.random.Generator, progress: Callable[[int], None]) -> Tensor:
+def train_map(rows: Tensor, runs: Tensor, rng: np.random.Generator, progress: Callable[[int], None]) -> Tensor:
     """The map `(d, d)` of one round, from the identity on."""
     n, d = rows.shape
     batch = min(BATCH, n)
