@@ -43,22 +43,22 @@ TEXT = {"type": "string"}
 ANY: Errors = {
     401: _error("The token is missing.", None),
     403: _error("Another site asks, or another name of the server is used.", None),
-    422: _error("Something that was sent is not possible."),
-    503: _error("The run cannot be read, or its folder not be written."),
+    422: _error("Something that was sent is invalid."),
+    503: _error("The run cannot be read, or its folder cannot be written."),
 }
 GONE: Errors = {404: _error("There is no such category, image or round.")}
 SENT: Errors = {
     400: _error("The body is not JSON."),
     411: _error("The length of the body is missing.", None),
     413: _error("The body is too large.", None),
-    415: _error("The body is not called JSON.", None),
+    415: _error("The content type of the body is not JSON.", None),
 }
 SENT_IMAGE: Errors = {status: about for status, about in SENT.items() if status != 400} | {
-    415: _error("The body is not called an image.", None),
+    415: _error("The content type of the body is not an image.", None),
     422: _error("What was sent is no image that can be read, or one of too many pixels."),
     503: _error("The run cannot be read, or the weights of its network are not there; or too much at once."),
 }
-DECIDED: Errors = SENT | {409: _error("Decided past each other.", schema.Missed)}
+DECIDED: Errors = SENT | {409: _error("The state has changed since that version.", schema.Missed)}
 
 
 SIMILAR = "/api/similar"
@@ -126,7 +126,7 @@ def _categories(app: FastAPI, views: Views) -> None:
 
     @app.get("/api/alike", tags=["read"])
     def alike(name: Words) -> schema.Alike:
-        """Categories whose name differs from `name` in case, accents, spaces or signs alone."""
+        """Categories whose name differs from `name` only in case, accents, spaces or punctuation."""
         return views.alike(name)
 
     @app.get("/api/categories/{category}", tags=["read"], responses=GONE)
@@ -163,7 +163,7 @@ def _images(app: FastAPI, views: Views) -> None:
     def rows(
         where: Asked, filter: schema.ImageFilter = "all", q: Words = "", category: int | None = None
     ) -> schema.Rows:
-        """All images of a list at once, by row: what to decide about a whole list of many pages."""
+        """All images of a list at once, by row: for decisions about a list of many pages."""
         return views.rows(filter, q, category, where)
 
     @app.get("/api/images/{row}", tags=["read"], responses=GONE)
@@ -185,12 +185,12 @@ def _overviews(app: FastAPI, views: Views) -> None:
 
     @app.get("/api/check", tags=["read"])
     def check() -> schema.Check:
-        """Near-duplicates, blurred, dark and empty photos, once they have been looked for."""
+        """Near-duplicates, blurred, dark and empty photos, once the search has been started."""
         return views.check()
 
     @app.post("/api/check", tags=["read"], responses=SENT)
     def start_check() -> schema.Check:
-        """Look through all photos for those to set aside; nothing is changed."""
+        """Search all photos for those to set aside; nothing is changed."""
         return views.check(start=True)
 
     @app.get("/api/history", tags=["read"], responses=GONE)
@@ -213,12 +213,12 @@ def _deciding(app: FastAPI, views: Views, job: Job) -> None:
 
     @app.post("/api/undo", tags=["decide"], responses=DECIDED)
     def undo(given: schema.StepIn) -> schema.Decided:
-        """Take the latest decision back."""
+        """Undo the latest decision."""
         return _step(views, job, UNDO, given)
 
     @app.post("/api/redo", tags=["decide"], responses=DECIDED)
     def redo(given: schema.StepIn) -> schema.Decided:
-        """Make again what was undone last."""
+        """Redo what was undone last."""
         return _step(views, job, REDO, given)
 
 
@@ -232,12 +232,12 @@ def _leaving(app: FastAPI, views: Views, job: Job) -> None:
 
     @app.post("/api/continue", tags=["leave"], responses=SENT)
     def start_again() -> schema.ContinueOut:
-        """Cluster again with the decisions; until it is done there are no decisions."""
+        """Recluster with the decisions; until that is done, none can be made."""
         return job.start()
 
     @app.get("/api/continue", tags=["leave"])
     def how_again() -> schema.ContinueOut:
-        """How clustering again is going."""
+        """Progress of reclustering."""
         return job.status()
 
 

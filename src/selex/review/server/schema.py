@@ -14,29 +14,29 @@ ImageSort = Literal["doubtful", "typical", "name"]
 
 
 class Alike(BaseModel):
-    """Categories whose name is all but the same: it differs in case, accents, spaces or signs."""
+    """Categories whose names differ only in case, accents, spaces or punctuation."""
 
     names: list[str]
     ids: list[int]
 
 
 class Standing(BaseModel):
-    """How far the review is, and which version of the state an answer is about."""
+    """Progress of the review, and the version of the state that a response is about."""
 
-    version: str = Field(description="Names the state; every decision says which one it was made on.")
-    round: int = Field(description="Counts the times that the run was clustered.")
+    version: str = Field(description="Identifies the state; every decision names the version it was made on.")
+    round: int = Field(description="How many times the run has been clustered.")
     run: str
     images: int = Field(description="Without junk.")
     categories: int
     confirmed: int = Field(description="Images whose category is decided.")
     unsure: int
     junk: int
-    changed: int = Field(description="Images elsewhere than the run, or the round before, had them.")
+    changed: int = Field(description="Images that are not where the run, or the round before, put them.")
     decisions: int = Field(description="Decisions that count, in this round.")
     undo: str | None = Field(description="What undoing would take back.")
     redo: bool
     news: str | None = Field(description="What the last clustering changed.")
-    note: str | None = Field(description="What a person should know, such as that photos are gone.")
+    note: str | None = Field(description="Something a person should know, for example that photos are missing.")
 
 
 class Category(BaseModel):
@@ -44,13 +44,13 @@ class Category(BaseModel):
 
     id: int
     name: str
-    known: bool = Field(description="Known by labels before the run.")
+    known: bool = Field(description="Had labelled images before the run.")
     named: bool = Field(description="Named by a person.")
     size: int
     confidence: float = Field(description="Mean over its images.")
     confirmed: int
     unsure: int
-    doubtful: int = Field(description="Images that are not decided and have a confidence below 50 %.")
+    doubtful: int = Field(description="Undecided images with a confidence below 50 %.")
     changed: int
     examples: list[int] = Field(description="Rows of typical images.")
 
@@ -63,7 +63,7 @@ class Likeness(BaseModel):
 
 
 class Near(Category):
-    """A category and how like another one it is."""
+    """A category and its similarity to another."""
 
     similarity: float
 
@@ -71,7 +71,7 @@ class Near(Category):
 class ImageCard(BaseModel):
     """An image as a grid shows it."""
 
-    row: int = Field(description="Its number in the clusters table.")
+    row: int = Field(description="Its row in the clusters table.")
     file: str
     category: int
     category_name: str
@@ -80,7 +80,7 @@ class ImageCard(BaseModel):
     mark: Literal["undecided", "confirmed", "unsure", "junk"]
     labelled: bool = Field(description="Labelled before the run.")
     changed: bool
-    was: str | None = Field(description="Where a changed image was before.")
+    was: str | None = Field(description="The previous category of a changed image.")
     similarity: float | None = None
 
 
@@ -90,10 +90,10 @@ class Node(BaseModel):
     level: int
     cluster: int
     title: str
-    known: bool = Field(description="Whether it has grown around known categories.")
+    known: bool = Field(description="Whether it grew around known categories.")
     categories: int
     images: int
-    open: bool = Field(description="Whether the list is of this node, or of one below it.")
+    open: bool = Field(description="Whether the list shows this node or one below it.")
     children: list[Node] = []
 
 
@@ -116,7 +116,7 @@ class CategoryList(Paged):
     cluster: int | None
     tree: list[Node]
     categories: list[Category]
-    files: int = Field(description="Images whose file name has the words searched for.")
+    files: int = Field(description="Number of images whose file name contains the search words.")
 
 
 class ImageList(Paged):
@@ -139,7 +139,7 @@ class Facets(BaseModel):
     """What photos can be filtered by."""
 
     folders: list[Choice]
-    days: list[str] | None = Field(description="The first and the last day, if any is known; null while they are read.")
+    days: list[str] | None = Field(description="First and last day, if any is known; null while they are being read.")
     columns: dict[str, list[Choice]] = Field(description="Columns of the user's own table.")
 
 
@@ -176,12 +176,12 @@ class Map(BaseModel):
     y: list[int]
     category: list[int]
     confidence: list[int] = Field(description="In per cent.")
-    day: list[int] | None = Field(description="Days since 1970, -1 where unknown; null while they are read.")
+    day: list[int] | None = Field(description="Days since 1970, -1 if unknown; null while they are being read.")
     categories: list[Spot]
 
 
 class Rows(BaseModel):
-    """All images of a list, those of its other pages too."""
+    """All images of a list, including those on its other pages."""
 
     standing: Standing
     rows: list[int]
@@ -192,7 +192,7 @@ class SuggestedName(BaseModel):
 
     name: str
     source: Literal["word list", "file names", "most similar known category"]
-    score: float = Field(description="How much speaks for it, from 0 to 1.")
+    score: float = Field(description="Strength of the evidence for it, from 0 to 1.")
 
 
 class CategoryPage(ImageList):
@@ -211,29 +211,29 @@ class ImagePage(BaseModel):
     image: ImageCard
     category: Category
     similar: list[ImageCard]
-    before: int | None = Field(description="The image before it in its category, the surest first.")
+    before: int | None = Field(description="The previous image of its category, most confident first.")
     after: int | None
 
 
 class Similar(BaseModel):
-    """Where an image that is not of the run would be sorted, and the images of the run most like it."""
+    """The category that an image from outside the run would be sorted into, and the images of the run most like it."""
 
     standing: Standing
     category: Category | None = Field(description="The nearest category as it stands; null if all of it is junk.")
-    fits: bool = Field(description="Whether it is as near to it as images of that category usually are.")
+    fits: bool = Field(description="Whether it is as close to that category as its images usually are.")
     confidence: float
     runner_up: str | None = Field(description="The next best category.")
     similar: list[ImageCard]
 
 
 class Suggestion(BaseModel):
-    """A decision that would settle many images: give them their right name."""
+    """A decision that would settle many images, that is, give them their right name."""
 
     kind: Literal["name", "merge", "split", "doubtful", "labels", "confirm"]
     categories: list[Category]
-    images: int = Field(description="How many images it is expected to settle; how many `confirm` confirms.")
+    images: int = Field(description="How many images it is expected to settle; for `confirm`, how many it confirms.")
     reason: str
-    rows: list[int] = Field(description="The images to look at, where it is about some.")
+    rows: list[int] = Field(description="The images to look at, if it is about particular ones.")
 
 
 class Suggestions(BaseModel):
@@ -247,19 +247,19 @@ class Finding(BaseModel):
     """Photos of one kind to set aside."""
 
     kind: Literal["near-duplicate", "blurred", "dark", "empty"]
-    rows: list[int] = Field(description="All to set aside; of near-duplicates not the first of a group.")
-    groups: list[list[ImageCard]] = Field(description="Some of them; of near-duplicates the first is the one to keep.")
+    rows: list[int] = Field(description="All to set aside; of near-duplicates, all but the first of each group.")
+    groups: list[list[ImageCard]] = Field(description="Some of them; of near-duplicates, the first is the one to keep.")
 
 
 class Check(BaseModel):
-    """Photos to set aside, as far as they have been looked for."""
+    """Photos to set aside, as far as the search has got."""
 
     standing: Standing
     state: Literal["idle", "running", "done"]
     done: int
     total: int
     seconds_left: float | None
-    failed: str | None = Field(description="Why looking for them ended, if it did.")
+    failed: str | None = Field(description="Why the search failed, if it did.")
     findings: list[Finding]
 
 
@@ -316,21 +316,21 @@ class StepIn(BaseModel):
 
 
 class Decided(BaseModel):
-    """A decision is on the disk."""
+    """A decision has been stored on disk."""
 
     summary: str
-    missed: list[str] = Field(description="What had been decided about other categories since that version.")
+    missed: list[str] = Field(description="Decisions about other categories made since that version.")
     standing: Standing
 
 
 class Problem(BaseModel):
     """Nothing was done."""
 
-    detail: str | list[dict[str, Any]] = Field(description="Why: a sentence, or what is wrong with each value.")
+    detail: str | list[dict[str, Any]] = Field(description="The reason: a sentence, or what is wrong with each value.")
 
 
 class Missed(BaseModel):
-    """Something about the same categories was decided since that version: nothing was done."""
+    """A decision about the same categories was made since that version; nothing was done."""
 
     detail: str
     missed: list[str]
@@ -353,12 +353,12 @@ class Written(BaseModel):
 
 
 class ContinueOut(BaseModel):
-    """How clustering again is going: `state` is `idle`, `running`, `done` or `failed`."""
+    """Progress of reclustering: `state` is `idle`, `running`, `done` or `failed`."""
 
     state: Literal["idle", "running", "done", "failed"]
-    lines: list[str] = Field(description="What it said so far.")
-    doing: str | None = Field(default=None, description="What it is at, such as `clustering, level 2 of 4`.")
+    lines: list[str] = Field(description="Its output so far.")
+    doing: str | None = Field(default=None, description="The current step, such as `clustering, level 2 of 4`.")
     seconds: float = Field(default=0, description="How long it has been running.")
     seconds_left: float | None = Field(
-        default=None, description="How long it may still take, going by the last time and by what it is at."
+        default=None, description="Estimated time left, from the last run and the current step."
     )
