@@ -261,25 +261,24 @@ def test_the_command_sorts_tar_shards_on_a_cluster(cluster, home, sorted_here, t
     assert found == dict(zip(sorted_here["file"], sorted_here["category"], strict=True))
 
 
-PLAIN = {"search": "bssk", "adapt": "off", "refine": "proportional"}
 SPREAD = RayEngine(workers=2, spread=True)
 
 
 def test_workers_that_cluster_find_what_one_process_finds(cluster, home, expected, pieces, monkeypatch, tmp_path):
-    config = Config.of(str(home / "photos")).change(backbone="tiny-vit", categories=5, **PLAIN)
-    alone = discover(config, tmp_path / "alone").clusters.to_pydict()
     monkeypatch.setattr("selex.discovery_steps.fit_clusters", None)  # this process makes none
     monkeypatch.setattr(ray_fit, "BLOCK", 1000)
-    said = []
-    done = discover(config.change(search="auto"), tmp_path / "spread", engine=SPREAD, tell=said.append)
-    assert "search: bssk (in shards)" in said
+    done, alone = run(home / "photos", tmp_path / "run", SPREAD), Run.open(home / "local")
     assert [entry["workers"] for entry in done.metrics if entry["step"] == "cluster"] == [2]
-    assert done.hierarchy == Run.open(tmp_path / "alone").hierarchy
-    for name, values in done.clusters.to_pydict().items():
+    assert done.hierarchy == alone.hierarchy
+    assert [entry["refine"] for entry in done.metrics if entry["step"] == "cluster"] == [
+        entry["refine"] for entry in alone.metrics if entry["step"] == "cluster"
+    ]
+    found, wanted = done.clusters.to_pydict(), alone.clusters.to_pydict()
+    for name, values in found.items():
         if name in ("confidence", "distance"):
-            assert np.allclose(values, alone[name], atol=2e-3), name
+            assert np.allclose(values, wanted[name], atol=2e-3), name
         else:
-            assert values == alone[name], name
+            assert values == wanted[name], name
 
 
 @pytest.fixture(scope="module")
@@ -293,7 +292,8 @@ def rows(home):
 
 
 def fitted(rows):
-    return ray_fit.fit_on_ray(SPREAD, rows[0], rows[1], ClusterConfig(categories=12, **PLAIN), seed=0, device="cpu")
+    config = ClusterConfig(categories=12, adapt="off")
+    return ray_fit.fit_on_ray(SPREAD, rows[0], rows[1], config, seed=0, device="cpu")
 
 
 def test_a_node_is_lost_while_clustering_and_nothing_of_the_result(cluster, home, rows):
@@ -309,7 +309,7 @@ def test_a_node_is_lost_while_clustering_and_nothing_of_the_result(cluster, home
         assert np.array_equal(one.labels, other.labels)
         assert np.array_equal(one.centers, other.centers)
     assert np.array_equal(expected.assignment.confidence, found.assignment.confidence)
-    plain = fit_clusters(np.load(rows[0]), rows[1], ClusterConfig(categories=12, **PLAIN))
+    plain = fit_clusters(np.load(rows[0]), rows[1], ClusterConfig(categories=12, adapt="off"))
     assert np.array_equal(found.labels, plain.labels)
 
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from commands import SERVER, selex, several
 from reference import stable_match as plain_stable_match
 from selex.cli import shards as shards_command
+from selex.cluster import adapt
 from selex.cluster.balance import stable_match
 from selex.cluster.group import Group, join
 from selex.cluster.hierarchy import hssk
@@ -23,7 +24,6 @@ from selex.cluster.pieces import Pieces, open_pieces
 from selex.cluster.pipeline import fit_clusters
 from selex.cluster.rows import Rows
 from selex.cluster.shards import Shard
-from selex.cluster.spread import fit_shards
 from selex.config import ClusterConfig, Config
 from selex.errors import InputError
 
@@ -82,7 +82,13 @@ def fits():
         "uneven": (x * np.linspace(1, 3, 240, dtype=np.float32)[:, None], labels, {"categories": 8, "refine": "none"}),
         "estimate": (x, labels, {"refine": "uniform"}),
         "silhouette": (x, None, {"refine": "none", "levels": 1, "restarts": 1}),
+        "swaps": (x, labels, {"categories": 8, "refine": "auto", "search": "swaps", "levels": 1, "restarts": 1}),
+        "adapted": (x, labels, {"categories": 8, "refine": "none", "adapt": "on", "levels": 1, "restarts": 1}),
+        "consensus": (x, labels, {"categories": 8, "refine": "none", "search": "consensus", "levels": 1}),
     }
+
+
+QUICK = {"RUNS": 4, "EPOCHS": 2, "FEWEST_STEPS": 10}  # of adapting
 
 
 def fit_config(options):
@@ -106,10 +112,9 @@ def refusals(group):
         "width": lambda: Shard(mine(x, group, 0)[:, : 3 - group.rank % 2], group),
         "label": lambda: bssk(Shard(mine(x, group, 0), group), mine(late, group, 0), 4),
         "many": lambda: bssk(Shard(mine(x, group, 0), group), None, 41),
-        "search": lambda: hssk(Shard(mine(x, group, 0), group), None, 4, search="swaps"),
+        "search": lambda: hssk(Shard(mine(x, group, 0), group), None, 4, search="spectral"),
         "refine": lambda: hssk(Shard(mine(x, group, 0), group), None, 4, refine="uniform"),
-        "adapt": lambda: fit_shards(Shard(mine(x, group, 0), group), None, ClusterConfig(adapt="on")),
-        "ward": lambda: fit_shards(Shard(mine(x, group, 0), group), None, ClusterConfig(search="ward")),
+        "spectral": lambda: fit_clusters(Shard(mine(x, group, 0), group), None, ClusterConfig(search="spectral")),
     }
     said = {}
     for name, attempt in tries.items():
@@ -137,9 +142,11 @@ def work(rank, size, port, out):
     levels = hssk(Shard(mine(x, group, 1), group), mine(labels, group, 1), k, n_levels=2, n_iter=3, rng=0).levels
     found["levels"] = [level.labels for level in levels]
     found["fits"] = {}
+    for name, value in QUICK.items():
+        setattr(adapt, name, value)
     for name, (x, labels, options) in fits().items():
         own = None if labels is None else mine(labels, group, 2)
-        found["fits"][name] = fit_shards(Shard(mine(x, group, 2), group), own, fit_config(options))
+        found["fits"][name] = fit_clusters(Shard(mine(x, group, 2), group), own, fit_config(options))
     found["refusals"] = refusals(group) if size > 1 else {}
     out.write_bytes(pickle.dumps(found))
     if size > 1:
@@ -210,7 +217,9 @@ def test_every_level_is_that_of_one_process(found, size):
 @pytest.mark.parametrize("size", COUNTS)
 @pytest.mark.parametrize("name", fits())
 @pytest.mark.filterwarnings("ignore")
-def test_the_whole_pipeline_is_that_of_one_process(found, size, name):
+def test_the_whole_pipeline_is_that_of_one_process(found, size, name, monkeypatch):
+    for setting, value in QUICK.items():
+        monkeypatch.setattr(adapt, setting, value)
     x, labels, options = fits()[name]
     one = fit_clusters(x, labels, fit_config(options))
     parts = [part["fits"][name] for part in found[size]]
@@ -226,7 +235,10 @@ def test_the_whole_pipeline_is_that_of_one_process(found, size, name):
         assert np.allclose(part.assigner.reach, one.assigner.reach, rtol=1e-4)
         assert np.allclose(part.hierarchy.levels[0].centers, one.hierarchy.levels[0].centers, atol=1e-4)
         assert part.hierarchy.levels[0].inertia == pytest.approx(one.hierarchy.levels[0].inertia, rel=1e-4)
-        assert bool(part.maps) == bool(one.maps)
+        assert part.selection.settings == one.selection.settings
+        assert len(part.maps.steps) == len(one.maps.steps)
+        for own, theirs in zip(part.maps.steps, one.maps.steps, strict=True):
+            assert torch.allclose(own.matrix, theirs.matrix, atol=1e-4)
         assert (part.estimate and part.estimate.n_clusters) == (one.estimate and one.estimate.n_clusters)
 
 
@@ -239,10 +251,9 @@ def test_where_one_process_refuses_all_do(found, size):
     for part in found[size]:
         assert "differ in width" in part["refusals"]["width"]
         assert part["refusals"]["many"] == "41 clusters for 40 rows: ask for at most 40"
-        assert "search='bssk'" in part["refusals"]["search"]
+        assert "choose another search than spectral" in part["refusals"]["search"]
         assert "must be of one length" in part["refusals"]["refine"]
-        assert "not adapted: leave cluster.adapt at auto or off" in part["refusals"]["adapt"]
-        assert "not searched by ward: set cluster.search to bssk" in part["refusals"]["ward"]
+        assert "not searched by spectral: set cluster.search to another" in part["refusals"]["spectral"]
 
 
 def test_alone_is_a_group_of_one(monkeypatch):
@@ -319,7 +330,7 @@ def test_the_command_writes_the_same_table_in_one_process_and_in_two(place, monk
     first, second = several("cluster", "shards", *GIVEN, "--out", "two.csv", cwd=place)
     assert [done.returncode for done in (one, first, second)] == [0] * 3, first.stderr
     assert "240 rows, 2 processes: 4 known categories, 4 novel ones; levels of 8, 4, 2" in first.stdout
-    assert "adapt: off (in shards)" in first.stdout
+    assert "adapt: off (auto)" in first.stdout
     assert "wrote" not in second.stdout
     expected, distances = table(place / "one.csv")
     for name in ("folder.csv", "two.csv"):
@@ -338,7 +349,7 @@ def test_the_command_refuses_shards_in_one_line(place):
         ("shards", "--labels", "twice.csv"): "twice.csv, line 3: row '1' appears twice, first in line 2",
         ("shards", "--published"): "--published needs all features in one file and one process",
         ("shards", "--set", "cluster.search=spectral"): "features in shards are not searched by spectral: set "
-        "cluster.search to bssk",
+        "cluster.search to another",
     }.items():
         done = selex("cluster", *arguments, "--out", "no.csv", cwd=place)
         assert (done.returncode, done.stderr) == (2, f"error: {line}\n")

@@ -163,7 +163,7 @@ class Job:
             found, workers = fit_on_ray(engine, self.run.features, _labels(images), config, **how)
             base, settings = found.hierarchy.levels[0], found.selection.settings
             step.done(len(images), levels=found.hierarchy.sizes, inertia=base.inertia, workers=workers, **settings)
-            for line in found.differing(config):
+            for line in found.selected(config, spread=True):
                 self.tell(line)
         return found
 

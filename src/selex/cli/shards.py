@@ -16,6 +16,8 @@ from selex.io import first_line
 from selex.types import Hierarchy
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from selex.cluster.pipeline import FittedClusters
     from selex.cluster.shards import Shard
     from selex.data.clusters import Columns
@@ -30,12 +32,12 @@ def cluster_shards(
     """Cluster this process's part of the rows together with the others; the first process writes the table."""
     import torch.distributed as dist
 
-    from selex.cluster.spread import fit_shards
+    from selex.cluster.pipeline import fit_clusters
     from selex.data.clusters import category_names, write_blocks
 
     shard, known, classes = _read(features, labels, device, normalize)
     how: dict[str, Any] = {"rng": config.seed, "calibrate": False, "progress": first_process()}
-    found = fit_shards(shard, known if classes else None, config.cluster, **how)
+    found = fit_clusters(shard, known if classes else None, config.cluster, **how)
     blocks = _blocks(shard, found, known, category_names(classes, found.hierarchy.levels[0].n_clusters))
     if first_process():
         write_blocks(out, blocks)
@@ -70,7 +72,9 @@ def _read(features: Path, labels: Path | None, device: str, normalize: bool) -> 
     known, own = np.full(shard.n, -1), np.array(list(given), dtype=np.int64) - shard.first
     here = (own >= 0) & (own < shard.n)
     known[own[here]] = codes[here]
-    return shard.mapped(lambda x: to_length_1(x, dim=1)) if normalize else shard, known, classes.tolist()
+    rows = shard.mapped(lambda x: to_length_1(x, dim=1)) if normalize else shard
+    assert isinstance(rows, Shard)  # as it was
+    return rows, known, classes.tolist()
 
 
 def _shards(features: Path) -> list[Path]:
@@ -88,11 +92,10 @@ def _blocks(shard: Shard, found: FittedClusters, known: Any, names: list[str]) -
     """The table in the order of rows, from whichever process has them: all take part in sending."""
     import torch
 
-    from selex.cluster.spread import distances_in_shard
     from selex.data.clusters import cluster_columns
 
     levels = found.hierarchy.levels
-    columns = [known >= 0, distances_in_shard(shard, found).cpu(), *(level.labels for level in levels)]
+    columns = [known >= 0, _distances(shard, found).cpu(), *(level.labels for level in levels)]
     mine = torch.stack([torch.as_tensor(column).double() for column in columns], 1)
     lengths, row = shard.group.gather(torch.tensor([shard.n])).tolist(), 0
     for rank, length in enumerate(lengths):
@@ -107,12 +110,23 @@ def _blocks(shard: Shard, found: FittedClusters, known: Any, names: list[str]) -
             row += len(labelled)
 
 
+def _distances(shard: Shard, found: FittedClusters) -> Tensor:
+    """Distance of every row of this process to the centre of its own cluster."""
+    import torch
+
+    centers, labels = torch.as_tensor(found.hierarchy.levels[0].centers).to(shard.device), torch.as_tensor(found.labels)
+    out = torch.empty(shard.n, dtype=shard.dtype, device=shard.device)
+    for part, x in shard.blocks(4 * shard.d):
+        out[part] = (found.transform(x + shard.shift) - centers[labels[part].to(shard.device)]).norm(dim=1)
+    return out
+
+
 def _tell(found: FittedClusters, shard: Shard, config: Config, out: Path) -> None:
     if found.estimate:
         low, high = found.estimate.low, found.estimate.high
         count = f"{found.estimate.n_clusters} categories (90 % interval {low} to {high})"
         typer.echo(f"estimate by {found.estimate.method}: {count}")
-    for line in found.differing(config.cluster):
+    for line in found.selected(config.cluster, spread=True):
         typer.echo(line)
     base = found.hierarchy.levels[0]
     sizes = ", ".join(map(str, found.hierarchy.sizes))

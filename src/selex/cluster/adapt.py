@@ -8,7 +8,7 @@ the identity; the agreement is then taken again, and the map trained anew. n row
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from selex.cluster.consensus import agreement, agreement_runs
-from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.cluster.group import ALONE, Group
+from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows
 from selex.cluster.whiten import Whitener
 from selex.errors import InputError
 
@@ -58,23 +59,62 @@ def adapt(
         The map, of the same kind as the whitener: rows in, L2-normalised rows out.
     """
     generator = np.random.default_rng(rng)
+    spread = features if isinstance(features, Rows) else None
     whitened = whitener(features) if whitener else features
-    order = Rows(whitened, memory).by_content()  # batches hold the same rows wherever these stand
-    rows = normalize(torch.as_tensor(whitened)[order].float(), dim=1)
+    seen = as_rows(whitened, memory)
+    order, places = seen.ranked()  # batches hold the same rows wherever these stand
+    given = seen.mapped(lambda x: x).own() if spread else torch.as_tensor(whitened)
+    rows = normalize(given[order].float(), dim=1)
     known = None if labels is None else torch.as_tensor(labels).to(rows.device)[order]
     matrix = torch.eye(rows.shape[1], device=rows.device)
+    how: dict[str, Any] = {"balanced": balanced, "rng": generator, "memory": memory}
     for turn in range(ROUNDS):
         mapped = normalize(rows @ matrix, dim=1)
-        runs = agreement_runs(mapped, known, n_clusters, RUNS, balanced=balanced, rng=generator, memory=memory)
-        matrix = train_map(rows, runs, generator, _after(progress, turn * EPOCHS))
+        runs = agreement_runs(spread.made(mapped) if spread else mapped, known, n_clusters, RUNS, **how)
+        matrix = train_map(rows, runs, generator, _after(progress, turn * EPOCHS), places, seen.group)
     if whitener is None:
         return Whitener(torch.zeros_like(matrix[0]), matrix)
     return Whitener(whitener.mean, whitener.matrix.to(matrix) @ matrix)  # rows are normalised once, after both
 
 
-def train_map(rows: Tensor, runs: Tensor, rng: np.random.Generator, progress: Callable[[int], None]) -> Tensor:
-    """The map `(d, d)` of one round, from the identity on."""
-    n, d = rows.shape
+class _Drawn(NamedTuple):
+    """Rows in an order by what they hold, the clusters that each run put them into, and their places among all.
+
+    Attributes:
+        rows: those of this process, `(n, d)`.
+        runs: their clusters, `(r, n)`.
+        places: their places among the rows of all processes; None where there is one.
+        group: these.
+    """
+
+    rows: Tensor
+    runs: Tensor
+    places: Tensor | None
+    group: Group
+
+    def at(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows at some places and their clusters, from whichever process has them."""
+        if self.places is None or self.group.size == 1:
+            return self.rows[places], self.runs[:, places]
+        row = torch.searchsorted(self.places, places).clamp(max=max(len(self.rows) - 1, 0))
+        here = torch.nonzero(self.places[row] == places)[:, 0] if len(self.rows) else places[:0]
+        rows = self.rows.new_zeros(len(places), self.rows.shape[1])
+        runs = self.runs.new_zeros(len(self.runs), len(places))
+        rows[here], runs[:, here] = self.rows[row[here]], self.runs[:, row[here]]
+        return self.group.sum(rows), self.group.sum(runs)
+
+
+def train_map(
+    rows: Tensor,
+    runs: Any,
+    rng: np.random.Generator,
+    progress: Callable[[int], None],
+    places: Tensor | None = None,
+    group: Group = ALONE,
+) -> Tensor:
+    """The map `(d, d)` of one round, from the identity on; the same in every process of the group."""
+    among = _Drawn(rows, torch.as_tensor(runs), places, group)
+    n, d = int(group.sum(torch.tensor(len(rows)))), rows.shape[1]
     batch = min(BATCH, n)
     per_epoch = min(max(n // batch, FEWEST_STEPS // EPOCHS), MOST_STEPS // EPOCHS)
     draws = torch.Generator().manual_seed(int(rng.integers(1 << 62)))  # on the CPU: the same for every device
@@ -86,13 +126,15 @@ def train_map(rows: Tensor, runs: Tensor, rng: np.random.Generator, progress: Ca
         for _ in range(per_epoch):
             drawn = torch.randperm(n, generator=draws)[:batch].to(rows.device)
             kept = (torch.rand(2 * batch, d, generator=draws) >= DROPOUT).to(rows.device)
-            views = normalize((rows[drawn].repeat(2, 1) * kept) @ matrix, dim=1)
-            loss = weighted_contrastive(views, positives(*2 * (runs[:, drawn],)).repeat(2, 2), TEMPERATURE)
+            shown, agreed = among.at(drawn)
+            views = normalize((shown.repeat(2, 1) * kept) @ matrix, dim=1)
+            loss = weighted_contrastive(views, positives(agreed, agreed).repeat(2, 2), TEMPERATURE)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         schedule.step()
-    return matrix.detach()
+    first = matrix.detach() * (group.rank == 0)  # machines may differ in the last digit
+    return group.sum(first)
 
 
 def _after(progress: Callable[[int, int], None] | None, done: int) -> Callable[[int], None]:

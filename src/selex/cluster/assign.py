@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
+from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
 from selex.types import UNLABELLED, Level
 
 Floats = NDArray[np.float32]
@@ -70,6 +70,7 @@ class Assigner:
     def __call__(self, data: Any, labels: Any = None, memory: int = DEFAULT_MEMORY) -> Assignment:
         """Assign rows to their nearest cluster, or judge the `labels` that they have already."""
         places = torch.as_tensor(self.centers)
+        data = data.own() if isinstance(data, Rows) else data
         rows = Rows(data, memory, places.mean(0))  # not the mean of the rows: no row's answer depends on the others
         centers, offsets = places.to(rows.device, rows.dtype) - rows.shift, _offsets(self.offsets, rows)
         own = rows.nearest(centers, offsets)[0] if labels is None else torch.as_tensor(labels).to(rows.device)
@@ -93,7 +94,7 @@ def fit_assigner(
 
     They tell the temperature, where it is not given.
     """
-    rows = data if isinstance(data, Rows) else Rows(data, memory)
+    rows = as_rows(data, memory)
     centers = torch.as_tensor(level.centers).to(rows.device, rows.dtype) - rows.shift
     clusters, known = (torch.as_tensor(ids).to(rows.device) for ids in (level.labels, labels))
     factors = _apart(clusters, len(centers), rows)

@@ -8,6 +8,7 @@ dimensions, k clusters, b rows of a batch.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag, normalize
 
 from selex.cluster.kmeans import Problem, Settings, novel_clusters, prepare
-from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
+from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.swaps import swapped
 from selex.errors import InputError
 from selex.types import Level
@@ -63,7 +64,7 @@ def agreement_runs(
     generator = np.random.default_rng(rng)
     levels = (part.solve(generator) for part in _parts(problem, n_runs, subspace, generator))
     runs = torch.stack([torch.as_tensor(level.labels).int() for level in levels])
-    return runs if isinstance(data, Tensor) else runs.numpy()
+    return runs if isinstance(data, (Tensor, Rows)) else runs.numpy()
 
 
 def agreement(ours: Tensor, theirs: Tensor) -> Tensor:
@@ -83,26 +84,30 @@ def consensus(problem: Problem, rng: np.random.Generator, n_runs: int = RUNS, su
     """
     parts = _parts(problem, n_runs, subspace, rng)
     runs = torch.stack([torch.as_tensor(swapped(part, part.solve(rng)).labels) for part in parts])
-    seen = Rows(memberships(runs, problem.k, rng, problem.rows.memory), problem.rows.memory)
+    seen = problem.rows.made(memberships(runs, problem.k, rng, problem.rows.memory, problem.rows))
     agreed = Problem(seen, problem.known, problem.n_known, problem.k - problem.n_known, problem.settings)
     labels = torch.as_tensor(swapped(agreed, agreed.solve(rng)).labels)
     return problem.ended(problem.means(labels[problem.free_index]))
 
 
-def memberships(runs: Tensor, k: int, rng: np.random.Generator, memory: int = DEFAULT_MEMORY) -> Tensor:
+def memberships(
+    runs: Tensor, k: int, rng: np.random.Generator, memory: int = DEFAULT_MEMORY, rows: Rows | None = None
+) -> Tensor:
     """Rows by the clusters that they were in, `(r, n)`, in few dimensions: `(n, at most k)`, rows of length 1.
 
-    Power iteration on the matrix of memberships, `(n, r · k)`, of which only the places of its ones are kept.
+    Power iteration on the matrix of memberships, `(n, r · k)`, of which only the places of its ones are kept. `rows`
+    are the ones that were clustered, if they are spread over processes.
     """
-    n_runs, n = runs.shape
+    n_runs, n = len(runs), rows.total if rows else runs.shape[1]
     dims = max(1, min(k, n_runs * k, memory // (8 * n)))
+    made = rows.made if rows else partial(Rows, memory=memory)
     places = (runs.long() + k * torch.arange(n_runs, device=runs.device)[:, None]).T.contiguous()
     start = rng.standard_normal((n_runs * k, dims)).astype(np.float32)
     loadings = torch.from_numpy(start).to(runs.device)
     for _ in range(_POWER - 1):
-        among = Rows(embedding_bag(places, loadings, mode="sum"), memory)
-        sums = [among.sums(one.long(), k)[0] + count(one.long(), k)[:, None] * among.shift for one in runs]
-        loadings = torch.linalg.qr(torch.cat(sums))[0]
+        among = made(embedding_bag(places, loadings, mode="sum"))
+        parts = [among.sums(one.long(), k) for one in runs]
+        loadings = torch.linalg.qr(torch.cat([sums + counts[:, None] * among.shift for sums, counts in parts]))[0]
     return normalize(embedding_bag(places, loadings, mode="sum"), dim=1)
 
 

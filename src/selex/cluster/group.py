@@ -40,6 +40,9 @@ class Group:
         yield
 
 
+ALONE = Group()
+
+
 class Processes(Group):
     """The processes of `torch.distributed`, which is running already: gloo, or NCCL with a GPU for each process."""
 

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from selex.cluster.adapt import adapt as fit_adapted
 from selex.cluster.assign import likeliest_temperature
+from selex.cluster.group import ALONE, Group
 from selex.cluster.hierarchy import hssk
 from selex.cluster.kmeans import bssk, prepare
 from selex.cluster.known_share import places
 from selex.cluster.refine import of_one_length, refine_level
-from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows
+from selex.cluster.shards import Shard
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
 from selex.types import UNLABELLED, Level, Refinement, Search
@@ -65,21 +67,22 @@ def held_out_temperature(
         rng: generator or seed.
         memory: bytes that temporary arrays may take.
     """
-    known = known_labels(features, labels, memory)
-    hidden = halves(known, Rows(features, memory)) if hidden is None else hidden
-    counted = hidden & np.isin(known, known[~hidden])
-    if n_clusters < 2 or not counted.any():
+    known, seen = known_labels(features, labels, memory), as_rows(features, memory)
+    hidden = halves(known, seen) if hidden is None else hidden
+    counted = hidden & np.isin(known, present(known[~hidden], seen.group))
+    if n_clusters < 2 or seen.group.all(not counted.any()):
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)  # of what is hidden
         way = _Way(n_clusters, whiten, adapt, search, balanced, memory)
         rows, left, level, _ = way.without(hidden, features, known, rng, whitener)
-        if of_one_length(Rows(rows, memory)):  # too few labels to whiten by may be left
+        if of_one_length(as_rows(rows, memory)):  # too few labels to whiten by may be left
             level = refine_level(rows, left, level, refine, memory)
     if level.n_clusters < 2:
         return None
-    seen = Rows(rows, memory)
-    own = numbered(np.where(hidden & ~counted, UNLABELLED, known))[counted]  # as clusters number what was left
+    seen = as_rows(rows, memory)
+    still = np.where(hidden & ~counted, UNLABELLED, known)
+    own = numbered(still, seen.group)[counted]  # as clusters number what was left
     index, categories = (torch.from_numpy(ids).to(seen.device) for ids in (np.flatnonzero(counted), own))
     return likeliest_temperature(seen, level, index, categories)
 
@@ -112,7 +115,8 @@ class _Way:
         whitener: Whitener | None = None,
     ) -> tuple[Any, NDArray[Any], Level, Whitener | None]:
         """Features and labels as if hidden ones were not there, clusters made of them, and the map of the features."""
-        left = numbered(np.where(hidden, UNLABELLED, known))
+        group = features.group if isinstance(features, Rows) else ALONE
+        left = numbered(np.where(hidden, UNLABELLED, known), group)
         how: dict[str, Any] = {"balanced": self.balanced, "rng": rng, "memory": self.memory}
         if whitener is None:
             whitener = fit_whitener(features, left, self.whiten, self.memory)
@@ -128,8 +132,12 @@ class _Way:
 
 def halves(labels: NDArray[Any], rows: Rows) -> NDArray[np.bool_]:
     """Every second labelled row of each category, never the first; they are in order by what they hold."""
-    place = places(labels, rows)
-    hidden: NDArray[np.bool_] = (labels != UNLABELLED) & (place % 2 == 1)
+    hidden: NDArray[np.bool_] = labels != UNLABELLED
+    if isinstance(rows, Shard):
+        place = rows.places(torch.from_numpy(labels).to(rows.device)).cpu().numpy()
+    else:
+        place = places(labels, rows)[hidden]
+    hidden[hidden] = place % 2 == 1
     return hidden
 
 
@@ -156,7 +164,13 @@ def kept_from_training(labels: NDArray[Any], share: float) -> NDArray[np.bool_]:
     return hidden if hidden.sum() >= ENOUGH else np.zeros(len(labels), dtype=bool)
 
 
-def numbered(labels: NDArray[Any]) -> NDArray[Any]:
-    """The categories that are left, numbered from 0 on."""
-    found: NDArray[Any] = np.unique(np.append(labels, UNLABELLED), return_inverse=True)[1][:-1] - 1
+def numbered(labels: NDArray[Any], group: Group = ALONE) -> NDArray[Any]:
+    """The categories that are left in any process, numbered from 0 on."""
+    found: NDArray[Any] = np.searchsorted(present(np.append(labels, UNLABELLED), group), labels) - 1
     return found
+
+
+def present(labels: NDArray[Any], group: Group) -> NDArray[Any]:
+    """The numbers among the labels of all processes."""
+    here = torch.from_numpy(np.unique(labels).astype(np.int64))
+    return np.unique(group.gather(here).numpy())

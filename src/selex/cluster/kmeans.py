@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from selex.cluster.balance import stable_match, sweep
-from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
+from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
 from selex.cluster.seeding import draw_apart, draw_spread
 from selex.cluster.variant import Variant
 from selex.errors import InputError, Note
@@ -75,7 +75,7 @@ def bssk(
 
 def prepare(data: Any, labels: Any, memory: int) -> tuple[Rows, Tensor, int]:
     """Check features and labels and put them into working form: rows, labels on their device, number of known ones."""
-    rows = data if isinstance(data, Rows) else Rows(data, memory)
+    rows = as_rows(data, memory)
     with rows.group.together():
         known = as_labels(labels, rows)
     n_known = int(rows.group.gather(known.max().reshape(1)).max()) + 1

@@ -21,13 +21,14 @@ from selex.cluster.hierarchy import hierarchy_on, hssk
 from selex.cluster.holdout import held_out_temperature
 from selex.cluster.kmeans import Problem, Settings, as_data, as_labels, prepare
 from selex.cluster.refine import of_one_length
-from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows
 from selex.cluster.select import REFINED, SEARCHED, Selection, select
 from selex.cluster.spectral import can_cut
 from selex.cluster.variant import Variant
 from selex.cluster.warm import Start, coarser_levels, continued, with_kept_centers
 from selex.cluster.whiten import FeatureMaps, Whitener, fit_whitener
 from selex.config import ClusterConfig
+from selex.errors import InputError
 from selex.progress import estimate_bar, progress_bar
 from selex.types import Hierarchy, KEstimate, Refinement, Search
 
@@ -71,17 +72,12 @@ class FittedClusters:
         """Cluster of every row; known categories first."""
         return self.hierarchy.levels[0].labels
 
-    def selected(self, config: ClusterConfig) -> Iterator[str]:
-        """A line about each setting that was `"auto"`: what it came to."""
+    def selected(self, config: ClusterConfig, spread: bool = False) -> Iterator[str]:
+        """A line about each setting that was `"auto"`: what it came to, and what was not tried of `spread` rows."""
         for name, value in self.selection.settings.items():
             if getattr(config, name) == "auto":
-                yield f"{name}: {value} (auto)"
-
-    def differing(self, config: ClusterConfig) -> Iterator[str]:
-        """A line about each setting that is another one than asked for, where rows are spread over processes."""
-        for name, value in self.selection.settings.items():
-            if getattr(config, name) != value:
-                yield f"{name}: {value} (in shards)"
+                without = ", spectral not tried: it needs all features in one process"
+                yield f"{name}: {value} (auto{without if spread and name == 'search' else ''})"
 
     def transform(self, features: Any) -> Any:
         """Rows `(n, d)` as they are compared with cluster centres."""
@@ -103,10 +99,13 @@ def fit_clusters(
 ) -> FittedClusters:
     """Known and novel categories of features, at every level of abstraction.
 
-    The same features, labels, settings and seed give the same labels, wherever it is called from.
+    The same features, labels, settings and seed give the same labels, wherever it is called from. Where features are
+    spread over processes, every process makes the same call with a `Shard` of its rows and their labels; it gets the
+    labels and the assignment of these, and all else as the others do. How many processes there are does not matter,
+    but for rounding.
 
     Args:
-        features: `n × d` features: numpy (also memory-mapped) or torch on any device.
+        features: `n × d` features: numpy (also memory-mapped), torch on any device, or a `Shard`.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         config: how to cluster; the defaults of `ClusterConfig` if not given.
         rng: generator or seed.
@@ -120,8 +119,9 @@ def fit_clusters(
     Returns:
         The clusters, and all that sorting new rows takes.
     """
-    known = as_labels(labels, Rows(features, memory)).cpu().numpy()
-    fit = _Fit(features, labels, known, config or ClusterConfig(), variant, hidden, memory, progress)
+    known, total = _known(features, labels, memory)
+    fit = _Fit(features, labels, known, total, config or ClusterConfig(), variant, hidden, memory, progress)
+    fit.check()
     generator = np.random.default_rng(rng)
     if start:
         rows = start.maps.transform(features)
@@ -136,6 +136,13 @@ def fit_clusters(
     rows = maps.transform(features)
     found = FittedClusters(fit.cluster(rows, count, selection, generator), maps, selection, estimate)
     return calibrated(found, rows, known, fit.temperature(found, count, spare), memory) if calibrate else found
+
+
+def _known(features: Any, labels: Any, memory: int) -> tuple[NDArray[np.int64], int]:
+    """Labels, checked, and how many rows there are in all processes."""
+    rows = as_rows(features, memory)
+    with rows.group.together():
+        return as_labels(labels, rows).cpu().numpy(), rows.total
 
 
 def estimate_clusters(
@@ -161,16 +168,30 @@ def calibrated(
 
 @dataclass(frozen=True)
 class _Fit:
-    """The steps, and what all of them need. `known` is `labels`, checked, -1 for all rows where there are none."""
+    """The steps, and what all of them need.
+
+    `known` is `labels`, checked, -1 for all rows where there are none; `total` counts the rows of all processes.
+    """
 
     features: Any
     labels: Any
     known: NDArray[np.int64]
+    total: int
     config: ClusterConfig
     variant: Variant | None
     hidden: NDArray[np.bool_] | None
     memory: int
     progress: bool
+
+    @property
+    def spread(self) -> bool:
+        """Whether features are those of one of several processes."""
+        return isinstance(self.features, Rows)
+
+    def check(self) -> None:
+        """Refuse what needs all rows in one process."""
+        if self.spread and self.config.search == "spectral":
+            raise InputError("features in shards are not searched by spectral: set cluster.search to another")
 
     def estimate(self, rng: np.random.Generator) -> KEstimate | None:
         """The number of clusters, where it is not given."""
@@ -180,7 +201,7 @@ class _Fit:
 
     def select(self, rows: Any, count: int, rng: np.random.Generator) -> Selection:
         """What is asked for; of what is `"auto"` that which sorts hidden labels best."""
-        tells = of_one_length(Rows(rows, self.memory))  # others can only be clustered as in the paper
+        tells = of_one_length(as_rows(rows, self.memory))  # others can only be clustered as in the paper
         adapts, refinements = self._adapts if tells else (self.config.adapt == "on",), self._refinements(tells)
         searches = self._searches(count)
         if self.hidden is None and len(adapts) == len(refinements) == len(searches) == 1:
@@ -192,13 +213,13 @@ class _Fit:
     @property
     def _adapts(self) -> tuple[bool, ...]:
         if self.config.adapt == "auto":
-            return (True, False) if len(self.known) >= ENOUGH_TO_ADAPT else (False,)
+            return (True, False) if self.total >= ENOUGH_TO_ADAPT else (False,)
         return (self.config.adapt == "on",)
 
     def _searches(self, count: int) -> tuple[Search, ...]:
         if self.config.search == "auto":
-            n = len(self.known)
-            return tuple(one for one in SEARCHED if one != "spectral" or (n <= MOST_TO_CUT and can_cut(n, count)))
+            cut = not self.spread and self.total <= MOST_TO_CUT and can_cut(self.total, count)
+            return tuple(one for one in SEARCHED if one != "spectral" or cut)
         return (self.config.search,)
 
     def _refinements(self, tells: bool) -> tuple[Refinement, ...]:

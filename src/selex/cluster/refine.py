@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from selex.cluster.kmeans import as_data, as_labels
-from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
+from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
 from selex.errors import InputError, Note
 from selex.types import REFINEMENTS, UNLABELLED, Level, Refinement
 
@@ -53,7 +53,7 @@ def refine_level(data: Any, labels: Any, level: Level, refine: Refinement, memor
         The level with centres as long as rows are, and `offsets` where clusters count differently. Novel clusters that
         no row goes to are left out. Where clusters cannot be drawn to equal shares it is left as it is.
     """
-    rows = Rows(data, memory)
+    rows = as_rows(data, memory)
     check_refinement(refine, rows)
     moved = replace(level, centers=torch.as_tensor(level.centers).to(rows.device, rows.dtype) - rows.shift)
     return as_data(refined(rows, as_labels(labels, rows), moved, refine), rows, data)

@@ -5,7 +5,7 @@ Shapes: n rows, d dimensions, k clusters, b rows of a block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from math import inf
 from typing import Any, NoReturn
@@ -89,6 +89,21 @@ class Rows:
             view._ready = self._ready[:, columns]
         view.norms = view._norms()
         return view
+
+    def own(self) -> Any:
+        """The rows of this process as they were given."""
+        return self._source
+
+    def made(self, data: Any) -> Rows:
+        """Other rows in place of these, one for each, in the same process."""
+        return Rows(data, self.memory)
+
+    def mapped(self, step: Callable[[Tensor], Tensor]) -> Rows:
+        """Rows after a map of each, in this process's memory; worked out in float64, so that blocks do not show."""
+        out = torch.empty(self.n, self.d, dtype=self.dtype, device=self.device)
+        for part, x in self.blocks(8 * self.d):
+            out[part] = step((x + self.shift).double()).to(self.dtype)
+        return self.made(out)
 
     def take(self, index: Tensor | slice) -> Tensor:
         """The values of some rows, centred: `(len(index), d)`."""
@@ -233,6 +248,11 @@ class Rows:
             else f"a number too large to square, {value:.3g}"
         )
         raise InputError(f"features contain {what}: row {row}, column {column}; fix or drop that row")
+
+
+def as_rows(data: Any, memory: int = DEFAULT_MEMORY) -> Rows:
+    """Features in working form; a `Shard` is already."""
+    return data if isinstance(data, Rows) else Rows(data, memory)
 
 
 def totals(values: Tensor, labels: Tensor, k: int) -> Tensor:

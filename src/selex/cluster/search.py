@@ -42,10 +42,11 @@ def at_home(problem: Problem, level: Level) -> float:
 
     Inertia does not see this, since labelled rows stay where they are.
     """
-    if not problem.held.n:
+    held = problem.held
+    if not held.total:
         return 1.0
-    nearest, _ = problem.held.nearest(torch.as_tensor(level.centers))
-    return float((nearest == problem.held_labels).double().mean())
+    nearest, _ = held.nearest(torch.as_tensor(level.centers))
+    return float(held.group.sum((nearest == problem.held_labels).double().sum())) / held.total
 
 
 _WAYS: dict[Search, Callable[[Problem, np.random.Generator], Level]] = {
@@ -60,8 +61,8 @@ _WAYS: dict[Search, Callable[[Problem, np.random.Generator], Level]] = {
 def searched(problem: Problem, search: Search, rng: np.random.Generator) -> Level:
     """The clusters of a problem, searched for in this way; centres in centred coordinates."""
     check_search(search)
-    if search != "bssk" and problem.rows.group.size > 1:
-        raise InputError(f"rows spread over processes are not searched by {search}: use search='bssk'")
+    if search == "spectral" and problem.rows.group.size > 1:
+        raise InputError("a graph of neighbours needs all rows in one process: choose another search than spectral")
     if not problem.n_free or problem.k == problem.n_known:  # nothing to search for
         search = "bssk"
     return _WAYS[search](problem, rng)

@@ -16,10 +16,11 @@ import torch
 from numpy.typing import NDArray
 
 from selex.cluster.adapt import adapt as adapt_to
-from selex.cluster.holdout import ENOUGH, UNTOLD, halves, known_labels, numbered, wholes
+from selex.cluster.group import ALONE
+from selex.cluster.holdout import ENOUGH, UNTOLD, halves, known_labels, numbered, present, wholes
 from selex.cluster.kmeans import Problem, Settings, novel_clusters, prepare
 from selex.cluster.refine import of_one_length, refined
-from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows
 from selex.cluster.search import searched
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
@@ -97,9 +98,9 @@ def select(
         memory: bytes that temporary arrays may take.
         progress: called before each step with the steps done and the steps in all.
     """
-    known = known_labels(features, labels, memory)
-    draws = _draws(known, Rows(features, memory)) if hidden is None else [hidden]
-    if n_clusters < 2 or min(draw.sum() for draw in draws) < ENOUGH:
+    known, rows = known_labels(features, labels, memory), as_rows(features, memory)
+    draws = _draws(known, rows) if hidden is None else [hidden]
+    if n_clusters < 2 or min(int(rows.group.sum(torch.tensor(draw.sum()))) for draw in draws) < ENOUGH:
         return Selection(adapt[0], refine[0], search[0])
     steps = list(product(adapt, draws))
     generator, scores = np.random.default_rng(rng), Scores[Selection]()
@@ -123,7 +124,7 @@ def select(
 
 def _draws(known: NDArray[Any], rows: Rows) -> list[NDArray[np.bool_]]:
     half = halves(known, rows)
-    return [half | wholes(known, draw) for draw in range(_DRAWS if len(known) <= _MANY else 1)]
+    return [half | wholes(known, draw) for draw in range(_DRAWS if rows.total <= _MANY else 1)]
 
 
 def safest(scores: Scores[W]) -> W:
@@ -154,7 +155,8 @@ class _Trial:
         rng: np.random.Generator,
         memory: int,
     ) -> None:
-        left = numbered(np.where(hidden, UNLABELLED, known))
+        group = features.group if isinstance(features, Rows) else ALONE
+        left = numbered(np.where(hidden, UNLABELLED, known), group)
         self.whitener = fit_whitener(features, left, whiten, memory)
         if adapted:
             self.whitener = adapt_to(
@@ -164,8 +166,9 @@ class _Trial:
         self.problem = Problem(
             rows, given, n_known, novel_clusters(n_clusters, n_known, given, rows), Settings(balanced)
         )
-        self.truth, self.hidden, self.n_known = known[hidden], hidden, int(known.max()) + 1
-        self.weights = _weights(self.truth, np.isin(self.truth, known[(known >= 0) & ~hidden]))
+        self.hidden, self.n_known = hidden, int(group.gather(torch.tensor([known.max()])).max()) + 1
+        self.truth = group.gather(torch.from_numpy(known[hidden])).numpy()
+        self.weights = _weights(self.truth, np.isin(self.truth, present(known[(known >= 0) & ~hidden], group)))
         self.soft = of_one_length(rows)
 
     def search(
@@ -179,7 +182,8 @@ class _Trial:
 
     def _right(self, level: Level) -> NDArray[np.float64]:
         """What each category adds to the accuracy."""
-        found = torch.as_tensor(level.labels).cpu().numpy()[self.hidden]
+        labels = torch.as_tensor(level.labels).cpu()[torch.from_numpy(self.hidden)]
+        found = self.problem.rows.group.gather(labels).numpy()
         right = np.where(matched(self.truth, found), self.weights, 0.0)
         return np.bincount(self.truth, right, minlength=self.n_known).astype(np.float64)
 

@@ -6,7 +6,6 @@ order in which threads of a GPU arrive. Shapes: n rows of this process, d dimens
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import ceil, log2
 from typing import Any
 
@@ -31,10 +30,6 @@ class Shard(Rows):
     def __init__(self, data: Any, group: Group | None = None, memory: int = DEFAULT_MEMORY) -> None:
         self.group = group or Group()
         super().__init__(data, memory)
-
-    def own(self) -> Any:
-        """The rows of this process as they were given."""
-        return self._source
 
     def _read(self, data: Any) -> None:
         with self.group.together():
@@ -66,12 +61,9 @@ class Shard(Rows):
         """The same rows in every process."""
         return Rows(self.fetch(numbers), self.memory, torch.zeros(self.d))
 
-    def mapped(self, step: Callable[[Tensor], Tensor]) -> Shard:
-        """Rows after a map of each, in this process's memory; worked out in float64, so that blocks do not show."""
-        out = torch.empty(self.n, self.d, dtype=self.dtype, device=self.device)
-        for part, x in self.blocks(8 * self.d):
-            out[part] = step((x + self.shift).double()).to(self.dtype)
-        return Shard(out, self.group, self.memory)
+    def made(self, data: Any) -> Shard:
+        """Other rows in place of these, one for each; every process has to ask."""
+        return Shard(data, self.group, self.memory)
 
     def places(self, labels: Tensor) -> Tensor:
         """Of labelled rows: the place of each among those of its label in all processes, by what rows hold."""
@@ -90,8 +82,10 @@ class Shard(Rows):
         return places[before : before + len(held)]
 
     def sums(self, labels: Tensor, k: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Sums and numbers over the rows of all processes, exact up to the last bit that is kept."""
-        assert weights is None, "only a refinement has weights"
+        """Sums and numbers over the rows of all processes, exact up to the last bit that is kept; not with weights."""
+        if weights is not None:
+            mine, number = super().sums(labels, k, weights)
+            return self.group.sum(mine.double()).to(self.dtype), self.group.sum(number)
         mine = torch.cat([self._whole_sums(labels, k), count(labels, k)[:, None]], 1)
         total = self.group.sum(mine)
         return (total[:, :-1].double() / self._scale()).to(self.dtype), total[:, -1]

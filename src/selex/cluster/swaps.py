@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from selex.cluster.group import Group
 from selex.cluster.kmeans import Problem
 from selex.cluster.rows import Rows, count, totals
 from selex.types import Level
@@ -58,7 +59,7 @@ def swapped(problem: Problem, level: Level, significant: float = SIGNIFICANT) ->
         significant: what a split must gain for each 1 that the drop costs.
     """
     most = problem.k
-    for _ in range(_ROUNDS if len(problem.free_index) else 0):
+    for _ in range(_ROUNDS if problem.n_free else 0):
         swaps = find_swaps(problem, level, significant)
         swaps = swaps.first(min(most, len(swaps.gains)))
         most = len(swaps.gains)
@@ -96,18 +97,25 @@ def _costs(problem: Problem, centers: Tensor, labels: Tensor) -> tuple[Tensor, T
 
     Either every row goes to its second-nearest centre, or all go to the cluster's heir, whose centre moves (Ward).
     """
-    k = problem.k
+    k, group = problem.k, problem.rows.group
     second, more = _runners_up(problem.free, centers, labels)
-    costs = totals(more, labels, k)
-    moves, often = torch.unique(labels * k + second, return_counts=True)
+    costs = group.sum(totals(more, labels, k))
+    moves, often = _counted(labels * k + second, group)
     moves = moves[torch.argsort(often, stable=True)]  # the last of a cluster is where most of it goes
     heir_of = dict(zip((moves // k).tolist(), (moves % k).tolist(), strict=True))
     heirs = torch.tensor([heir_of.get(cluster, cluster) for cluster in range(k)], device=labels.device)
-    sizes = (problem.counts + count(labels, k)).double()
+    sizes = (problem.counts + group.sum(count(labels, k))).double()
     merged = _between(sizes, sizes[heirs], centers, centers[heirs])
     costs = torch.minimum(costs, merged)
     costs[: problem.n_known] = torch.inf
     return costs, heirs
+
+
+def _counted(numbers: Tensor, group: Group) -> tuple[Tensor, Tensor]:
+    """Which numbers there are among the rows of all processes, and how often."""
+    every = group.gather(torch.stack(torch.unique(numbers, return_counts=True), 1))
+    found, place = torch.unique(every[:, 0], return_inverse=True)
+    return found, torch.zeros_like(found).scatter_add_(0, place, every[:, 1])
 
 
 def _between(sizes: Tensor, others: Tensor, centers: Tensor, other_centers: Tensor) -> Tensor:
@@ -151,7 +159,7 @@ def _widest(problem: Problem, labels: Tensor) -> Tensor:
     sums, counts = rows.sums(labels, k)
     means = sums / counts.clamp(min=1)[:, None]
     along = rows.distances_to_own(means, labels)  # to start with: the far rows less the near ones
-    along = along - (totals(along, labels, k) / counts.clamp(min=1))[labels].to(along)
+    along = along - (rows.group.sum(totals(along, labels, k)) / counts.clamp(min=1))[labels].to(along)
     for _ in range(_POWER):
         direction = normalize(rows.sums(labels, k, along)[0], dim=1)
         along = _dot(rows, labels, direction) - (means * direction).sum(1)[labels]

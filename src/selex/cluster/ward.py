@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from selex.cluster.kmeans import Problem, Settings
-from selex.cluster.rows import Rows
+from selex.cluster.rows import Rows, count
 from selex.types import UNLABELLED, Level
 
 _GROUPS = 2000  # at most; so many make a table of 16 MB and take a second
@@ -24,7 +24,7 @@ _SAMPLE = 40_000  # rows of which groups are made; the others go to the nearest
 def from_ward(problem: Problem, rng: np.random.Generator) -> Level:
     """What stage 3 reaches from the means of Ward's clusters; known categories are groups that are never merged."""
     free = problem.free
-    if min(_GROUPS, free.n // ROWS) <= problem.k - problem.n_known:
+    if min(_GROUPS, free.total // ROWS) <= problem.k - problem.n_known:
         return problem.solve(rng)
     group, m = small_groups(free, rng, _GROUPS)
     sums, counts = free.sums(group, m)
@@ -43,14 +43,16 @@ def small_groups(rows: Rows, rng: np.random.Generator, most: int) -> tuple[Tenso
     Which ones depends on what rows hold, not on where they stand.
     """
     some = rows
-    if rows.n > _SAMPLE:
-        some = rows.at(rows.by_content()[:: -(-rows.n // _SAMPLE)])
+    if rows.total > _SAMPLE:
+        order, ranks = rows.ranked()
+        some = rows.at(order[ranks % -(-rows.total // _SAMPLE) == 0])
     nobody = torch.full((some.n,), UNLABELLED, device=rows.device)
     settings = Settings(balanced=False, n_iter=3)
-    found = Problem(some, nobody, 0, min(most, some.n // ROWS), settings).solve(rng)
+    found = Problem(some, nobody, 0, min(most, some.total // ROWS), settings).solve(rng)
     nearest = found.labels if some is rows else rows.nearest(torch.as_tensor(found.centers))[0]
-    used, group = torch.unique(torch.as_tensor(nearest), return_inverse=True)
-    return group, len(used)
+    nearest = torch.as_tensor(nearest)
+    used = rows.group.sum(count(nearest, found.n_clusters)) > 0
+    return (used.cumsum(0) - 1)[nearest], int(used.sum())
 
 
 def ward(means: NDArray[np.float64], sizes: NDArray[np.float64], n_known: int, k: int) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows
 from selex.errors import InputError
 from selex.types import UNLABELLED
 
@@ -32,7 +32,9 @@ class Whitener:
     matrix: Tensor
 
     def __call__(self, features: Any) -> Any:
-        """The same rows `(n, d)`, whitened: a tensor for a tensor, an array for an array."""
+        """The same rows `(n, d)`, whitened: a tensor for a tensor, an array for an array, a `Shard` for a `Shard`."""
+        if isinstance(features, Rows):
+            return features.mapped(self)
         if isinstance(features, Tensor):
             features = features if features.is_floating_point() else features.float()
             mean, matrix = self.mean.to(features), self.matrix.to(features)
@@ -101,7 +103,7 @@ def fit_whitener(features: Any, labels: Any, amount: float, memory: int = DEFAUL
         raise InputError(f"whiten must be from 0 to 1, not {amount}")
     if not amount:
         return None
-    rows = features if isinstance(features, Rows) else Rows(features, memory)
+    rows = as_rows(features, memory)
     known = torch.as_tensor(labels).to(rows.device)
     index = torch.nonzero(known != UNLABELLED)[:, 0]
     held, own = rows.at(index), known[index].long()

@@ -20,9 +20,8 @@ import torch
 from selex.cluster.assign import Assignment
 from selex.cluster.group import join
 from selex.cluster.pieces import Pieces, open_pieces
-from selex.cluster.pipeline import FittedClusters
+from selex.cluster.pipeline import FittedClusters, fit_clusters
 from selex.cluster.shards import Shard
-from selex.cluster.spread import fit_shards
 from selex.cluster.whiten import FeatureMaps
 from selex.config import ClusterConfig
 from selex.errors import InputError, Note
@@ -59,7 +58,7 @@ class _Task:
 def fit_on_ray(
     engine: RayEngine, features: Path, labels: Any, config: ClusterConfig, *, seed: int, device: str | torch.device
 ) -> tuple[FittedClusters, int]:
-    """Clusters of the rows of a `.npy` file, as `fit_shards` makes them, and by how many workers."""
+    """Clusters of the rows of a `.npy` file, as `fit_clusters` makes them, and by how many workers."""
     rows, task = open_pieces([features]), _Task(labels, config, seed, str(device))
     with running(engine, torch.device(device)) as asked:
         from ray.exceptions import RayError
@@ -164,7 +163,7 @@ class _Worker:
             warnings.simplefilter("always", Note)
             try:
                 shard = Shard(torch.from_numpy(self.rows).to(task.device), join(task.device))
-                found = _on_host(fit_shards(shard, task.labels, task.config, rng=task.seed))
+                found = _on_host(fit_clusters(shard, task.labels, task.config, rng=task.seed))
             except InputError as error:
                 found = error
         return found, [str(one.message) for one in said if issubclass(one.category, Note)]
