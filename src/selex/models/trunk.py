@@ -76,7 +76,7 @@ def check_view_size(backbone: Backbone, size: int | None, trained_blocks: int | 
 
 
 class Tail(nn.Module):
-    """TrunkFeatures to features (n, d): the backbone's own trained blocks and what follows them."""
+    """States to features (n, d): the backbone's own trained blocks and what follows them."""
 
     def __init__(self, backbone: Backbone, first_trained: int | None) -> None:
         super().__init__()

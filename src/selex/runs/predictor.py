@@ -232,8 +232,7 @@ class Model:
 
     def describe(self, files: Sequence[str], found: Assignment) -> Columns:
         """Predictions as columns."""
-        fits = found.fits.tolist()
-        labels = found.labels.tolist()
+        fits, labels = found.fits.tolist(), found.labels.tolist()
         return {
             "file": list(files),
             "category": [self.names[label] if fit else NOTHING for label, fit in zip(labels, fits, strict=True)],
