@@ -59,7 +59,7 @@ def test_without_extras_photos_are_sorted_shown_and_exported_and_the_rest_is_one
     no_ray = "error: --engine ray needs ray, which is not installed: pip install 'selex[cluster]'"
     refused = {
         "review run": "error: the review page needs uvicorn, which is not installed: pip install 'selex[review]'",
-        "serve run": "error: the server needs uvicorn, which is not installed: pip install 'selex[review]'",
+        "serve run": "error: the server needs fastapi, which is not installed: pip install 'selex[review]'",
         "discover photos --preset best --backbone tiny-vit --categories 5 --out other": training,
         "demo --out demonstration": training,
         "discover photos --backbone tiny-vit --engine ray --out other": no_ray,
