@@ -4,9 +4,10 @@ Rows are features with their truth; without arguments scikit-learn's handwritten
 every image. `names` gives the N largest novel categories the name of most of their images, or merges them with the
 category of that name; `names, 5 % wrong` takes any other name one time in twenty. If that merges categories that look
 unlike, the page asks, and the person looks again: nineteen times in twenty the answer is right, and the name is given
-anew; `not asked` is without that, as a program decides. `corrects` looks at the N least sure categories, names those of
-which 70 % are one class, splits others in two as the page proposes it, if 70 % of each part are of one class, names the
-parts, and of the eight least sure images moves those whose class has a category by name.
+anew; `not asked` is without that, as a program decides. `look-alikes` are the mistakes that are hardest to notice: the
+wrong name is the class of the most similar other category. `corrects` looks at the N least sure categories, names those
+of which 70 % are one class, splits others in two as the page proposes it, if 70 % of each part are of one class, names
+the parts, and of the eight least sure images moves those whose class has a category by name.
 Then the run is clustered again: continued from where it was, as `selex recluster` does, and beside it from nothing with
 the same decisions as plain labels, as it did before.
 All, Known and Novel are of all images that had no label at first; `elsewhere` is the accuracy on those in categories
@@ -22,6 +23,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -134,8 +136,10 @@ def labelled(state: State) -> ImageTable:
 class Person:
     """Knows the truth and makes decisions on a state; now and then a wrong one."""
 
-    def __init__(self, data: Data, state: State, wrong: float = 0.0, seed: int = 0, asked: bool = True) -> None:
-        self.data, self.state, self.wrong, self.asked = data, state, wrong, asked
+    def __init__(
+        self, data: Data, state: State, wrong: float = 0.0, seed: int = 0, asked: bool = True, confuses: bool = False
+    ) -> None:
+        self.data, self.state, self.wrong, self.asked, self.confuses = data, state, wrong, asked, confuses
         self.rng = np.random.default_rng(seed)
         self.decisions = self.questions = self.wrong_merges = 0
 
@@ -159,9 +163,25 @@ class Person:
         for _ in range(2):
             one = self.seen(category)[0]
             if self.rng.random() < self.wrong:
-                one = int(self.rng.choice(np.setdiff1d(np.unique(self.data.truth), [one])))
+                one = self.mistaken(category, one)
             if self.call(category, f"class {one}"):
                 return
+
+    def mistaken(self, category: int, one: int) -> int:
+        """Another class than the right one: any, or that of the category which looks most like this one."""
+        if not self.confuses:
+            return int(self.rng.choice(np.setdiff1d(np.unique(self.data.truth), [one])))
+        live, means = self.means()
+        nearest = live[np.argsort(-(means[live] @ means[category]))].tolist()
+        return next((self.seen(c)[0] for c in nearest if self.seen(c)[0] != one), one)
+
+    def means(self) -> tuple[np.ndarray, np.ndarray]:
+        """The categories that have images, and unit means of all."""
+        live = np.unique(self.state.category)
+        means = np.zeros((len(self.state.names), self.data.features.shape[1]), dtype=np.float32)
+        for c in live.tolist():
+            means[c] = mean_direction(self.data.features, np.flatnonzero(self.state.category == c))
+        return live, means
 
     def call(self, category: int, name: str) -> bool:
         """Give a category this name; or merge it with the one that has it, unless asked and thinking better of it."""
@@ -179,11 +199,8 @@ class Person:
 
     def agrees(self, there: int, category: int) -> bool:
         """Whether two are to be one; asked where they look unlike, and right but for as many mistakes as in names."""
-        live, names = np.unique(self.state.category), len(self.state.names)
-        means = np.zeros((names, self.data.features.shape[1]), dtype=np.float32)
-        for c in live.tolist():
-            means[c] = mean_direction(self.data.features, np.flatnonzero(self.state.category == c))
-        if not self.asked or look_alike(means, live, there, category):
+        live, means = self.means()
+        if not self.asked or look_alike(means, live, there, [category])[0]:
             return True
         self.questions += 1
         same = self.seen(there)[0] == self.seen(category)[0]
@@ -229,11 +246,23 @@ def least_sure(results: Results, count: int) -> list[int]:
     return [int(c) for c in np.argsort(mean, kind="stable")][:count]
 
 
-WAYS: dict[str, tuple[Callable[[Results, int], list[int]], Callable[[Person, int], None], float, bool]] = {
-    "names": (largest, Person.name, 0.0, True),
-    "names, 5 % wrong": (largest, Person.name, 0.05, True),
-    "names, 5 % wrong, not asked": (largest, Person.name, 0.05, False),
-    "corrects": (least_sure, Person.correct, 0.0, True),
+class Way(NamedTuple):
+    """Which categories a person looks at, what they do with each, and how they go wrong."""
+
+    choose: Callable[[Results, int], list[int]]
+    act: Callable[[Person, int], None]
+    wrong: float = 0.0
+    asked: bool = True
+    confuses: bool = False
+
+
+WAYS = {
+    "names": Way(largest, Person.name),
+    "names, 5 % wrong": Way(largest, Person.name, 0.05),
+    "names, 5 % wrong, not asked": Way(largest, Person.name, 0.05, asked=False),
+    "names, 5 % look-alikes": Way(largest, Person.name, 0.05, confuses=True),
+    "names, 20 % look-alikes": Way(largest, Person.name, 0.2, confuses=True),
+    "corrects": Way(least_sure, Person.correct),
 }
 
 
@@ -254,11 +283,11 @@ def right(data: Data, clusters: np.ndarray, names: list[str]) -> float:
 
 def review(run: Run, way: str, count: int, seed: int) -> dict[str, list[float]]:
     """Accuracies before, after, and from nothing."""
-    choose, act, wrong, asked = WAYS[way]
-    person = Person(run.data, State(run.results), wrong, seed, asked)
-    for category in choose(run.results, count):
+    how = WAYS[way]
+    person = Person(run.data, State(run.results), how.wrong, seed, how.asked, how.confuses)
+    for category in how.choose(run.results, count):
         if (person.state.category == category).any():
-            act(person, category)
+            how.act(person, category)
     state, before = person.state, run.results.category
     decided = (state.mark == CONFIRMED) & run.data.free | (state.category != before)
     touched = np.unique([*before[decided], *state.category[decided]])

@@ -33,13 +33,14 @@ def blurred(share: float) -> Damage:
     return lambda photo: photo.filter(ImageFilter.GaussianBlur(share * min(photo.size)))
 
 
-def moved(share: float) -> Damage:
+def moved(share: float, degrees: float = 0) -> Damage:
     """Motion along a line: the mean of copies that are shifted."""
 
     def damage(photo: Photo) -> Photo:
         pixels = np.asarray(photo, dtype=np.float32)
-        steps = max(2, round(share * min(photo.size)))
-        copies = np.stack([np.roll(pixels, step, 1) for step in range(steps)])
+        steps = np.arange(max(2, round(share * min(photo.size))))
+        down, right = (np.rint(steps * way(np.radians(degrees))).astype(int) for way in (np.sin, np.cos))
+        copies = np.stack([np.roll(pixels, shift, (0, 1)) for shift in zip(down, right, strict=True)])
         return Image.fromarray(copies.mean(axis=0).astype(np.uint8))
 
     return damage
@@ -72,6 +73,9 @@ DAMAGE: dict[str, dict[str, Damage]] = {
         "Gaussian, 4 %": blurred(0.04),
         "motion, 2 %": moved(0.02),
         "motion, 5 %": moved(0.05),
+        "motion, 5 %, at 30°": moved(0.05, 30),
+        "motion, 5 %, at 45°": moved(0.05, 45),
+        "motion, 5 %, at 70°": moved(0.05, 70),
     },
     "dark": {f"light / {by}": darkened(by) for by in (2, 4, 8, 16)},
     "empty": {"fog, 20 % contrast": fogged(0.2), "fog, 5 % contrast": fogged(0.05), "white": plain(250)},
@@ -177,7 +181,7 @@ def twins(photos: Set, clean: np.ndarray, features: Callable[[list[str]], np.nda
 def embedder(backbone: str) -> Callable[[list[str]], np.ndarray]:
     """Features as a run has them; small grey versions where no backbone is given."""
     if not backbone:
-        return lambda paths: measured(paths)[:, 3:] - 128
+        return lambda paths: Measures.of(list(measured(paths))).small.astype(np.float32) - 128
     from selex.data.decode import decode
     from selex.data.store import ImageStore
     from selex.features.embed import embed

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from PIL import Image, ImageEnhance, ImageFilter
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from selex.review.core.quality import SAME, Measures, measure, near_duplicates
 
@@ -89,3 +89,22 @@ def test_groups_are_those_of_all_pairs_one_by_one():
         for _ in group:
             reached |= {int(other) for row in reached for other in np.flatnonzero(linked[row])}
         assert reached >= set(group.tolist())
+
+
+@pytest.mark.parametrize("degrees", [0, 90, 45, 135, 20])
+def test_motion_along_a_line_is_found(tmp_path, degrees):
+    images = [photo(seed) for seed in range(8)]
+    pixels = np.asarray(images[2], dtype=np.float32)
+    way = (np.sin(np.radians(degrees)), np.cos(np.radians(degrees)))
+    copies = [np.roll(pixels, [round(step * part) for part in way], (0, 1)) for step in range(12)]
+    images[2] = Image.fromarray(np.mean(copies, axis=0).astype(np.uint8))
+    assert np.flatnonzero(measured(tmp_path, images).bad["blurred"]).tolist() == [2]
+
+
+def test_a_mirrored_copy_is_a_near_duplicate_and_one_upside_down_is_not(tmp_path):
+    images = [photo(seed) for seed in range(4)]
+    images += [ImageOps.mirror(images[1]), ImageOps.flip(images[2])]
+    features = np.random.default_rng(0).normal(0, 1, (6, 16))
+    features[4:] = features[1:3] + 0.01
+    found = near_duplicates(features, np.zeros(6, dtype=int), measured(tmp_path, images).small)
+    assert [group.tolist() for group in found] == [[1, 4]]

@@ -169,6 +169,9 @@ def test_nothing_is_wider_than_a_phone(open_page, width):
     page = open_page(viewport={"width": width, "height": 844}, device_scale_factor=2, is_mobile=True, has_touch=True)
     page.get_by_role("button", name="Expand all").tap()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    beyond = "elements => elements.filter(one => one.scrollWidth > one.clientWidth).map(one => one.className)"
+    assert page.locator("#map, #map *:not(svg *)").evaluate_all(beyond) == [], "the map fits, without a swipe"
+    assert page.locator("svg.plane").evaluate("one => one.getBoundingClientRect().right") <= width
     tall = "cells => Math.max(...cells.map(cell => cell.getBoundingClientRect().height))"
     assert page.locator("tbody th, tbody td").evaluate_all(tall) < 150, "a narrow column breaks names letter by letter"
     small = (

@@ -20,6 +20,7 @@ from commands import refused, reseal, selex
 from review_runs import made_up_run, small_run
 from selex.io import locked
 from selex.review.core.ledger import FILE
+from selex.review.core.overview import look_alike
 from selex.review.core.session import Review
 from selex.review.server.app import create_app, schema_of
 from selex.review.server.cards import natural
@@ -583,3 +584,41 @@ def test_a_check_of_the_round_before_that_fails_late_is_none_of_this_one(client,
         time.sleep(0.02)
     found = checked(client)
     assert (found["state"], found["failed"], found["total"]) == ("done", None, 44)
+
+
+@pytest.mark.parametrize("path", ["/thumb/0", "/picture/0"])
+def test_the_page_answers_while_many_photos_are_waited_for(review, monkeypatch, path):
+    """As photos on a disk that sleeps are: more of them than there are threads."""
+    waiting, go = threading.Semaphore(0), threading.Event()
+
+    def slow(*given):
+        waiting.release()
+        assert go.wait(20)
+        return b"jpeg"
+
+    monkeypatch.setattr("selex.review.server.pictures.thumbnail", slow)
+    monkeypatch.setattr("selex.review.server.pictures.picture", slow)
+    with client_of(review) as client, ThreadPoolExecutor(60) as pool:  # one loop for all, as the server has
+        asked = [pool.submit(client.get, path) for _ in range(60)]
+        assert waiting.acquire(timeout=20)
+        assert client.get("/api/categories").status_code == 200
+        assert not any(one.done() for one in asked)
+        go.set()
+        assert {one.result().content for one in asked} == {b"jpeg"}
+
+
+def test_others_go_on_while_many_categories_are_compared(client, monkeypatch):
+    comparing, go = threading.Event(), threading.Event()
+
+    def slow(means, live, one, others):
+        comparing.set()
+        assert go.wait(20)
+        return look_alike(means, live, one, others)
+
+    monkeypatch.setattr("selex.review.server.views.look_alike", slow)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.get, "/api/categories/0/unlike?others=1&others=2")
+        assert comparing.wait(20)
+        assert decide(client, "name", category=4, name="Robin").status_code == 200
+        go.set()
+        assert asked.result().status_code == 200

@@ -155,6 +155,7 @@ def test_what_there_is(client, home):
     paths = client.get("/openapi.json").json()["paths"]
     assert set(paths) == {"/predict", "/predict/batch", "/categories", "/healthz"}
     assert client.get("/docs").status_code == 404
+    assert "curl --data-binary @photo.jpg" in client.get("/").text, "who opens the address is told what to do"
 
 
 def half(photo):
@@ -180,7 +181,7 @@ def test_what_is_no_image_is_one_clear_line(client, photos):
     bodies = {
         "image 1 is not base64": {"images": [good, "€"]},
         "image 0 is not base64": {"images": ["A"]},
-        no_image: {"images": [good, base64.b64encode(b"hello").decode()]},
+        f"image 1: {no_image}": {"images": [good, base64.b64encode(b"hello").decode()]},
         "images: List should have at least 1 item after validation, not 0": {"images": []},
         "images: List should have at most 64 items after validation, not 65": {"images": [good] * 65},
         "images: Field required": {},
@@ -188,8 +189,15 @@ def test_what_is_no_image_is_one_clear_line(client, photos):
     for detail, given in bodies.items():
         answer = client.post("/predict/batch", json=given)
         assert (answer.status_code, answer.json()) == (422, {"detail": detail})
-    assert post(client, b"{", "application/json", "/predict/batch").status_code == 422
-    assert post(client, jpeg.read_bytes(), path="/predict/batch").status_code == 422
+    damaged = {"images": [good, good, base64.b64encode(half(jpeg)).decode()]}
+    assert client.post("/predict/batch", json=damaged).json()["detail"].startswith("image 2: truncated or damaged")
+    for body, status in {b"{": 422, b"": 422, b"\xff": 400}.items():
+        answer = post(client, body, "application/json", "/predict/batch")
+        assert (answer.status_code, "\n" in answer.json()["detail"]) == (status, False)
+    assert post(client, b"{", "application/json", "/predict/batch").json() == {"detail": "the body is not JSON"}
+    answer = post(client, b"{}", "application/json")
+    assert (answer.status_code, "called image/… or" in answer.text) == (415, True), "JSON goes to /predict/batch"
+    assert post(client, jpeg.read_bytes(), path="/predict/batch").status_code == 415
 
 
 def test_who_and_how_much_may_be_sent_is_limited(client, sorter, photos):

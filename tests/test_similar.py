@@ -2,6 +2,8 @@
 
 import io
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.server.app import create_app, schema_of
 from selex.review.server.guard import LARGEST_IMAGE, Door
+from selex.runs.sorter import Sorter
 
 PATH = "/api/similar"
 
@@ -141,3 +144,28 @@ def test_the_description_says_how_an_image_is_sent():
     described = schema_of()["paths"][PATH]["post"]
     assert {"image/jpeg", "image/png"} < described["requestBody"]["content"].keys()
     assert {"200", "401", "403", "411", "413", "415", "422", "503"} <= described["responses"].keys()
+
+
+def test_many_images_keep_no_page_waiting_and_the_end_waits_for_what_is_looked_at(review, home, monkeypatch):
+    looking, go, plain = threading.Event(), threading.Event(), Sorter.look
+
+    def slow(self, files):
+        looking.set()
+        assert go.wait(20)
+        return plain(self, files)
+
+    monkeypatch.setattr(Sorter, "look", slow)
+    good = (home / "photos" / review.results.files[0]).read_bytes()
+    app = create_app(review, Door(8760))
+    with TestClient(app, base_url="http://127.0.0.1:8760") as client, ThreadPoolExecutor(60) as pool:
+        asked = [pool.submit(post, client, good) for _ in range(50)]
+        assert looking.wait(20)
+        assert client.get("/api/standing").status_code == 200
+        ending = pool.submit(app.state.views.eye.close)
+        assert not ending.done()
+        go.set()
+        ending.result(20)
+        answers = [one.result() for one in asked]
+    assert {answer.status_code for answer in answers} <= {200, 422}
+    assert 200 in {answer.status_code for answer in answers}, "the one that was looked at"
+    assert {answer.json()["detail"] for answer in answers if answer.status_code == 422} <= {"the server is ending"}

@@ -49,11 +49,12 @@ def test_doubtful_images_near_a_named_category_are_to_be_checked():
     assert "doubtful" not in {idea.kind for idea in all_ideas(state)}
 
 
-def test_a_large_mixed_category_is_to_be_split():
-    sizes, sure, other = (24, 24, 8, 8, 8), (0.5, 0.99, 0.4, 0.4, 0.4), (1, 0, 0, 0, 0)
+def test_a_category_as_large_as_two_is_to_be_split_and_one_larger_still_is_not():
+    sizes, sure, other = (40, 60, 20, 20, 20), (0.5, 0.5, 0.4, 0.4, 0.4), (1, 0, 0, 0, 0)
     state = state_of(*(np.repeat(values, sizes) for values in (range(5), sure, other)))
     splits = [idea for idea in all_ideas(state) if idea.kind == "split"]
-    assert [(idea.categories, idea.images, idea.decisions) for idea in splits] == [((0,), 2, 2)], "0.15 of 24 · 0.5"
+    assert [(idea.categories, idea.images, idea.decisions) for idea in splits] == [((0,), 3, 2)], "0.15 of 40 - 20"
+    assert splits[0].reason == "2.0 times as large as usual: may be two"
 
 
 def test_labels_that_look_wrong_are_shown_until_somebody_has_spoken_of_them():

@@ -11,19 +11,18 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from fastapi import FastAPI, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from selex import __version__
 from selex.data.decode import Unreadable
 from selex.errors import InputError
-from selex.review.server.guard import IMAGES, ONE_IMAGE, Bodies, Door, Guard, Room
+from selex.review.server.guard import IMAGES, ONE_IMAGE, Bodies, Door, Guard, Room, Threads
 from selex.review.server.serve import LOOPBACK, address_of, door_for, listen, server_of
 from selex.runs.predictor import load
-from selex.runs.sorter import Sorter
+from selex.runs.sorter import Row, Sorter
 
 MOST_IMAGES = 64
 
@@ -84,7 +83,15 @@ class Problem(BaseModel):
     detail: str = Field(description="Why, in one line.")
 
 
-BODIES = Bodies(IMAGES.largest, (*IMAGES.kinds, "application/json"))
+THREADS = 40
+"""Requests whose images are decoded, or wait for the network, at a time; others wait, and `/healthz` answers."""
+BODIES = Bodies(IMAGES.largest, ("application/json",))
+START = """selex serve: sorts images into the categories of a run.
+
+  curl --data-binary @photo.jpg -H "Content-Type: image/jpeg" ADDRESS/predict
+
+/categories lists the categories, /openapi.json describes all there is.
+"""
 ABOUT = """Sorts images into the categories of a run, as `selex predict` does.
 
 An image is sent as it is on disk, as the body of a request, or several in base64. Nothing that is sent is kept."""
@@ -117,7 +124,7 @@ def create_app(sorter: Sorter, door: Door) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _not_as_described)
     app.add_exception_handler(InputError, lambda request, error: _problem_of(503, str(error)))
     app.add_middleware(Room)
-    app.add_middleware(Guard, door=door, bodies=BODIES)
+    app.add_middleware(Guard, door=door, bodies=BODIES, others={"/predict": IMAGES})
     return app
 
 
@@ -134,16 +141,18 @@ def _bare() -> FastAPI:
 
 
 def _add_routes(app: FastAPI, sorter: Sorter) -> None:
+    sorting = Threads(THREADS)
+
     @app.post("/predict", tags=["sort"], responses=SENT, openapi_extra=ONE_IMAGE)
     async def predict(request: Request) -> Prediction:
         """The category of one image, which is the body of the request."""
-        found = await run_in_threadpool(sorter.sort, [await request.body()])
+        found = await sorting(sorter.sort, [await request.body()])
         return Prediction(**found[0])
 
-    @app.post("/predict/batch", tags=["sort"], responses=SENT)
-    def predict_batch(given: Images) -> Predictions:
+    @app.post("/predict/batch", tags=["sort"], responses=SENT | {400: _problem("The body is no text.")})
+    async def predict_batch(given: Images) -> Predictions:
         """The categories of several images; if one of them cannot be read, none is sorted."""
-        found = sorter.sort([_decoded(number, text) for number, text in enumerate(given.images)])
+        found = await sorting(_sorted, sorter, given.images)
         return Predictions(predictions=[Prediction(**row) for row in found])
 
     @app.get("/categories", tags=["about"])
@@ -153,10 +162,18 @@ def _add_routes(app: FastAPI, sorter: Sorter) -> None:
         of = [Category(name=name, known=number < sorter.model.n_known) for number, name in names]
         return Categories(categories=of)
 
+    @app.get("/", include_in_schema=False)
+    def start() -> Response:
+        return PlainTextResponse(START)
+
     @app.get("/healthz", tags=["about"])
     def health() -> Health:
         """Whether the server is ready: it is, once it answers."""
         return Health(version=__version__, backbone=sorter.model.backbone, device=str(sorter.device))
+
+
+def _sorted(sorter: Sorter, images: list[str]) -> list[Row]:
+    return sorter.sort([_decoded(number, text) for number, text in enumerate(images)])
 
 
 def _decoded(number: int, text: str) -> bytes:
@@ -173,6 +190,8 @@ def _problem_of(status: int, detail: str) -> Response:
 def _not_as_described(request: Request, error: Exception) -> Response:
     """The first thing that is wrong with a body, in one line."""
     first = cast(RequestValidationError, error).errors()[0]
+    if first["type"] == "json_invalid":
+        return _problem_of(422, "the body is not JSON")
     place = ".".join(str(part) for part in first["loc"][1:])
     return _problem_of(422, f"{place}: {first['msg']}" if place else str(first["msg"]))
 

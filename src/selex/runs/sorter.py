@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from selex.data.decode import Pixels, check_sent, decode
+from selex.data.decode import Pixels, Unreadable, check_sent, decode
 from selex.data.store import ImageStore
 from selex.features.attention_crop import attention_boxes, saliency
 from selex.runs.predictor import Model
@@ -54,9 +54,14 @@ class Sorter:
 
     def look(self, files: Sequence[bytes]) -> list[tuple[Row, Array]]:
         """The same with the feature of each image, as those of the run's own images are: before `maps`."""
-        for file in files:
-            check_sent(file)
-        waiting = [Waiting(file, self._decoded(file)) for file in files]
+        waiting = []
+        for work in (check_sent, lambda file: waiting.append(Waiting(file, self._decoded(file)))):
+            for number, file in enumerate(files):
+                try:
+                    work(file)
+                except Unreadable as error:
+                    which = f"image {number}: " if len(files) > 1 else ""
+                    raise Unreadable(f"{which}{error.reason}", error.passing) from None
         for image in waiting:
             self._queue.put(image)
         return [image.answer.result() for image in waiting]

@@ -5,6 +5,7 @@ An `Overview` is made once per version of the state, a `Space` once per round.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,16 +90,21 @@ NEIGHBOURS = 8
 """Categories that are shown as most similar to one."""
 
 
-def look_alike(means: Array, live: Array, one: int, other: int) -> bool:
-    """Whether one of two categories is among the most similar to the other: `NEIGHBOURS`, or a fifth of few.
+def look_alike(means: Array, live: Array, one: int, others: Sequence[int]) -> Array:
+    """Which of `others` are among the most similar to a category, or it to them: `NEIGHBOURS`, or a fifth of few.
 
     `means` are unit means of all categories, `live` those with images. Of categories that are the same most are so,
     of those that are not few; see `benchmarks/decisions.py`.
     """
+    others = np.asarray(others, dtype=np.int64)
     most = max(2, min(NEIGHBOURS, len(live) // 5))
-    cosine = means[live] @ means[[one, other]].T  # of all, to each of the two
-    nearer = (cosine > means[one] @ means[other]) & (live[:, None] != [one, other])
-    return bool(nearer.sum(axis=0).min() < most)
+    between = means[others] @ means[one]
+    to_one = (means[live] @ means[one])[:, None] > between
+    to_others = means[live] @ means[others].T > between
+    itself, other = live[:, None] == one, live[:, None] == others
+    nearer = np.minimum((to_one & ~itself & ~other).sum(axis=0), (to_others & ~itself & ~other).sum(axis=0))
+    found: Array = nearer < most
+    return found
 
 
 _BLOCK = 8192
@@ -127,17 +133,13 @@ class Space:
 
     def neighbours(self, category: int, overview: Overview, review: Review, count: int) -> list[tuple[int, float]]:
         """The categories most like one, and the cosines of their means."""
-        means = self._current_means(overview, review)
+        means = self.means(overview, review)
         live = overview.live[overview.live != category]
         cosine = means[live] @ means[category]
         best = np.argsort(-cosine, kind="stable")[:count]
         return [(int(live[i]), float(cosine[i])) for i in best]
 
-    def look_alike(self, one: int, other: int, overview: Overview, review: Review) -> bool:
-        """Whether two categories may be the same, by how they look."""
-        return look_alike(self._current_means(overview, review), overview.live, one, other)
-
-    def _current_means(self, overview: Overview, review: Review) -> Array:
+    def means(self, overview: Overview, review: Review) -> Array:
         """Unit means; only those of categories that decisions touched since are worked out again."""
         count = len(overview.sizes)
         stale = set(range(len(self._means), count))

@@ -23,13 +23,19 @@ SIDE = 160
 BLURRED = 0.1
 """A photo is blurred whose variance of the Laplacian is below this part of the median over all photos."""
 
+MOVED, MOVED_MOST = 0.3, 0.25
+"""A photo is blurred by motion whose second differences along one direction vary by less than the first part of what is
+usual, and by less than the second part of what they do along another direction."""
+
 DARK, EMPTY = 35, 8
 """A photo is dark whose mean, and empty whose standard deviation, is below this, of 255."""
 
 SAME = 0.9
-"""Photos are nearly the same whose small versions correlate so much, if their features are neighbours too."""
+"""Photos are nearly the same whose small versions, or that and a mirrored one, correlate so much, if their features are
+neighbours too."""
 
 _SMALL = 16  # side of the versions that are compared
+_NUMBERS = 7  # of a photo, before the small version
 _NEIGHBOURS = 5
 _BLOCK = 2048
 
@@ -38,43 +44,60 @@ _BLOCK = 2048
 class Measures:
     """Of every row: sharpness (variance of the Laplacian), brightness, contrast; NaN where a photo cannot be read.
 
-    `small` are the photos as rows of 16 × 16 grey values.
+    `along` is the variance of second differences along four directions `(n, 4)`, `small` are the photos as rows of
+    16 × 16 grey values.
     """
 
     sharpness: Array
     brightness: Array
     contrast: Array
+    along: Array
     small: Array
 
     @classmethod
     def of(cls, found: list[Array]) -> Measures:
         """What `measure` found of each row, together."""
         table = np.stack(found)
-        return cls(table[:, 0], table[:, 1], table[:, 2], table[:, 3:].astype(np.uint8))
+        return cls(*table[:, :3].T, table[:, 3:_NUMBERS], table[:, _NUMBERS:].astype(np.uint8))
 
     @property
     def bad(self) -> dict[str, Array]:
         """Which rows are dark, empty or blurred; each is the first of these that it is."""
         dark = self.brightness < DARK
         empty = ~dark & (self.contrast < EMPTY)
-        usual = np.nanmedian(self.sharpness) if np.isfinite(self.sharpness).any() else 0.0
-        return {"blurred": ~empty & ~dark & (self.sharpness < BLURRED * usual), "dark": dark, "empty": empty}
+        least, most = self.along.min(axis=1), self.along.max(axis=1)
+        moved = (least < MOVED * _usual(least)) & (least < MOVED_MOST * most)
+        blurred = moved | (self.sharpness < BLURRED * _usual(self.sharpness))
+        return {"blurred": ~empty & ~dark & blurred, "dark": dark, "empty": empty}
+
+
+def _usual(values: Array) -> float:
+    return float(np.nanmedian(values)) if np.isfinite(values).any() else 0.0
 
 
 def measure(path: str) -> Array:
-    """Sharpness, brightness, contrast and the small version of a photo, in one row."""
-    row = np.full(3 + _SMALL**2, np.nan, dtype=np.float32)
+    """Sharpness, brightness, contrast, sharpness along directions and the small version of a photo, in one row."""
+    row = np.full(_NUMBERS + _SMALL**2, np.nan, dtype=np.float32)
     try:
         image = Image.fromarray(decode(path, SIDE)).convert("L")
     except Unreadable:
-        row[3:] = 0
+        row[_NUMBERS:] = 0
         return row
     grey = np.asarray(image, dtype=np.float32)
-    middle = 4 * grey[1:-1, 1:-1]
-    laplacian = middle - grey[:-2, 1:-1] - grey[2:, 1:-1] - grey[1:-1, :-2] - grey[1:-1, 2:]
-    row[:3] = laplacian.var(), grey.mean(), grey.std()
-    row[3:] = np.asarray(image.resize((_SMALL, _SMALL), Image.Resampling.BOX)).ravel()
+    along = _second_differences(grey)
+    row[:3] = (along[0] + along[1]).var(), grey.mean(), grey.std()
+    row[3:_NUMBERS] = [differences.var() for differences in along]
+    row[_NUMBERS:] = np.asarray(image.resize((_SMALL, _SMALL), Image.Resampling.BOX)).ravel()
     return row
+
+
+def _second_differences(grey: Array) -> list[Array]:
+    """Along rows, columns and both diagonals; what moved along one of them is smooth there, and not across it."""
+    middle, inside = 2 * grey[1:-1, 1:-1], slice(1, -1)
+    before, after = slice(None, -2), slice(2, None)
+    pairs = [(grey[inside, before], grey[inside, after]), (grey[before, inside], grey[after, inside])]
+    pairs += [(grey[before, before], grey[after, after]), (grey[before, after], grey[after, before])]
+    return [middle - one - other for one, other in pairs]
 
 
 def near_duplicates(features: Array, category: Array, small: Array) -> list[Array]:
@@ -101,6 +124,7 @@ def _pairs(features: Array, rows: Array, small: Array) -> list[tuple[int, int]]:
     """Pairs of rows, of one category, that are among each other's nearest and look the same."""
     looks = small[rows].astype(np.float32)
     looks = directions(looks - looks.mean(axis=1, keepdims=True))
+    mirrored = looks.reshape(-1, _SMALL, _SMALL)[:, :, ::-1].reshape(looks.shape)
     near, count = directions(features[rows]), min(_NEIGHBOURS, len(rows) - 1)
     found = []
     for start in range(0, len(rows) if count else 0, _BLOCK):
@@ -108,6 +132,7 @@ def _pairs(features: Array, rows: Array, small: Array) -> list[tuple[int, int]]:
         own = np.arange(len(cosine))
         cosine[own, own + start] = -np.inf
         best = np.argpartition(-cosine, count - 1, axis=1)[:, :count]
-        same = np.einsum("nd,nkd->nk", looks[start : start + _BLOCK], looks[best]) >= SAME
+        alike = (np.einsum("nd,nkd->nk", one[start : start + _BLOCK], looks[best]) for one in (looks, mirrored))
+        same = np.maximum(*alike) >= SAME
         found += [(int(rows[start + i]), int(rows[best[i, k]])) for i, k in np.argwhere(same)]
     return found

@@ -21,9 +21,9 @@ NEXT_BEST = 0.25
 """Of images that are in the wrong category, about so many belong to their next best one."""
 TWINS = 0.1
 """Two categories may be one if images of each belong to the other with this probability, in the mean."""
-LARGE, PARTS = 1.5, 0.15
-"""A category that is so many times as large as the median may be mixed; then splitting settles about this share of what
-is expected to be wrong in it."""
+TWO, PARTS = (1.5, 2.05), 0.15
+"""A category that is so many times as large as the median may be two, and splitting it in two settles about this share
+of what it has more than that. One that is larger still is as often one, or many: nothing tells which."""
 WRONG_LABELS = 0.02
 """Labels are wrong so often before anything is known of their images."""
 _SPLIT = 4  # images at least
@@ -111,12 +111,14 @@ class _Figures:
         return found
 
     def mixed(self) -> list[Idea]:
-        """Large categories with a name of which many images belong elsewhere: a part may be another category."""
-        large = self.sizes[self.live] > LARGE * np.median(self.sizes[self.live])
+        """Categories with a name that are about as large as two: a part may be another category."""
+        usual = float(np.median(self.sizes[self.live]))
+        times = self.sizes[self.live] / usual
+        large = (times > TWO[0]) & (times <= TWO[1])
         some = self.live[large & (self.left[self.live] >= _SPLIT) & self.named[self.live]]
-        text = "large, and about {:.0f} of {:,} are something else"
+        text = "{:.1f} times as large as usual: may be two"
         return [
-            Idea("split", (c,), PARTS * self.wrong[c], 2, text.format(self.wrong[c], self.sizes[c]))
+            Idea("split", (c,), PARTS * (self.sizes[c] - usual), 2, text.format(self.sizes[c] / usual))
             for c in some.tolist()
         ]
 

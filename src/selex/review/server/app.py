@@ -6,7 +6,6 @@ from functools import partial
 from typing import Annotated, Any, cast
 
 from fastapi import FastAPI, Query, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
@@ -19,7 +18,7 @@ from selex.review.core.overview import MOST_PARTS
 from selex.review.core.session import Conflict, Review
 from selex.review.core.timeline import REDO, UNDO
 from selex.review.server import schema
-from selex.review.server.guard import IMAGES, ONE_IMAGE, Door, Guard, Room
+from selex.review.server.guard import IMAGES, ONE_IMAGE, Door, Guard, Room, Threads
 from selex.review.server.job import Job, write_export
 from selex.review.server.pages import Asked, Page, Words, add_pages
 from selex.review.server.pictures import Pictures
@@ -242,7 +241,8 @@ def _leaving(app: FastAPI, views: Views, job: Job) -> None:
 
 
 def _looking(app: FastAPI, views: Views) -> None:
-    """What is asked with an image."""
+    """What is asked with an image, in few threads: those who wait for the network keep nobody else waiting."""
+    looking = Threads(2)
 
     @app.post(SIMILAR, tags=["read"], responses=SENT_IMAGE, openapi_extra=ONE_IMAGE)
     async def similar(request: Request) -> schema.Similar:
@@ -250,7 +250,7 @@ def _looking(app: FastAPI, views: Views) -> None:
 
         Nothing of it is kept. The first one takes some seconds: the network is loaded then.
         """
-        return await run_in_threadpool(views.similar, await request.body())
+        return await looking(views.similar, await request.body())
 
 
 def _step(views: Views, job: Job, kind: str, given: schema.StepIn) -> schema.Decided:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from http.cookies import CookieError, SimpleCookie
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from anyio import CapacityLimiter
+from anyio.lowlevel import RunVar
+from anyio.to_thread import run_sync
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
@@ -62,6 +66,11 @@ class Bodies:
     def too_much(self) -> str:
         """What somebody is told who sends more."""
         return f"send at most {self.largest} bytes"
+
+    @property
+    def called(self) -> str:
+        """The kinds, for a person."""
+        return " or ".join(f"{kind}…" if kind.endswith("/") else kind for kind in self.kinds)
 
     def takes(self, kind: str) -> bool:
         """Whether a Content-Type is one of the kinds."""
@@ -118,7 +127,7 @@ class Guard:
         if method == "POST":
             # A form of another site can send neither of these without the browser asking us first.
             if not bodies.takes(headers.get("content-type", "")):
-                return _refuse(415, f"send {' or '.join(bodies.kinds)}")
+                return _refuse(415, f"the body has to be called {bodies.called} (Content-Type)")
             length = headers.get("content-length", "")
             if "transfer-encoding" in headers or not length.isdecimal():
                 return _refuse(411, "say how many bytes there are (Content-Length), and send them in one piece")
@@ -211,3 +220,26 @@ class Room:
             await self.app(scope, receive, send)
         finally:
             self.taken -= size
+
+
+Found = TypeVar("Found")
+
+
+class Threads:
+    """So many threads at most for work that may wait; what comes when all are busy waits for one, and holds none.
+
+    However much of that work there is, other requests are answered meanwhile.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._limiter: RunVar[CapacityLimiter] = RunVar("limiter")  # of the event loop that is running
+
+    async def __call__(self, work: Callable[..., Found], *given: object) -> Found:
+        """What the work comes to."""
+        try:
+            limiter = self._limiter.get()
+        except LookupError:
+            limiter = CapacityLimiter(self._most)
+            self._limiter.set(limiter)
+        return await run_sync(partial(work, *given), limiter=limiter)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from selex.data.decode import check_sent
+from selex.review.core.decisions import Refused
 
 if TYPE_CHECKING:
     from selex.runs.sorter import Sorter
@@ -42,11 +43,14 @@ class Eye:
         self._folder, self._lock = folder, threading.Lock()
         self._round = 0
         self._sorter: Sorter | None = None
+        self._closed = False
 
     def look(self, number: int, file: bytes) -> Seen:
         """What the model of round `number` says; raises `Unreadable`, or InputError where its weights are not there."""
         check_sent(file)  # before a network is loaded for it
         with self._lock:
+            if self._closed:
+                raise Refused("the server is ending")
             row, feature = self._ready(number).look([file])[0]
         return Seen(feature, row["nearest"], row["runner_up"], row["confidence"], bool(row["fits"]))
 
@@ -58,13 +62,18 @@ class Eye:
         from selex.runs.sorter import Sorter
 
         if self._sorter is None or self._round != number:
-            self.close()
+            self._drop()
             self._sorter = Sorter(load(self._folder), "cuda" if torch.cuda.is_available() else "cpu")
             self._round = number
         return self._sorter
 
     def close(self) -> None:
-        """Let go of the network."""
+        """Let go of the network, once it has looked at what it is looking at; nothing is looked at any more."""
+        with self._lock:
+            self._closed = True
+            self._drop()
+
+    def _drop(self) -> None:
         sorter, self._sorter = self._sorter, None
         if sorter is not None:
             sorter.close()

@@ -9,7 +9,7 @@ import numpy as np
 
 from selex.review.core.decisions import Refused
 from selex.review.core.metadata import Where
-from selex.review.core.overview import NEIGHBOURS, Overview, parts_of
+from selex.review.core.overview import NEIGHBOURS, Overview, look_alike, parts_of
 from selex.review.core.session import Review
 from selex.review.core.state import JUNK
 from selex.review.core.suggest import ideas
@@ -80,11 +80,14 @@ class Views:
         with self._lists.now() as overview:
             for each in (number, *others):
                 self._lists.check_category(each, overview)
-            space = self._lists.space
-            unlike = [other for other in others if not space.look_alike(number, other, overview, self.review)]
+            means, before = self._lists.space.means(overview, self.review), self.review.round
+        alike = look_alike(means, overview.live, number, others)  # outside: with many others this takes a while
+        with self._lists.now():
+            if self.review.round != before:
+                raise Refused("the run was clustered again: reload the page")
             return schema.Likeness(
                 category=category_card(self.review, overview, number),
-                unlike=[category_card(self.review, overview, other) for other in unlike],
+                unlike=[category_card(self.review, overview, others[place]) for place in np.flatnonzero(~alike)],
             )
 
     def category(
