@@ -96,12 +96,12 @@ def look_alike(means: Array, live: Array, one: int, others: Sequence[int]) -> Ar
     `means` are unit means of all categories, `live` those with images. Of categories that are the same most are so,
     of those that are not few; see `benchmarks/decisions.py`.
     """
-    others = np.asarray(others, dtype=np.int64)
+    several = np.asarray(others, dtype=np.int64)
     most = max(2, min(NEIGHBOURS, len(live) // 5))
-    between = means[others] @ means[one]
+    between = means[several] @ means[one]
     to_one = (means[live] @ means[one])[:, None] > between
-    to_others = means[live] @ means[others].T > between
-    itself, other = live[:, None] == one, live[:, None] == others
+    to_others = means[live] @ means[several].T > between
+    itself, other = live[:, None] == one, live[:, None] == several
     nearer = np.minimum((to_one & ~itself & ~other).sum(axis=0), (to_others & ~itself & ~other).sum(axis=0))
     found: Array = nearer < most
     return found

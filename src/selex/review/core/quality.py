@@ -58,7 +58,8 @@ class Measures:
     def of(cls, found: list[Array]) -> Measures:
         """What `measure` found of each row, together."""
         table = np.stack(found)
-        return cls(*table[:, :3].T, table[:, 3:_NUMBERS], table[:, _NUMBERS:].astype(np.uint8))
+        sharpness, brightness, contrast = table[:, :3].T
+        return cls(sharpness, brightness, contrast, table[:, 3:_NUMBERS], table[:, _NUMBERS:].astype(np.uint8))
 
     @property
     def bad(self) -> dict[str, Array]:
