@@ -2,6 +2,7 @@
 
 faiss (`pip install faiss-cpu`) is plain k-means from random seeds: it knows no labels and no limit of sizes, which cost
 BSSK its seeding and matching. Accuracy is of unlabelled rows, all categories, against the labels that made the rows.
+`swaps` is the search that `fit_clusters` uses by default, from the same start as BSSK. `--only WAY` runs some of them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from common import embeddings, half_labelled, save
-from selex import bssk
+from selex import bssk, hssk
 from selex.metrics import split_accuracy
 
 
@@ -38,6 +39,14 @@ def run_bssk(rows: np.ndarray, labels: np.ndarray, k: int, iterations: int, bala
     return np.asarray(level.labels), level.inertia / len(rows)
 
 
+def run_swaps(
+    rows: np.ndarray, labels: np.ndarray, k: int, iterations: int, balanced: bool
+) -> tuple[np.ndarray, float]:
+    """The same of the search by swaps, after BSSK or Ward's linkage."""
+    found = hssk(rows, labels, k, n_levels=1, search="swaps", balanced=balanced, n_iter=iterations // 2, rng=0)
+    return np.asarray(found.levels[0].labels), found.levels[0].inertia / len(rows)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=200_000)
@@ -45,6 +54,8 @@ if __name__ == "__main__":
     parser.add_argument("--clusters", type=int, default=1_000)
     parser.add_argument("--iterations", type=int, default=4)
     parser.add_argument("--noise", type=float, default=1.5)
+    parser.add_argument("--only", action="append", metavar="WAY")
+    parser.add_argument("--name", default="scale_faiss", help="of the results")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -55,14 +66,16 @@ if __name__ == "__main__":
         "faiss k-means": run_faiss,
         "BSSK, unbalanced": partial(run_bssk, balanced=False),
         "BSSK": partial(run_bssk, balanced=True),
+        "swaps, unbalanced": partial(run_swaps, balanced=False),
+        "swaps": partial(run_swaps, balanced=True),
     }
     entries: list[dict[str, object]] = []
-    for what, run in ways.items():
+    for what in options.only or ways:
         start = time.perf_counter()
-        found, mean = run(rows, labels, options.clusters, options.iterations)
+        found, mean = ways[what](rows, labels, options.clusters, options.iterations)
         entry = {"what": what, "n": options.rows, "d": options.dim, "k": options.clusters}
         entry |= {"iterations": options.iterations, "seconds": round(time.perf_counter() - start, 2)}
         scores = split_accuracy(truth.numpy()[free], found[free], known[free])
         entries.append({**entry, "mean_squared_distance": round(mean, 4), "accuracy": round(scores.all, 4)})
         print(entries[-1], flush=True)
-    save("scale_faiss", entries, options.out, quiet=True)
+    save(options.name, entries, options.out, quiet=True)

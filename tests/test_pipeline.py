@@ -9,7 +9,17 @@ import torch
 
 from commands import digit_photos, selex
 from conftest import blobs, half_labelled
-from selex import ClusterConfig, Config, HierarchicalKMeans, InputError, SemiSupervisedKMeans, discover, fit_clusters
+from selex import (
+    ClusterConfig,
+    Config,
+    HierarchicalKMeans,
+    InputError,
+    SemiSupervisedKMeans,
+    bssk,
+    discover,
+    fit_clusters,
+    split_accuracy,
+)
 from selex.cluster.adapt import adapt
 from selex.cluster.assign import fit_assigner
 from selex.cluster.estimate_k import estimate_k
@@ -178,6 +188,17 @@ def test_adapted_features_are_one_map_that_new_rows_go_through(short):
     again = found.assigner(found.transform(x))
     free = labels < 0
     assert again.labels[free].tolist() == found.labels[free].tolist()
+
+
+def test_poor_seeds_without_limits_of_size_are_not_where_the_default_ends():
+    """Sixty clear categories, a few iterations: seeds leave several without a centre, swaps find them."""
+    x, truth = blobs(60, 20, spread=0.5, dims=32)
+    labels = half_labelled(truth, 30)
+    config = ClusterConfig(categories=60, balanced=False, iterations=2, levels=1)
+    ends = bssk(x, labels, 60, balanced=False, n_iter=2, rng=0), fit_clusters(x, labels, config, calibrate=False)
+    seeds, default = (split_accuracy(truth, np.asarray(end.labels), truth < 30).novel for end in ends)
+    assert seeds < 0.9
+    assert default > 0.98
 
 
 def permuted(x, labels, seed=1):
