@@ -15,8 +15,9 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from selex.cluster.kmeans import Problem, Settings, note, prepare, run
-from selex.cluster.known_share import QUICK, Count, count_by_share, quick_level
+from selex.cluster.known_share import QUICK, Count, count_by_share
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
+from selex.cluster.swaps import swapped
 from selex.errors import InputError
 from selex.metrics import contingency
 from selex.types import UNLABELLED, KEstimate, Level
@@ -123,7 +124,7 @@ def _combined(
     error = float(np.hypot(count.error, _AT_BEST))
     shares = student(n_known - 1, np.log(count.n_clusters), error)
     ends = np.clip(np.exp(shares.interval(_WIDE)), *limits)
-    judge = _Silhouette(count.rows, count.known, n_known, quick_level)
+    judge = _Silhouette(count.rows, count.known, n_known, _solve)
     silhouette = _silhouettes(judge, ends, balanced, rng, progress)
     ks = np.unique(np.geomspace(ends[0], ends[1], _POINTS).round().astype(int))
     likely = shares.logpdf(np.log(ks)) + silhouette(np.log(ks))
@@ -160,6 +161,11 @@ def _silhouettes(
         return said
 
     return beside
+
+
+def _solve(problem: Problem, rng: np.random.Generator) -> Level:
+    """One run, then swaps: where sizes differ, seeds alone leave small categories without a centre."""
+    return swapped(problem, problem.solve(rng))
 
 
 def _middle(ks: NDArray[np.int64], likely: Values) -> tuple[int, int]:

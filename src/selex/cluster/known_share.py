@@ -18,9 +18,8 @@ from torch import Tensor
 
 from selex.cluster.kmeans import Problem, Settings
 from selex.cluster.rows import Rows
-from selex.cluster.swaps import swapped
 from selex.cluster.whiten import fit_whitener
-from selex.types import UNLABELLED, Level
+from selex.types import UNLABELLED
 
 _FOLDS = 4  # of every so many categories one is hidden, and of every so many labels of the others
 _DIMS = 128  # leading principal components are enough to tell, and quick
@@ -97,11 +96,6 @@ def count_by_share(rows: Rows, known: Tensor, n_known: int, balanced: bool, rng:
     error = look.error(counts)
     known = torch.from_numpy(labels).to(some.device)
     return Count(max(float(counts[0]), n_known), error, _whitened(some, labels), known)
-
-
-def quick_level(problem: Problem, rng: np.random.Generator) -> Level:
-    """One run from new seeds, then swaps: where sizes differ, seeds alone leave small categories without a centre."""
-    return swapped(problem, problem.solve(rng))
 
 
 def _whitened(rows: Rows, labels: NDArray[np.int64]) -> Rows:
@@ -215,7 +209,7 @@ class _Look:
         if not k:
             nearest, distance = rows.nearest(problem.mass / problem.counts[:, None])
             return distance.double().cpu().numpy(), nearest.cpu().numpy(), np.zeros(rows.n)
-        centers = torch.as_tensor(quick_level(problem, rng).centers)
+        centers = torch.as_tensor(problem.solve(rng).centers)
         nearest, to_known = rows.nearest(centers[:n_left])
         other, to_novel = rows.nearest(centers[n_left:])
         near = torch.cdist(centers[n_left:], centers[:n_left]).min(1).values[other]
