@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
-COLORS = {"known clusters": "#2a6f97", "novel clusters": "#c8553d"}
+COLORS = {"known clusters": "#2a6f97", "novel clusters": "#c8553d", "known clusters, by name": "#8ab6d6"}
 
 
 def reliability(file: Path, out: Path) -> None:
