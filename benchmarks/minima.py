@@ -156,6 +156,7 @@ WAYS: dict[str, Callable[[Data, int], np.ndarray]] = {
     "consensus": ours(adapt="off", search="consensus", refine="none"),
     "consensus, refined": ours(adapt="off", search="consensus"),
     "default, not adapted": ours(adapt="off"),
+    "adapted, not chosen": ours(adapt="on", refine="proportional"),
     "default, adapted": ours(adapt="on"),
     "default": ours(),
 }
