@@ -63,7 +63,7 @@ def clustered(features: np.ndarray, labels: np.ndarray, k: int, seed: int) -> tu
 
 def log_odds(confidence: np.ndarray) -> np.ndarray:
     inside = np.clip(confidence.astype(float), 1e-4, 1 - 1e-4)
-    return np.log(inside / (1 - inside))[:, None]
+    return np.asarray(np.log(inside / (1 - inside))[:, None])
 
 
 def by_hidden(features: np.ndarray, labels: np.ndarray, k: int, seed: int, confidence: np.ndarray) -> np.ndarray:
