@@ -73,7 +73,8 @@ def in_mode(mode: str) -> tuple[Image.Image, Image.Image]:
 def test_every_mode_becomes_what_it_looks_like(tmp_path, mode):
     image, shown = in_mode(mode)
     assert image.mode == mode
-    for pixels in (decode(saved(tmp_path, image, "a.tiff"), 100), decode(image, 100)):
+    packed = {"compression": "tiff_lzw"} if mode == "YCbCr" else {}  # Pillow 12 cannot read its own, uncompressed
+    for pixels in (decode(saved(tmp_path, image, "a.tiff", **packed), 100), decode(image, 100)):
         assert off(pixels, shown) < 1.5
 
 
