@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import threading
+import weakref
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +23,66 @@ from selex.io import first_line
 Source = str | os.PathLike[str] | bytes
 
 
-def pack_parquet(table: pa.Table, compression: str = "snappy") -> bytes:
-    """A table as the bytes of a parquet file."""
-    out = io.BytesIO()
-    parquet.write_table(table, out, compression=compression, write_page_checksum=True)
+ROWS = 1 << 16
+"""Rows of a row group: what is read, and written, at a time."""
+_GROUPS = 32  # row groups of a column that are kept once they were read
+
+
+def pack_parquet(blocks: Iterable[pa.Table], compression: str = "snappy") -> bytes:
+    """Tables below each other as the bytes of a parquet file, each as a row group."""
+    out, blocks = io.BytesIO(), iter(blocks)
+    first = next(blocks)
+    with parquet.ParquetWriter(out, first.schema, compression=compression, write_page_checksum=True) as writer:
+        for table in chain([first], blocks):
+            writer.write_table(table)
     return out.getvalue()
+
+
+class TextColumn(Sequence[str]):
+    """A column of text in a parquet file, or in its bytes: read when it is asked for, a row group at a time.
+
+    The file stays open: if another takes its place, this is still the one that was there.
+    """
+
+    def __init__(self, source: Source, name: object, column: str) -> None:
+        self._name, self._column, self._lock = name, column, threading.Lock()
+        with self._refusing():
+            opened = _opened(source)
+            weakref.finalize(self, opened.close)
+            self._file = parquet.ParquetFile(opened, page_checksum_verification=True)
+        groups = (self._file.metadata.row_group(number).num_rows for number in range(self._file.num_row_groups))
+        self._starts: list[int] = [0, *accumulate(groups)]
+        self._group = lru_cache(_GROUPS)(self._read)
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[one] for one in range(*row.indices(len(self)))]
+        row = range(len(self))[row]  # from the end, or out of range
+        number = bisect_right(self._starts, row) - 1
+        with self._lock:
+            return self._group(number)[row - self._starts[number]].as_py()
+
+    def __iter__(self) -> Iterator[str]:
+        for number in range(self._file.num_row_groups):
+            with self._lock:
+                values = self._read(number)
+            yield from values.to_pylist()
+
+    def _read(self, number: int) -> pa.ChunkedArray:
+        with self._refusing():
+            table = self._file.read_row_group(number, [self._column])
+            table.validate(full=True)  # text that is no UTF-8
+            return table[self._column]
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise InputError(f"{self._name}: not a readable parquet file ({first_line(error)})") from None
 
 
 def as_row_groups(path: Path, blocks: Iterable[dict[str, list[Any]]]) -> Iterator[dict[str, list[Any]]]:
@@ -39,7 +99,7 @@ def as_row_groups(path: Path, blocks: Iterable[dict[str, list[Any]]]) -> Iterato
             yield block
 
 
-def read_blocks(path: Path, columns: Sequence[str] | None = None, size: int = 1 << 16) -> Iterator[pa.Table]:
+def read_blocks(path: Path, columns: Sequence[str] | None = None, size: int = ROWS) -> Iterator[pa.Table]:
     """The rows of a file, or those of its columns, in tables of a limited size: the file is never all in memory."""
     try:
         with path.open("rb") as file:

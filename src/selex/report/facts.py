@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class Facts:
     """
 
     title: str
-    files: list[str]
+    files: Sequence[str]
     paths: Sequence[str]
     clusters: Ints
     labelled: NDArray[np.bool_]
@@ -194,10 +194,10 @@ def _within(run: Run, clusters: Ints, k: int) -> Ints:
     return found
 
 
-def _shown(files: list[str], root: str) -> list[str]:
+def _shown(files: Sequence[str], root: str) -> Sequence[str]:
     """Names for a page that is sent around: of a whole path only what comes after the folder that all share."""
     if not any(map(os.path.isabs, files)):
         return files
-    paths = [real_path(root, file) for file in files]
-    shared = os.path.commonpath([os.path.dirname(path) for path in paths])
-    return [os.path.relpath(path, shared) for path in paths]
+    folders = (os.path.dirname(real_path(root, file)) for file in files)
+    shared = reduce(lambda one, other: os.path.commonpath([one, other]), folders)
+    return ImagePaths(files, lambda some: [os.path.relpath(real_path(root, file), shared) for file in some])

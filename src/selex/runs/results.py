@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from selex.data.parquet import pack_parquet, read_parquet
+from selex.data.parquet import ROWS, TextColumn, pack_parquet, read_blocks, read_header, read_parquet
 from selex.errors import InputError
 from selex.runs.run import Run
 
 Array = np.ndarray[Any, Any]
+_PACKED = ("category", "labelled", "confidence", "runner_up")
 _COLUMNS = ("file", "cluster", "labelled", "confidence", "runner_up", "distance")
 
 
@@ -35,7 +38,7 @@ class Results:
         last_number: the last number that a `novel-…` of this run ever had.
     """
 
-    files: list[str]
+    files: Sequence[str]
     names: list[str]
     n_known: int
     category: Array
@@ -51,7 +54,10 @@ class Results:
     @cached_property
     def digest(self) -> str:
         """Of all that is here: other results, another digest, whatever file they are in."""
-        digest = hashlib.sha256(json.dumps([self.files, self.names, self.n_known]).encode())
+        digest = hashlib.sha256(b"[[")
+        for row, file in enumerate(self.files):  # as one JSON text, without ever having it
+            digest.update(f"{', ' if row else ''}{json.dumps(file)}".encode())
+        digest.update(f"], {json.dumps(self.names)}, {self.n_known}]".encode())
         for numbers in (self.category, self.labelled, self.confidence, self.runner_up):
             digest.update(numbers.tobytes())
         return digest.hexdigest()
@@ -60,32 +66,26 @@ class Results:
     def read(cls, run: Run) -> Results:
         """The results of a finished run."""
         tree, path = run.hierarchy, run.result("clusters.parquet")
-        table = read_parquet(path, path, _COLUMNS)
-        missing = [name for name in _COLUMNS if name not in table.column_names]
-        if missing or not len(table):
-            raise InputError(f"{path}: has no {missing[0] if missing else 'row'}")
         names, n_known = tree["names"], tree["levels"][0]["n_known"]
-        found = cls(
-            table["file"].to_pylist(),
-            names,
-            n_known,
-            table["cluster"].to_numpy().astype(np.int32),
-            table["labelled"].to_numpy().astype(bool),
-            table["confidence"].to_numpy().astype(np.float64),
-            _numbers(table["runner_up"], names),
-            table["distance"].to_numpy().astype(np.float64),
-            tree["last_number"],
-        )
+        files = TextColumn(path, path, "file")
+        columns = _read_columns(path, len(files), names)
+        found = cls(files, names, n_known, **columns, last_number=tree["last_number"])
         if not 0 <= found.category.min() <= found.category.max() < len(names):
             raise InputError(f"{path}: names a category that is not in hierarchy.json")
         return found
 
     def pack(self) -> bytes:
         """The same as bytes, to be kept beside decisions: those mean nothing without it."""
-        numbers = {"category": self.category, "labelled": self.labelled, "confidence": self.confidence}
-        table = pa.table({"file": self.files, **numbers, "runner_up": self.runner_up})
         about = {"names": json.dumps(self.names), "n_known": str(self.n_known), "last_number": str(self.last_number)}
-        return pack_parquet(table.replace_schema_metadata(about), compression="zstd")
+        numbers = {name: getattr(self, name) for name in _PACKED}
+
+        def block(part: slice) -> pa.Table:
+            columns = {"file": pa.array(self.files[part], pa.string())}
+            columns |= {name: pa.array(values[part]) for name, values in numbers.items()}
+            return pa.table(columns).replace_schema_metadata(about)
+
+        starts = range(0, max(len(self), 1), ROWS)
+        return pack_parquet((block(slice(start, start + ROWS)) for start in starts), compression="zstd")
 
     @classmethod
     def read_if_any(cls, run: Run) -> Results | None:
@@ -98,18 +98,36 @@ class Results:
     @classmethod
     def unpack(cls, data: bytes, name: object) -> Results:
         """What `pack` packed; `name` is what a message calls it."""
-        table = read_parquet(data, name)
+        table = read_parquet(data, name, _PACKED)
         about = table.schema.metadata
-        numbers = [table[name].to_numpy() for name in ("category", "labelled", "confidence", "runner_up")]
+        numbers = [table[name].to_numpy() for name in _PACKED]
         names, n_known, last = json.loads(about[b"names"]), int(about[b"n_known"]), int(about[b"last_number"])
         category, labelled, confidence, runner_up = numbers
-        files = table["file"].to_pylist()
+        files = TextColumn(data, name, "file")
         return cls(files, names, n_known, category, labelled, confidence, runner_up, None, last)
 
 
-def _numbers(column: pa.ChunkedArray, names: list[str]) -> Array:
-    """The number of each row's category among names, -1 where there is none of that name."""
+def _read_columns(path: Path, n: int, names: list[str]) -> dict[str, Array]:
+    """What the table says of every row in numbers, read a block at a time."""
+    there = read_header(path)
+    missing = [name for name in _COLUMNS if name not in there]
+    if missing or not n:
+        raise InputError(f"{path}: has no {missing[0] if missing else 'row'}")
+    kinds = {"category": np.int32, "labelled": bool, "confidence": np.float64, "runner_up": np.int32}
+    columns: dict[str, Array] = {name: np.empty(n, kind) for name, kind in {**kinds, "distance": np.float64}.items()}
     number = {name: position for position, name in enumerate(names)}
+    done = 0
+    for block in read_blocks(path, _COLUMNS):
+        part = slice(done, done + len(block))
+        for name, column in columns.items():
+            values = block["cluster" if name == "category" else name]
+            column[part] = _numbers(values, number) if name == "runner_up" else values.to_numpy()
+        done += len(block)
+    return columns
+
+
+def _numbers(column: pa.ChunkedArray, number: dict[str, int]) -> Array:
+    """The number of each row's category among names, -1 where there is none of that name."""
     coded = column.combine_chunks().dictionary_encode()
     numbers = np.array([number.get(name, -1) for name in coded.dictionary.to_pylist()], dtype=np.int32)
     rows: Array = numbers[coded.indices.to_numpy()]

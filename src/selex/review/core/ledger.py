@@ -123,9 +123,9 @@ class Ledger:
             before = digest
         return [Event(kind, Decision.from_json(text) if text else None, time) for kind, text, time, _ in rows]
 
-    def replay(self, number: int) -> Timeline:
-        """How a round stands: its events, one after the other, on its results."""
-        timeline = Timeline(self.results(number))
+    def replay(self, number: int, results: Results | None = None) -> Timeline:
+        """How a round stands: its events, one after the other, on its results; these need not be read if given."""
+        timeline = Timeline(self.results(number) if results is None else results)
         for event in self.events(number):
             timeline.play(event)
         return timeline

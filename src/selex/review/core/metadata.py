@@ -6,6 +6,7 @@ import datetime
 import os
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -46,9 +47,12 @@ class Where:
 class Metadata:
     """Of the photos of a round. Days are read from the files in the background, from when they are first asked for."""
 
-    def __init__(self, run: Run, files: list[str], table: str | None = None) -> None:
+    def __init__(self, run: Run, files: Sequence[str], table: str | None = None) -> None:
         self._run, self._files = run, files
-        self._folders = [os.path.dirname(file) for file in files]
+        number: dict[str, int] = {}
+        places = (number.setdefault(os.path.dirname(file), len(number)) for file in files)
+        self._folder = np.fromiter(places, dtype=np.int32, count=len(files))
+        self._folders = list(number)
         self.columns = _columns(run, files, table)
         self._days: Array | None = None
         self._started, self._reading = False, threading.Lock()
@@ -57,7 +61,7 @@ class Metadata:
     def folders(self) -> dict[str, int]:
         """How many photos each folder has, those in folders below it too; none where all are in one."""
         counts: Counter[str] = Counter()
-        for folder, number in Counter(self._folders).items():
+        for folder, number in zip(self._folders, np.bincount(self._folder).tolist(), strict=True):
             while folder and folder != os.sep:
                 counts[folder] += number
                 folder = os.path.dirname(folder)
@@ -90,7 +94,8 @@ class Metadata:
         kept = np.ones(len(rows), dtype=bool)
         if where.folder:
             below = where.folder + "/"
-            kept &= np.array([f"{self._folders[row]}/".startswith(below) for row in rows.tolist()], dtype=bool)
+            inside = np.array([f"{folder}/".startswith(below) for folder in self._folders], dtype=bool)
+            kept &= inside[self._folder[rows]]
         if where.column:
             values = self.columns.get(where.column, [""] * len(self._files))
             kept &= np.array([values[row] == where.value for row in rows.tolist()], dtype=bool)
@@ -130,7 +135,7 @@ def read_named(path: str) -> tuple[dict[str, list[Any]], str]:
     return columns, key
 
 
-def _columns(run: Run, files: list[str], table: str | None) -> dict[str, list[str]]:
+def _columns(run: Run, files: Sequence[str], table: str | None) -> dict[str, list[str]]:
     """Columns to filter by: of the table that is given, else of those the run was made from."""
     if table is not None:
         return _joined(run, files, table)
@@ -144,7 +149,7 @@ def _columns(run: Run, files: list[str], table: str | None) -> dict[str, list[st
     return found
 
 
-def _joined(run: Run, files: list[str], path: str) -> dict[str, list[str]]:
+def _joined(run: Run, files: Sequence[str], path: str) -> dict[str, list[str]]:
     """The columns of a table, in row order; "" for photos that it does not name."""
     columns, key = read_named(path)
     root, beside = str(run.root), os.path.dirname(os.path.abspath(path))

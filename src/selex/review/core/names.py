@@ -42,7 +42,7 @@ class Suggested:
 
 def from_files(files: Sequence[str], rows: Array, everywhere: Counter[str]) -> list[Suggested]:
     """Words that most file names of a category have, and few others."""
-    counts = Counter(word for row in rows.tolist() for word in words_of(files[row]))
+    counts = Counter(word for row in np.sort(rows).tolist() for word in words_of(files[row]))
     found = []
     for word, count in counts.items():
         share, elsewhere = count / len(rows), (everywhere[word] - count) / max(1, len(files) - len(rows))

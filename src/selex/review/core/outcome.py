@@ -97,9 +97,9 @@ def labels_of(run: Run) -> Labels:
         for number in [*(number for number in ledger.rounds() if number != current), current]:
             timeline = ledger.replay(number)
             state, count = timeline.state, count + timeline.n_decisions
-            decided = {state.results.files[row] for row in np.flatnonzero(state.mark != UNDECIDED)}
+            decided = {state.results.files[row] for row in np.flatnonzero(state.mark != UNDECIDED).tolist()}
             labels = {file: name for file, name in labels.items() if file not in decided} | _held(state)
-            junk = junk - decided | {state.results.files[row] for row in np.flatnonzero(state.mark == JUNK)}
+            junk = junk - decided | {state.results.files[row] for row in np.flatnonzero(state.mark == JUNK).tolist()}
     finally:
         ledger.close()
     live = np.unique(state.category[state.mark != JUNK])
@@ -204,7 +204,7 @@ def _partners(old: Array, new: Array, before: State, results: Results) -> dict[i
 
 def _held(state: State) -> dict[str, str]:
     """The label of every confirmed row, by file."""
-    rows = np.flatnonzero(state.mark == CONFIRMED)
+    rows = np.flatnonzero(state.mark == CONFIRMED).tolist()
     return {state.results.files[row]: state.names[state.category[row]] for row in rows}
 
 

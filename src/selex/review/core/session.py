@@ -111,7 +111,7 @@ class Review:
             except BaseException:
                 # whatever is not on the disk has not happened
                 if len(self.ledger.events(self.round)) != self.timeline.version:
-                    self.timeline = self.ledger.replay(self.round)
+                    self.timeline = self.ledger.replay(self.round, self.results)
                 raise
         return Answer(played.summary, [other.summary for other in missed])
 
@@ -140,7 +140,7 @@ class Review:
         self._read_at = self._stamp()
         self.results = results
         self.round = self.ledger.round(results)
-        self.timeline = self.ledger.replay(self.round)
+        self.timeline = self.ledger.replay(self.round, results)
         self._seen = self.ledger.changed()
         earlier = [number for number in self.ledger.rounds() if number < self.round]
         before = self.ledger.replay(earlier[-1]) if earlier else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -182,7 +183,7 @@ class Gone(Refused):
     """There is no such category or image."""
 
 
-def gone_photos(run: Run, files: list[str]) -> str | None:
+def gone_photos(run: Run, files: Sequence[str]) -> str | None:
     """What to say if photos are not where they were, or are not shown; a sample is looked for."""
     sample, root = run.image_paths(files[:: max(1, len(files) // 200)]), run.root
     gone = sum(not os.path.exists(path) for path in sample)

@@ -49,7 +49,6 @@ class Lists:
         review = self.review
         self._overview = None
         self._by_confidence = np.argsort(-review.results.confidence, kind="stable")
-        self._lower = [file.casefold() for file in review.results.files]
         self.space, self._tree = Space(review), Tree(review.run.hierarchy)
         self._suggested = read_suggested(review.run.folder, review.results)
         self._words: Counter[str] | None = None
@@ -120,8 +119,9 @@ class Lists:
 
     def search(self, q: str, where: Where | None = None) -> Array:
         """Rows whose file name has the words searched for, of the photos asked for; all, where there are none."""
-        words = q.casefold()
-        rows = np.array([row for row, file in enumerate(self._lower) if words in file], dtype=int)
+        files, words = self.review.results.files, q.casefold()
+        found = (row for row, file in enumerate(files) if words in file.casefold())
+        rows = np.fromiter(found, dtype=int) if words else np.arange(len(files))
         return self.metadata.keep(rows, where) if where else rows
 
     def suggested(self, number: int, overview: Overview, near: list[tuple[int, float]]) -> list[Suggested]:
