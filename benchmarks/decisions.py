@@ -130,7 +130,7 @@ def labelled(state: State) -> ImageTable:
     held = state.mark == CONFIRMED
     known = np.unique(state.category[held])
     labels = np.where(held, np.searchsorted(known, state.category), -1)
-    return ImageTable(state.results.files, labels, [state.names[c] for c in known])
+    return ImageTable(list(state.results.files), labels, [state.names[c] for c in known])
 
 
 class Person:

@@ -85,6 +85,25 @@ def test_two_processes_are_one(home, method, options):
     agree(home / out[0], home / out[1])
 
 
+def test_two_processes_cluster_together_without_training(home):
+    command = ("discover", "photos", "--backbone", "tiny-vit", "--categories", 5, "--store", "store")
+    done = alone(*command, "--out", "frozen 1", cwd=home)
+    assert (done.returncode, done.stderr) == (0, "")
+    digit_photos(home / "more", per_digit=3)
+    added = ("discover", "frozen 2", "--add", "more", "--store", "store")  # categories continue: nothing to search for
+    for given in ((*command, "--out", "frozen 2"), added):
+        first, second = several(*given, cwd=home)
+        assert (first.returncode, first.stderr) == (0, "")
+        assert (second.returncode, second.stderr) == (0, "")
+        assert [line for line in second.stdout.splitlines() if not line.startswith(LIBRARY)] == []
+        if given != added:
+            one, two = (package.Run.open(home / f"frozen {count}").clusters.to_pydict() for count in (1, 2))
+            assert one["category"] == two["category"]
+            assert one["confidence"] == pytest.approx(two["confidence"], abs=2e-3)
+    steps = [entry for entry in package.Run.open(home / "frozen 2").metrics if entry["step"] == "cluster"]
+    assert [(step.get("workers"), step.get("resumed")) for step in steps] == [(2, None), (None, True)]
+
+
 def test_two_processes_go_on_where_they_were_killed(home):
     command = (*DISCOVER, "--method", "selex")
     expected, _ = several(*command, "--out", "whole", cwd=home)

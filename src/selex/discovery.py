@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
+from selex.cluster.group import ALONE, join
+from selex.cluster.together import fit_together
 from selex.config import Config
 from selex.config.groups import FROZEN
 from selex.data.crops import to_device
@@ -77,6 +81,10 @@ def discover(
     fabric = start(device) if config.train.method != FROZEN else None
     if fabric and fabric.global_rank:
         return train_worker(config, Path(out), table, fabric, Path(store) if store else None)
+    group = join(device) if not fabric and _started() else ALONE
+    if group.rank:
+        fit_together(None, group)
+        return Run(Path(out))
     with write_run(Path(out), config, table.root) as run:
         backbone, config = load_backbone_for(config, device)
         job = Job(run, config, backbone, device, progress, tell)
@@ -86,11 +94,14 @@ def discover(
         if fabric:
             found = job.train(images, cut, shown, fabric, options or TrainOptions(progress=progress))
         elif earlier and earlier.fits(backbone, images.table):
+            if group.size > 1:
+                fit_together(None, group)  # nothing to search for: the others may go
             found = job.resume(job.embed(shown), images, earlier)
             count = found.hierarchy.levels[0].n_clusters
             config = config.change(categories=config.cluster.categories and max(count, config.cluster.categories))
         else:
-            found = job.cluster(job.embed(shown), images)
+            features = job.embed(shown)
+            found = job.cluster(features, images) if group.size == 1 else job.cluster_together(images, group)
         publish(run, config, images, found, backbone)
     return run
 
@@ -121,6 +132,11 @@ def _discover_on_ray(
             found = job.cluster(on_device(np.load(run.features, mmap_mode="r"), device), images)
         publish(run, config, images, found, backbone)
     return run
+
+
+def _started() -> bool:
+    """Whether `torchrun` started this process as one of several; clusters set some of its variables in any shell."""
+    return "LOCAL_RANK" in os.environ and not dist.is_initialized()
 
 
 def _resolved(config: Config, device: str | torch.device) -> Config:

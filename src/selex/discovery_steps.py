@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from selex.cluster.group import Group
 from selex.cluster.pipeline import FittedClusters, estimate_clusters, fit_clusters
 from selex.cluster.select import safest
+from selex.cluster.together import Task, fit_together
 from selex.cluster.variant import variant_for
 from selex.config import ClusterConfig, Config
 from selex.data.crops import AnyImages
@@ -154,6 +156,20 @@ class Job:
             for line in found.selected(config):
                 self.tell(line)
         return replace(found, hierarchy=found.hierarchy.on_host())
+
+    def cluster_together(self, images: ImageStore, group: Group) -> FittedClusters:
+        """Categories of the features in the run's file, by all processes; the others are in `fit_together` as well."""
+        with self._step("cluster") as step:
+            config = self.config
+            found = fit_together(
+                Task(self.run.features, _labels(images), config.cluster, config.seed, str(self.device)), group
+            )
+            assert found is not None  # in the first process
+            base, settings = found.hierarchy.levels[0], found.selection.settings
+            step.done(len(images), levels=found.hierarchy.sizes, inertia=base.inertia, workers=group.size, **settings)
+            for line in found.selected(config.cluster, spread=True):
+                self.tell(line)
+        return found
 
     def cluster_on_ray(self, engine: RayEngine, images: Embedded) -> FittedClusters:
         """Categories of the features in the run's file, by the workers of a Ray cluster."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from selex.errors import InputError
+
+_PATIENCE = timedelta(days=7)  # others wait while the first embeds; one that is gone is noticed at once
 
 
 class Group:
@@ -96,5 +99,6 @@ def join(device: str | torch.device = "cpu") -> Group:
     if torch.device(device).type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if torch.device(device).type == "cuda" else "gloo")
+        kind, patience = ("nccl", None) if torch.device(device).type == "cuda" else ("gloo", _PATIENCE)
+        dist.init_process_group(kind, timeout=patience)
     return Processes()

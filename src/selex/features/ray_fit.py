@@ -10,23 +10,21 @@ from __future__ import annotations
 import os
 import socket
 import warnings
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from selex.cluster.assign import Assignment
 from selex.cluster.group import join
 from selex.cluster.pieces import Pieces, open_pieces
 from selex.cluster.pipeline import FittedClusters, fit_clusters
 from selex.cluster.shards import Shard
-from selex.cluster.whiten import FeatureMaps
+from selex.cluster.together import joined, on_host
 from selex.config import ClusterConfig
 from selex.errors import InputError, Note
 from selex.features.ray_cluster import RayEngine, running
-from selex.types import Hierarchy
 
 BLOCK = 1 << 26
 """Bytes of rows that are sent at a time."""
@@ -66,7 +64,7 @@ def fit_on_ray(
         for attempt in range(1, ATTEMPTS + 1):
             size = _room(asked, rows, task)
             try:
-                return _joined(_attempt(rows, task, size)), size
+                return joined(_attempt(rows, task, size)), size
             except RayError as error:
                 why = str(error).strip().splitlines()[-1]
                 if attempt == ATTEMPTS:
@@ -163,23 +161,7 @@ class _Worker:
             warnings.simplefilter("always", Note)
             try:
                 shard = Shard(torch.from_numpy(self.rows).to(task.device), join(task.device))
-                found = _on_host(fit_clusters(shard, task.labels, task.config, rng=task.seed))
+                found = on_host(fit_clusters(shard, task.labels, task.config, rng=task.seed))
             except InputError as error:
                 found = error
         return found, [str(one.message) for one in said if issubclass(one.category, Note)]
-
-
-def _on_host(found: FittedClusters) -> FittedClusters:
-    """The same, for a machine that may have no GPU."""
-    maps = FeatureMaps.from_tensors({name: tensor.cpu() for name, tensor in found.maps.to_tensors().items()})
-    return replace(found, hierarchy=found.hierarchy.on_host(), maps=maps)
-
-
-def _joined(parts: list[FittedClusters]) -> FittedClusters:
-    """The clusters of all rows; whatever is not per row is the same in every part."""
-    numbers = range(len(parts[0].hierarchy.levels))
-    levels = [[part.hierarchy.levels[number] for part in parts] for number in numbers]
-    whole = [replace(level[0], labels=np.concatenate([part.labels for part in level])) for level in levels]
-    names = [field.name for field in fields(Assignment)]
-    columns = [np.concatenate([getattr(part.assignment, name) for part in parts]) for name in names]
-    return replace(parts[0], hierarchy=Hierarchy(tuple(whole)), assignment=Assignment(*columns))
