@@ -133,25 +133,25 @@ def tiny_photos(folder: Path, numbers: range, kinds: int = 100) -> None:
         Image.fromarray(pixels).save(place / f"{number:06d}.bmp")
 
 
-def among_many(n: int, new: int) -> list[dict[str, object]]:
-    """A few more photos among n."""
-    with tempfile.TemporaryDirectory() as temporary:
-        os.environ["SELEX_CACHE"] = f"{temporary}/cache"
-        photos, run = Path(temporary) / "photos", Path(temporary) / "run"
+def among_many(n: int, new: int, folder: Path) -> list[dict[str, object]]:
+    """A few more photos among n; where the folder has a run of them already, nothing else is measured."""
+    os.environ["SELEX_CACHE"] = str(folder / "cache")
+    photos, run, rows = folder / "photos", folder / "run", []
+    config = Config.of(
+        str(photos), categories=100, backbone="pixels", restarts=1, refine="none", search="bssk", adapt="off"
+    )
+
+    def sort() -> Run:
+        before = Run.open(run) if run.exists() else None
+        found = Results.read_if_any(before) if before else None
+        return discover(config, run, earlier=Earlier.grown(before, found) if before and found else None)
+
+    if not run.exists():
         tiny_photos(photos, range(n))
-        config = Config.of(
-            str(photos), categories=100, backbone="pixels", restarts=1, refine="none", search="bssk", adapt="off"
-        )
-
-        def sort() -> Run:
-            before = Run.open(run) if run.exists() else None
-            found = Results.read_if_any(before) if before else None
-            return discover(config, run, earlier=Earlier.grown(before, found) if before and found else None)
-
-        rows = [measure("first run", sort)]
-        tiny_photos(photos, range(n, n + new))
-        rows.append(measure(f"{new} added", sort))
-        return rows
+        rows.append(measure("first run", sort))
+    there = 1 + max(int(path.stem) for path in photos.rglob("*.bmp"))
+    tiny_photos(photos, range(there, there + new))
+    return [*rows, measure(f"{new} added", sort)]
 
 
 def main() -> None:
@@ -161,9 +161,11 @@ def main() -> None:
     parser.add_argument("--backbone", default="efficientnet-lite1")
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--many", type=int, help="tiny photos that a few new ones come to; nothing else is measured")
+    parser.add_argument("--folder", type=Path, help="keep those photos and their run here; a second call only adds")
     options = parser.parse_args()
     if options.many:
-        save("growing_many", among_many(options.many, options.new))
+        with tempfile.TemporaryDirectory() as temporary:
+            save("growing_many", among_many(options.many, options.new, options.folder or Path(temporary)))
         return
     kept = lookups(options.rows, 384, options.new)
     save("growing", [*changes(options.images, options.new, options.backbone), *kept])
