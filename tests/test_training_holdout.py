@@ -29,6 +29,13 @@ def test_of_each_category_a_share_is_hidden_and_of_the_categories_half_as_many(s
         assert hidden[labels == category].sum() == pytest.approx(25 * share, abs=1)
 
 
+@pytest.mark.parametrize(("n_known", "many"), [(4, 0), (5, 1), (19, 1), (98, 5)])
+def test_with_few_categories_one_is_still_hidden_as_a_whole(n_known, many):
+    labels = np.repeat(np.arange(n_known), 30)
+    hidden = kept_from_training(labels, 0.1)
+    assert sum(hidden[labels == category].all() for category in range(n_known)) == many
+
+
 def test_few_labels_are_all_shown():
     labels = np.array([0, 0, 0, 1, 1, 1, *[-1] * 50])
     assert not kept_from_training(labels, 0.2).any()

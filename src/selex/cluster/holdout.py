@@ -31,6 +31,7 @@ UNTOLD: Refinement = "proportional"
 """What suits where labels cannot tell: it costs little where sizes are equal and gains much where they are not."""
 ENOUGH = 20
 """Hidden rows from which on they tell something."""
+_ENOUGH_KNOWN = 5  # categories, of which one can be spared
 _WHOLE = 4  # of every so many categories one is hidden as a whole: it has to be discovered
 
 
@@ -150,7 +151,8 @@ def wholes(labels: NDArray[Any], draw: int = 0) -> NDArray[np.bool_]:
 def kept_from_training(labels: NDArray[Any], share: float) -> NDArray[np.bool_]:
     """Labelled rows whose labels training does not see: a share of those of each category, and half as many categories.
 
-    None at all where they would be too few to tell anything. Rows count in the order in which they stand.
+    Of five categories or more one at least is hidden as a whole, or nothing would tell how novel ones fare. None at all
+    where hidden rows would be too few to tell anything. Rows count in the order in which they stand.
     """
     known = labels != UNLABELLED
     if not share or not known.any():
@@ -158,10 +160,16 @@ def kept_from_training(labels: NDArray[Any], share: float) -> NDArray[np.bool_]:
     order = np.argsort(labels[known], kind="stable")
     place = np.empty(known.sum(), dtype=np.int64)
     place[order] = np.concatenate([np.arange(count) for count in np.unique(labels[known], return_counts=True)[1]])
-    every = max(2, round(1 / share))
+    some, whole = place % max(2, round(1 / share)) == 1, _spread(int(labels.max()) + 1, share / 2)
     hidden = known.copy()
-    hidden[known] = (place % every == 1) | (labels[known] % (2 * every) == 2 * every - 1)
+    hidden[known] = some | np.isin(labels[known], whole)
     return hidden if hidden.sum() >= ENOUGH else np.zeros(len(labels), dtype=bool)
+
+
+def _spread(n_known: int, share: float) -> NDArray[np.int64]:
+    """A share of the categories, evenly spread: one at least of five or more, none of fewer."""
+    many = max(1, round(n_known * share)) if n_known >= _ENOUGH_KNOWN else 0
+    return np.arange(1, many + 1) * (n_known // max(1, many)) - 1
 
 
 def numbered(labels: NDArray[Any], group: Group = ALONE) -> NDArray[Any]:
