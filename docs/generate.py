@@ -282,7 +282,7 @@ PAGES = {
 
 def page(path: Path) -> str:
     """A page as it should be."""
-    by_hand, mark, _ = path.read_text().partition(MARK)
+    by_hand, mark, _ = (path.read_text() if path.exists() else "").partition(MARK)
     if not mark:
         sys.exit(f"{path}: has no line {MARK}")
     return f"{by_hand}{MARK}\n\n{PAGES[path]()}\n"
@@ -290,7 +290,7 @@ def page(path: Path) -> str:
 
 if __name__ == "__main__":
     check = "--check" in sys.argv[1:]
-    stale = {path: made for path in PAGES if path.read_text() != (made := page(path))}
+    stale = {path: made for path in PAGES if (made := page(path)) != path.read_text()}
     for path, made in stale.items():
         print(f"{'out of date' if check else 'wrote'}: {path.relative_to(DOCS.parent)}")
         if not check:

@@ -35,6 +35,8 @@ def test_a_column_is_read_a_row_group_at_a_time(column, monkeypatch):
     assert len(read) == 2  # and each once
     assert list(lazy) == list(TextColumn(path.read_bytes(), "bytes", "file")) == names
     assert lazy[80:20:-7] == names[80:20:-7]
+    for part in (slice(0, 100), slice(29, 32), slice(31, 31), slice(95, 300), slice(-5, None), slice(50, 20)):
+        assert lazy[part] == names[part]
     with pytest.raises(IndexError):
         lazy[100]
 

@@ -25,6 +25,7 @@ from selex.review.core.session import Review
 from selex.review.server.app import create_app, schema_of
 from selex.review.server.cards import natural
 from selex.review.server.guard import Door
+from selex.review.server.pictures import THREADS
 from selex.review.server.serve import door_for
 
 NASTY = "<img src=x onerror=alert(1)>\"'&"
@@ -600,7 +601,7 @@ def test_the_page_answers_while_many_photos_are_waited_for(review, monkeypatch, 
     monkeypatch.setattr("selex.review.server.pictures.picture", slow)
     with client_of(review) as client, ThreadPoolExecutor(60) as pool:  # one loop for all, as the server has
         asked = [pool.submit(client.get, path) for _ in range(60)]
-        assert waiting.acquire(timeout=20)
+        assert all(waiting.acquire(timeout=20) for _ in range(THREADS))
         assert client.get("/api/categories").status_code == 200
         assert not any(one.done() for one in asked)
         go.set()
@@ -620,5 +621,26 @@ def test_others_go_on_while_many_categories_are_compared(client, monkeypatch):
         asked = pool.submit(client.get, "/api/categories/0/unlike?others=1&others=2")
         assert comparing.wait(20)
         assert decide(client, "name", category=4, name="Robin").status_code == 200
+        go.set()
+        assert asked.result().status_code == 200
+
+
+def test_a_category_that_is_undone_while_it_is_compared(client, monkeypatch):
+    comparing, go = threading.Event(), threading.Event()
+
+    def slow(means, live, one, others):
+        comparing.set()
+        assert go.wait(20)
+        return look_alike(means, live, one, others)
+
+    parts = client.get("/api/categories/3/parts?parts=2").json()["parts"]
+    new = client.get("/api/standing").json()["categories"]  # the next number
+    assert decide(client, "split", category=3, parts=[parts[1]["rows"]]).status_code == 200
+    monkeypatch.setattr("selex.review.server.views.look_alike", slow)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.get, f"/api/categories/0/unlike?others={new}&others=1")
+        assert comparing.wait(20)
+        now = client.get("/api/standing").json()["version"]
+        assert client.post("/api/undo", json={"version": now}).status_code == 200
         go.set()
         assert asked.result().status_code == 200

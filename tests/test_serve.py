@@ -196,7 +196,7 @@ def test_what_is_no_image_is_one_clear_line(client, photos):
         assert (answer.status_code, "\n" in answer.json()["detail"]) == (status, False)
     assert post(client, b"{", "application/json", "/predict/batch").json() == {"detail": "the body is not JSON"}
     answer = post(client, b"{}", "application/json")
-    assert (answer.status_code, "called image/… or" in answer.text) == (415, True), "JSON goes to /predict/batch"
+    assert (answer.status_code, "Content-Type: image/… or" in answer.text) == (415, True), "JSON goes to /predict/batch"
     assert post(client, jpeg.read_bytes(), path="/predict/batch").status_code == 415
 
 

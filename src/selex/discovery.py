@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from selex.cluster.group import ALONE, join
+from selex.cluster.pipeline import check_spread
 from selex.cluster.together import fit_together
 from selex.config import Config
 from selex.config.groups import FROZEN
@@ -81,6 +82,8 @@ def discover(
     fabric = start(device) if config.train.method != FROZEN else None
     if fabric and fabric.global_rank:
         return train_worker(config, Path(out), table, fabric, Path(store) if store else None)
+    if not fabric and _started():
+        check_spread(config.cluster)
     group = join(device) if not fabric and _started() else ALONE
     if group.rank:
         fit_together(None, group)
@@ -119,6 +122,8 @@ def _discover_on_ray(
     """The same with images that workers of a Ray cluster read, decode and embed; they may make the clusters too."""
     if config.train.method != FROZEN or config.features.attention_crop:
         raise InputError("--engine ray cannot train the network, nor use attention crops")
+    if engine.spread:
+        check_spread(config.cluster)
     with write_run(out, config, config.data.photos) as run:
         backbone, config = load_backbone_for(config, device)
         job = Job(run, config, backbone, device, progress, tell)

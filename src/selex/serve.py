@@ -90,6 +90,8 @@ START = """selex serve: sorts images into the categories of a run.
 
   curl --data-binary @photo.jpg -H "Content-Type: image/jpeg" ADDRESS/predict
 
+Where a token is needed, add -H "Authorization: Bearer TOKEN".
+
 /categories lists the categories, /openapi.json describes all there is.
 """
 ABOUT = """Sorts images into the categories of a run, as `selex predict` does.
@@ -110,7 +112,7 @@ ANY: Errors = {401: _text("The token is missing."), 403: _text("Another site ask
 SENT: Errors = {
     411: _text("The length of the body is missing."),
     413: _text("The body is too large."),
-    415: _text("The body is not called an image, or not JSON."),
+    415: _text("The content type is not that of an image, or not JSON."),
     422: _problem("What was sent is no image that can be read."),
     503: _problem("Too much at once: try again in a second."),
 }

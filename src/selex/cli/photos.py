@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from selex.cli import settings
-from selex.cli.app import RunFolder, app, find_device, first_process, resumable
+from selex.cli.app import RunFolder, app, find_device, first_process, processes, resumable
 from selex.cli.rerun import discover_again, with_more
 from selex.cli.settings import BASICS, configured
 from selex.config import Config
@@ -165,6 +165,9 @@ def recluster(
     """
     from selex.cli.results import summary
     from selex.review.recluster import recluster as run_recluster
+
+    if processes() > 1:
+        raise InputError("decisions are clustered in one process: start `selex recluster` without torchrun")
 
     def change(config: Config) -> Config:
         return configured(config, config_file, changes)

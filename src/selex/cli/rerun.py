@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from selex.cli.app import decisions, first_process
+from selex.cli.app import decisions, first_process, processes
 from selex.config import Config
 from selex.errors import InputError
 
@@ -36,9 +36,10 @@ def discover_again(
     decided = labels_of(before).decisions if before and found and reviewed else 0
     if before and decided:
         _check_labels(config, before, decided)
-        if engine:
+        if engine or processes() > 1:
             raise InputError(
-                f"{out}: has {decisions(decided)} from `selex review`: use `selex recluster`, or another --out"
+                f"{out}: has {decisions(decided)} from `selex review`: use `selex recluster`, in one process, or "
+                "another --out"
             )
         typer.echo(f"with {decisions(decided)} from `selex review`")
         done = recluster(out, config=config, **how)

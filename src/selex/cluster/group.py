@@ -97,8 +97,11 @@ def join(device: str | torch.device = "cpu") -> Group:
     if not started and not dist.is_initialized():
         return Group()
     if torch.device(device).type == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        place, many = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if place >= many:
+            raise InputError(f"process {place + 1} of this machine has no GPU, there are {many}: start fewer processes")
+        torch.cuda.set_device(place)
     if not dist.is_initialized():
-        kind, patience = ("nccl", None) if torch.device(device).type == "cuda" else ("gloo", _PATIENCE)
-        dist.init_process_group(kind, timeout=patience)
+        kind = "nccl" if torch.device(device).type == "cuda" else "gloo"
+        dist.init_process_group(kind, timeout=_PATIENCE)
     return Processes()

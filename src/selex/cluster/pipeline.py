@@ -145,6 +145,12 @@ def _known(features: Any, labels: Any, memory: int) -> tuple[NDArray[np.int64], 
         return as_labels(labels, rows).cpu().numpy(), rows.total
 
 
+def check_spread(config: ClusterConfig) -> None:
+    """Refuse what cannot be done with features that are spread over processes."""
+    if config.search == "spectral":
+        raise InputError("features in shards are not searched by spectral: set cluster.search to another")
+
+
 def estimate_clusters(
     features: Any,
     labels: Any,
@@ -190,8 +196,8 @@ class _Fit:
 
     def check(self) -> None:
         """Refuse what needs all rows in one process."""
-        if self.spread and self.config.search == "spectral":
-            raise InputError("features in shards are not searched by spectral: set cluster.search to another")
+        if self.spread:
+            check_spread(self.config)
 
     def estimate(self, rng: np.random.Generator) -> KEstimate | None:
         """The number of clusters, where it is not given."""

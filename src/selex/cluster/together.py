@@ -17,6 +17,7 @@ from selex.cluster.pipeline import FittedClusters, fit_clusters
 from selex.cluster.shards import Shard
 from selex.cluster.whiten import FeatureMaps
 from selex.config import ClusterConfig
+from selex.errors import InputError
 from selex.types import Hierarchy
 
 
@@ -37,7 +38,10 @@ def fit_together(task: Task | None, group: Group) -> FittedClusters | None:
     Without a task in the first one there is nothing to do. Processes part when it is done.
     """
     told = [task]
-    dist.broadcast_object_list(told)
+    try:
+        dist.broadcast_object_list(told)
+    except RuntimeError:
+        raise InputError("the first process has ended: see its error") from None
     found = _fit(told[0], group) if told[0] else None
     parts: list[Any] | None = [None] * group.size if group.rank == 0 else None
     dist.gather_object(found, parts)
@@ -67,4 +71,5 @@ def joined(parts: list[FittedClusters]) -> FittedClusters:
 def on_host(found: FittedClusters) -> FittedClusters:
     """The same, for a process that may have no GPU."""
     maps = FeatureMaps.from_tensors({name: tensor.cpu() for name, tensor in found.maps.to_tensors().items()})
-    return replace(found, hierarchy=found.hierarchy.on_host(), maps=maps)
+    selection = found.selection._replace(whitener=None)  # which nobody needs any more
+    return replace(found, hierarchy=found.hierarchy.on_host(), maps=maps, selection=selection)

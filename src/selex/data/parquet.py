@@ -54,16 +54,42 @@ class TextColumn(Sequence[str]):
         self._starts: list[int] = [0, *accumulate(groups)]
         self._group = lru_cache(_GROUPS)(self._read)
 
+    @property
+    def there(self) -> list[str]:
+        """Names of all columns of the file."""
+        return list(self._file.schema_arrow.names)
+
+    def beside(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Other columns of the same file, a row group at a time."""
+        for number in range(self._file.num_row_groups):
+            with self._lock, self._refusing():
+                table = self._file.read_row_group(number, list(columns))
+                table.validate(full=True)  # text that is no UTF-8
+            yield table
+
     def __len__(self) -> int:
         return self._starts[-1]
 
     def __getitem__(self, row: Any) -> Any:
         if isinstance(row, slice):
-            return [self[one] for one in range(*row.indices(len(self)))]
+            return self._slice(*row.indices(len(self)))
         row = range(len(self))[row]  # from the end, or out of range
         number = bisect_right(self._starts, row) - 1
         with self._lock:
             return self._group(number)[row - self._starts[number]].as_py()
+
+    def _slice(self, start: int, stop: int, step: int) -> list[str]:
+        if step != 1:
+            return [self[one] for one in range(start, stop, step)]
+        found = list[str]()
+        for number in range(bisect_right(self._starts, start) - 1, self._file.num_row_groups):
+            first = self._starts[number]
+            if first >= stop:
+                break
+            with self._lock:
+                values = self._group(number)
+            found += values.slice(max(start - first, 0), stop - max(start, first)).to_pylist()
+        return found
 
     def __iter__(self) -> Iterator[str]:
         for number in range(self._file.num_row_groups):
@@ -73,9 +99,9 @@ class TextColumn(Sequence[str]):
 
     def _read(self, number: int) -> pa.ChunkedArray:
         with self._refusing():
-            table = self._file.read_row_group(number, [self._column])
-            table.validate(full=True)  # text that is no UTF-8
-            return table[self._column]
+            values = self._file.read_row_group(number, [self._column])[self._column]
+            values.validate(full=True)  # text that is no UTF-8
+            return values
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from selex.data.parquet import ROWS, TextColumn, pack_parquet, read_blocks, read_header, read_parquet
+from selex.data.parquet import ROWS, TextColumn, pack_parquet, read_parquet
 from selex.errors import InputError
 from selex.runs.run import Run
 
@@ -68,7 +68,7 @@ class Results:
         tree, path = run.hierarchy, run.result("clusters.parquet")
         names, n_known = tree["names"], tree["levels"][0]["n_known"]
         files = TextColumn(path, path, "file")
-        columns = _read_columns(path, len(files), names)
+        columns = _read_columns(files, path, names)
         found = cls(files, names, n_known, **columns, last_number=tree["last_number"])
         if not 0 <= found.category.min() <= found.category.max() < len(names):
             raise InputError(f"{path}: names a category that is not in hierarchy.json")
@@ -107,17 +107,17 @@ class Results:
         return cls(files, names, n_known, category, labelled, confidence, runner_up, None, last)
 
 
-def _read_columns(path: Path, n: int, names: list[str]) -> dict[str, Array]:
+def _read_columns(files: TextColumn, path: Path, names: list[str]) -> dict[str, Array]:
     """What the table says of every row in numbers, read a block at a time."""
-    there = read_header(path)
-    missing = [name for name in _COLUMNS if name not in there]
-    if missing or not n:
+    missing = [name for name in _COLUMNS if name not in files.there]
+    if missing or not files:
         raise InputError(f"{path}: has no {missing[0] if missing else 'row'}")
     kinds = {"category": np.int32, "labelled": bool, "confidence": np.float64, "runner_up": np.int32}
-    columns: dict[str, Array] = {name: np.empty(n, kind) for name, kind in {**kinds, "distance": np.float64}.items()}
+    kinds |= {"distance": np.float64}
+    columns: dict[str, Array] = {name: np.empty(len(files), kind) for name, kind in kinds.items()}
     number = {name: position for position, name in enumerate(names)}
     done = 0
-    for block in read_blocks(path, _COLUMNS):
+    for block in files.beside(_COLUMNS):
         part = slice(done, done + len(block))
         for name, column in columns.items():
             values = block["cluster" if name == "category" else name]

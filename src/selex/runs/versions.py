@@ -16,7 +16,8 @@ from selex import __version__
 
 _PACKAGE = Path(__file__).parent.parent
 _LIBRARIES = ("torch", "timm", "numpy", "scikit-learn")
-_ROOMS = ("config", "cluster", "losses", "data", "models", "features", "training")
+_ROOMS = ("config", "cluster", "losses", "data", "models", "features", "training", "bench/datasets")
+_FILES = ("discovery.py", "discovery_steps.py", "metrics.py", "bench/runner.py")
 
 
 def versions() -> dict[str, str]:
@@ -28,7 +29,8 @@ def versions() -> dict[str, str]:
 @cache
 def code_digest() -> str:
     """Changes with whatever may change a result: the code from images to categories, not that of pages and commands."""
-    return digest_of(file for room in _ROOMS for file in sorted((_PACKAGE / room).rglob("*.py")))
+    rooms = (file for room in _ROOMS for file in sorted((_PACKAGE / room).rglob("*.py")))
+    return digest_of([*rooms, *(_PACKAGE / name for name in _FILES)])
 
 
 def digest_of(files: Iterable[Path]) -> str:

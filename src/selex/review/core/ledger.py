@@ -86,11 +86,14 @@ class Ledger:
 
     def round(self, results: Results) -> int:
         """The round of these results: the one there is, or a new one."""
+        if (found := self.find(results)) is not None:
+            return found
+        packed = results.pack()  # before others are kept waiting
         with self.writing():
             if (found := self.find(results)) is not None:
                 return found
             number = max(self.rounds(), default=0) + 1
-            values = (number, results.digest, results.pack(), time.time())
+            values = (number, results.digest, packed, time.time())
             self._db.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?)", (*values, _digest(*values)))
             return number
 

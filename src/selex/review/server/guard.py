@@ -127,7 +127,7 @@ class Guard:
         if method == "POST":
             # A form of another site can send neither of these without the browser asking us first.
             if not bodies.takes(headers.get("content-type", "")):
-                return _refuse(415, f"the body has to be called {bodies.called} (Content-Type)")
+                return _refuse(415, f"send the body with Content-Type: {bodies.called}")
             length = headers.get("content-length", "")
             if "transfer-encoding" in headers or not length.isdecimal():
                 return _refuse(411, "say how many bytes there are (Content-Length), and send them in one piece")
@@ -233,7 +233,7 @@ class Threads:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._limiter: RunVar[CapacityLimiter] = RunVar("limiter")  # of the event loop that is running
+        self._limiter: RunVar[CapacityLimiter] = RunVar(f"threads {id(self)}")  # of the loop that runs
 
     async def __call__(self, work: Callable[..., Found], *given: object) -> Found:
         """What the work comes to."""

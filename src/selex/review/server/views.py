@@ -80,15 +80,10 @@ class Views:
         with self._lists.now() as overview:
             for each in (number, *others):
                 self._lists.check_category(each, overview)
-            means, before = self._lists.space.means(overview, self.review), self.review.round
+            means = self._lists.space.means(overview, self.review)
+            card, *cards = (category_card(self.review, overview, each) for each in (number, *others))
         alike = look_alike(means, overview.live, number, others)  # outside: with many others this takes a while
-        with self._lists.now():
-            if self.review.round != before:
-                raise Refused("the run was clustered again: reload the page")
-            return schema.Likeness(
-                category=category_card(self.review, overview, number),
-                unlike=[category_card(self.review, overview, others[place]) for place in np.flatnonzero(~alike)],
-            )
+        return schema.Likeness(category=card, unlike=[cards[place] for place in np.flatnonzero(~alike)])
 
     def category(
         self, number: int, sort: schema.ImageSort = "doubtful", chosen: schema.ImageFilter = "all", page: int = 1
