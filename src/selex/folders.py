@@ -23,6 +23,16 @@ def cache_folder() -> Path:
     return Path(given).expanduser() if given else Path(user_cache_dir("selex", appauthor=False))
 
 
+def check_name(path: Path) -> None:
+    """Refuse a name that nothing can have, before any work is done: from Python 3.14 on, it is merely not there."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+
+
 def take_folder(path: Path, kind: str) -> None:
     """Make a folder ours, or refuse: it must be new, empty, or marked as one of this kind."""
     check_folder(path, kind)
@@ -45,6 +55,7 @@ def check_folder(path: Path, kind: str) -> None:
 
 def check_outside(path: Path, photos: Any, option: str) -> None:
     """Refuse a place that is the folder of photos, or in it: photos are only read."""
+    check_name(path)
     folder = isinstance(photos, (str, os.PathLike)) and os.fspath(photos) and os.path.isdir(photos)
     if folder and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(photos)):
         raise InputError(

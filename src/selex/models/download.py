@@ -117,7 +117,11 @@ def _opened(url: str, **more: Any) -> Any:
     if who:
         request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(unquote(who).encode()).decode()}")
     trusted = ssl.create_default_context(cafile=_pip("cert") or None) if url.startswith("https:") else None
-    return urlopen(request, context=trusted, **{"timeout": 30, **more})
+    try:
+        return urlopen(request, context=trusted, **{"timeout": 30, **more})
+    except HTTPError as refusal:
+        refusal.close()  # the page that comes with it is not read
+        raise
 
 
 def require_answer(address: str, seconds: float | None = None) -> None:
@@ -137,8 +141,8 @@ def require_answer(address: str, seconds: float | None = None) -> None:
 def _ask(address: str, seconds: float, answered: threading.Event) -> None:
     try:
         _opened(address, method="HEAD", timeout=seconds).close()
-    except HTTPError as refusal:  # an answer all the same
-        refusal.close()
+    except HTTPError:
+        pass  # an answer all the same
     except (OSError, HTTPException):
         return
     answered.set()

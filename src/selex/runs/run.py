@@ -23,6 +23,7 @@ from selex.data.names import text_of_cell
 from selex.data.parquet import read_blocks, read_parquet
 from selex.data.table import real_path
 from selex.errors import InputError, Note
+from selex.folders import check_name
 from selex.io import first_line, is_plain_file, locked, read_csv
 from selex.runs.stage import CONFIG, EMBEDDINGS, Stage
 
@@ -61,6 +62,7 @@ class Run:
     def open(cls, folder: str | Path) -> Run:
         """The run in `folder`; refuses what is not one, or one of another format."""
         run = cls(Path(folder))
+        check_name(run.folder)
         if not run.folder.is_dir():
             raise InputError(f"{folder}: no such run folder")
         _ = run.about

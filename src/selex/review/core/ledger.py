@@ -14,6 +14,7 @@ import os
 import sqlite3
 import time
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -70,6 +71,7 @@ class Ledger:
                 RunWriter(folder).log(step=_BEGUN)
             # several threads share the connection, one at a time: `Review` has the lock
             self._db = sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None, check_same_thread=False)
+            weakref.finalize(self, self._db.close).atexit = False  # whoever forgets to close it
             self._check()
 
     @classmethod
