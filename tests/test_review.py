@@ -1,6 +1,7 @@
 """Decisions, the state they add up to, the ledger that keeps them, and what comes of them."""
 
 import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -208,7 +209,7 @@ def test_decisions_outlast_the_process(review, folder):
     assert again.version == review.version == "1.3"
     assert snapshot(again.state) == snapshot(review.state)
     assert again.timeline.can_redo
-    with sqlite3.connect(folder / FILE) as db:
+    with closing(sqlite3.connect(folder / FILE)) as db, db:
         assert [kind for (kind,) in db.execute("SELECT kind FROM events ORDER BY number")] == [
             "decide",
             "decide",
@@ -261,14 +262,14 @@ def test_a_file_that_is_not_ours_is_left_alone(folder):
     with pytest.raises(InputError, match="not a database"):
         Review(folder)
     (folder / FILE).unlink()
-    with sqlite3.connect(folder / FILE) as db:
+    with closing(sqlite3.connect(folder / FILE)) as db, db:
         db.execute("CREATE TABLE mine (x)")
     db.close()
     with pytest.raises(InputError, match="is not a file of `selex review`"):
         Review(folder)
     (folder / FILE).unlink()
     Ledger(folder).close()
-    with sqlite3.connect(folder / FILE) as db:
+    with closing(sqlite3.connect(folder / FILE)) as db, db:
         db.execute("PRAGMA user_version = 9")
     db.close()
     with pytest.raises(InputError, match="another version of selex"):

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -156,7 +157,7 @@ def _lines(log: Path) -> str:
 
 def events(ledger: Path) -> Iterator[tuple]:
     """All decisions that a ledger keeps."""
-    with sqlite3.connect(f"file:{ledger}?mode=ro", uri=True) as db:
+    with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as db:
         yield from db.execute("SELECT round, kind, decision FROM events ORDER BY number").fetchall()
 
 
