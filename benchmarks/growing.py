@@ -23,6 +23,7 @@ from decode import make_photos
 from selex.config import Config
 from selex.discovery import discover
 from selex.features.shared import FeatureCache
+from selex.folders import take_folder
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.recluster import recluster
@@ -135,6 +136,7 @@ def tiny_photos(folder: Path, numbers: range, kinds: int = 100) -> None:
 
 def among_many(n: int, new: int, folder: Path) -> list[dict[str, object]]:
     """A few more photos among n; where the folder has a run of them already, nothing else is measured."""
+    take_folder(folder, "benchmark of a growing collection")  # photos are added there: never among somebody's own
     os.environ["SELEX_CACHE"] = str(folder / "cache")
     photos, run, rows = folder / "photos", folder / "run", []
     config = Config.of(

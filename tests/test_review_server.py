@@ -608,7 +608,9 @@ def test_the_page_answers_while_many_photos_are_waited_for(review, monkeypatch, 
         assert {one.result().content for one in asked} == {b"jpeg"}
 
 
-def test_others_go_on_while_many_categories_are_compared(client, monkeypatch):
+@pytest.fixture
+def slowly(monkeypatch):
+    """Categories are compared slowly: an event that says that it has begun, and one that lets it end."""
     comparing, go = threading.Event(), threading.Event()
 
     def slow(means, live, one, others):
@@ -617,6 +619,11 @@ def test_others_go_on_while_many_categories_are_compared(client, monkeypatch):
         return look_alike(means, live, one, others)
 
     monkeypatch.setattr("selex.review.server.views.look_alike", slow)
+    return comparing, go
+
+
+def test_others_go_on_while_many_categories_are_compared(client, slowly):
+    comparing, go = slowly
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(client.get, "/api/categories/0/unlike?others=1&others=2")
         assert comparing.wait(20)
@@ -625,18 +632,11 @@ def test_others_go_on_while_many_categories_are_compared(client, monkeypatch):
         assert asked.result().status_code == 200
 
 
-def test_a_category_that_is_undone_while_it_is_compared(client, monkeypatch):
-    comparing, go = threading.Event(), threading.Event()
-
-    def slow(means, live, one, others):
-        comparing.set()
-        assert go.wait(20)
-        return look_alike(means, live, one, others)
-
+def test_a_category_that_is_undone_while_it_is_compared(client, slowly):
+    comparing, go = slowly
     parts = client.get("/api/categories/3/parts?parts=2").json()["parts"]
     new = client.get("/api/standing").json()["categories"]  # the next number
     assert decide(client, "split", category=3, parts=[parts[1]["rows"]]).status_code == 200
-    monkeypatch.setattr("selex.review.server.views.look_alike", slow)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(client.get, f"/api/categories/0/unlike?others={new}&others=1")
         assert comparing.wait(20)

@@ -82,9 +82,9 @@ def discover(
     fabric = start(device) if config.train.method != FROZEN else None
     if fabric and fabric.global_rank:
         return train_worker(config, Path(out), table, fabric, Path(store) if store else None)
-    if not fabric and _started():
-        check_spread(config.cluster)
     group = join(device) if not fabric and _started() else ALONE
+    if group.size > 1:
+        check_spread(config.cluster)
     if group.rank:
         fit_together(None, group)
         return Run(Path(out))
