@@ -123,3 +123,24 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "stopped; nothing was written\n")
+
+
+def test_control_c_while_compiled_code_imports(tmp_path):
+    """As torch and numpy do while they are loaded: `python -m` then ends by the signal, unless it is told not to."""
+    (tmp_path / "begin.py").write_text("""
+import ctypes, sys
+
+class Compiled:
+    def find_spec(self, name, path=None, target=None):
+        if name == "selex.data.features":
+            run = ctypes.pythonapi.PyRun_String
+            run.restype = ctypes.py_object
+            run(b"raise KeyboardInterrupt", 257, ctypes.py_object({}), ctypes.py_object({}))
+
+sys.meta_path.insert(0, Compiled())
+from selex.__main__ import main
+main()
+""")
+    command = [sys.executable, "-m", "begin", "cluster", "features.npy"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "stopped; nothing was written\n")

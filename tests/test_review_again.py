@@ -7,6 +7,7 @@ import multiprocessing
 import shutil
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -190,17 +191,17 @@ def test_every_answered_decision_outlasts_kill_9(tmp_path):
     answered = []
 
     def pour():
-        connection = http.client.HTTPConnection("127.0.0.1", port)
-        for number in range(10_000):
-            body = json.dumps({"version": f"1.{number}", "kind": "move", "rows": [number % 40], "category": number % 5})
-            try:
-                connection.request("POST", "/api/decisions", body, {"Content-Type": "application/json"})
-                answer = connection.getresponse()
-                answer.read()
-            except (OSError, http.client.HTTPException):
-                return
-            if answer.status == 200:
-                answered.append((number % 40, number % 5))
+        with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
+            for number in range(10_000):
+                move = {"version": f"1.{number}", "kind": "move", "rows": [number % 40], "category": number % 5}
+                try:
+                    connection.request("POST", "/api/decisions", json.dumps(move), {"Content-Type": "application/json"})
+                    answer = connection.getresponse()
+                    answer.read()
+                except (OSError, http.client.HTTPException):
+                    return
+                if answer.status == 200:
+                    answered.append((number % 40, number % 5))
 
     thread = threading.Thread(target=pour)
     thread.start()

@@ -4,6 +4,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
+INTERRUPTED = 130
+"""The exit code for Ctrl-C, as a shell shows it."""
+
 
 class InputError(ValueError):
     """A mistake in what the user gave us. Its message is one line: what is wrong, where, what to do.

@@ -14,13 +14,12 @@ from typing import Annotated, Any, NoReturn, TextIO, cast
 import typer
 
 from selex.cli.log import LOG, check_not_among_photos
-from selex.errors import InputError, Note
+from selex.errors import INTERRUPTED, InputError, Note
 
 app = typer.Typer(name="selex", pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
 ON_FEATURES, MORE = "Commands on features", "More commands"  # panels of the help; commands on photos are in the first
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder written by `selex discover`.")]
-_INTERRUPTED = 130
 _shown: set[str] = set()  # notes said so far: each once
 
 
@@ -84,13 +83,13 @@ def _main() -> NoReturn:
     except OSError as error:
         _fail(_explain(error))
     except (KeyboardInterrupt, typer.Abort):  # Ctrl-C; in some versions of typer it is the code below
-        code = _INTERRUPTED
+        code = INTERRUPTED
     except Exception as error:
         if not hasattr(error, "format_message"):  # not one of the command-line parser's own
             raise
         context = getattr(error, "ctx", None)
         _fail(f"{error.format_message()} (see {context.command_path if context else 'selex'} --help)")
-    if code == _INTERRUPTED:
+    if code == INTERRUPTED:
         _tell("stopped", "stopped; nothing was written")
     sys.exit(code)
 
@@ -126,7 +125,7 @@ def resumable(kept: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         _tell("stopped", f"stopped; {kept}: the same command resumes from there")
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
 
 
 def _show_note(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
