@@ -18,7 +18,7 @@ from torch import nn
 from selex.errors import InputError
 from selex.io import first_line
 from selex.models.convert import State, flat_tensors, lite1_state, network_state, resize_positions, vit_state
-from selex.models.network import Backbone, Pixels, tiny_vit
+from selex.models.network import Backbone, Pixels, check_patches, tiny_vit
 from selex.models.registry import BACKBONES, IMAGENET_MEAN, IMAGENET_STD, HubFile, Source, Spec, UrlFile
 from selex.models.weights import WeightFile, given_file, locate, read_checkpoint
 
@@ -60,11 +60,7 @@ def _looking_at(spec: Spec, crop: int | None) -> Spec:
     """The same backbone for another crop: a transformer needs whole patches, a convolutional network takes any."""
     if crop is None or not spec.arch:
         return spec
-    if spec.patch and crop % spec.patch:
-        near = max(1, round(crop / spec.patch)) * spec.patch
-        raise InputError(
-            f"features.crop {crop}: {spec.name} sees patches of {spec.patch} pixels; the nearest is {near}"
-        )
+    check_patches("features.crop", crop, spec.name, spec.patch or 1)
     return replace(spec, crop=crop)
 
 
@@ -76,12 +72,15 @@ def _unknown(name: str) -> str:
 
 def _named(spec: Spec, weights: str | Path | None) -> Backbone:
     if not spec.arch:
-        return Backbone(spec.name, Pixels(), dim=spec.dim, crop=spec.crop, mean=spec.mean, std=spec.std, weights=None)
+        return _backbone(spec, Pixels())
     if spec.arch == "tiny":
-        network = tiny_vit(spec.crop)
-        return Backbone(spec.name, network, dim=spec.dim, crop=spec.crop, mean=spec.mean, std=spec.std, weights=None)
+        return _backbone(spec, tiny_vit(spec.crop))
     file = given_file(weights) if weights is not None else locate(spec.name, spec.sources)
-    return _fill(spec.name, spec, _read(file), file)
+    return _fill(spec, _read(file), file)
+
+
+def _backbone(spec: Spec, network: nn.Module, weights: WeightFile | None = None) -> Backbone:
+    return Backbone(spec.name, network, dim=spec.dim, crop=spec.crop, mean=spec.mean, std=spec.std, weights=weights)
 
 
 def _read(file: WeightFile) -> State:
@@ -108,7 +107,7 @@ def _tensors(file: WeightFile) -> State:
     return tensors
 
 
-def _fill(name: str, spec: Spec, state: State, file: WeightFile) -> Backbone:
+def _fill(spec: Spec, state: State, file: WeightFile) -> Backbone:
     """The network of `spec` with the weights `state`."""
     if spec.feature == "cls":
         # timm has DINOv3 with and without biases for query and value under two names.
@@ -116,8 +115,8 @@ def _fill(name: str, spec: Spec, state: State, file: WeightFile) -> Backbone:
         network = timm.create_model(arch, num_classes=0, img_size=spec.crop, global_pool="token")
     else:
         network = timm.create_model(spec.arch, num_classes=0)
-    _load(network, state, spec.crop, name, file)
-    return Backbone(name, network, dim=spec.dim, crop=spec.crop, mean=spec.mean, std=spec.std, weights=file)
+    _load(network, state, spec.crop, spec.name, file)
+    return _backbone(spec, network, file)
 
 
 def _load(network: nn.Module, state: State, crop: int, name: str, file: WeightFile) -> None:
@@ -151,7 +150,7 @@ def _from_file(name: str, path: str, _: str | Path | None) -> Backbone:
     file = given_file(path)
     state = _read(file)
     if "conv_stem.weight" in state:
-        return _fill(name, BACKBONES["efficientnet-lite1"], state, file)
+        return _fill(replace(BACKBONES["efficientnet-lite1"], name=name), state, file)
     if "cls_token" not in state or "patch_embed.proj.weight" not in state:
         raise InputError(
             f"{path}: cannot tell the architecture from the weights; use timm:NAME and give them as weights"
@@ -160,7 +159,7 @@ def _from_file(name: str, path: str, _: str | Path | None) -> Backbone:
         raise InputError(f"{path}: its class token or patch embedding has an unknown shape")
     dim, patch = state["cls_token"].shape[-1], state["patch_embed.proj.weight"].shape[-1]
     if "pos_embed" not in state:
-        return _fill(name, _dinov3_of(dim, path), state, file)
+        return _fill(replace(_dinov3_of(dim, path), name=name), state, file)
     if "blocks.0.mlp.fc1.weight" not in state or "blocks.0.mlp.fc2.weight" not in state:
         raise InputError(f"{path}: its transformer blocks have an unknown layout")
     with _known_layout(file, "its transformer blocks"):
@@ -170,9 +169,8 @@ def _from_file(name: str, path: str, _: str | Path | None) -> Backbone:
 
 
 def _dinov3_of(dim: int, path: str) -> Spec:
-    for spec in BACKBONES.values():
-        if "dinov3" in spec.arch and spec.dim == dim:
-            return spec
+    if spec := next((one for one in BACKBONES.values() if "dinov3" in one.arch and one.dim == dim), None):
+        return spec
     raise InputError(
         f"{path}: a DINOv3 of {dim} dims is not among the known ones; use timm:NAME and give it as weights"
     )

@@ -15,10 +15,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from configparser import ConfigParser, Error
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 from urllib.error import HTTPError
 from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import Request, urlopen
@@ -44,8 +44,11 @@ def download(url: str, target: Path, sha256: str | None = None) -> Path:
     """The file at an address, with a progress bar on standard error."""
     require_answer(url)
     try:
-        with _opened(url) as answer, _bar(answer, target.name) as stream:
-            return store(stream, target, sha256, _length(answer))
+        with _opened(url) as answer:
+            length = int(answer.headers.get("Content-Length") or 0)  # where it does not say, 0
+            console = Console(stderr=True)
+            with wrap_file(answer, length, description=target.name, console=console, transient=True) as stream:
+                return store(stream, target, sha256, length)
     except (OSError, HTTPException, Unavailable) as error:
         raise Unavailable(f"{_shown(url)}: {first_line(error)}") from error
 
@@ -110,15 +113,15 @@ def _shown(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def _opened(url: str, **more: Any) -> Any:
+def _opened(url: str, method: str = "GET", timeout: float = 30) -> Any:
     """What is at an address; a name and password in it are sent as such."""
     who = urlsplit(url).netloc.rpartition("@")[0]
-    request = Request(_shown(url), headers={"User-Agent": "selex"}, method=more.pop("method", "GET"))
+    request = Request(_shown(url), headers={"User-Agent": "selex"}, method=method)
     if who:
         request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(unquote(who).encode()).decode()}")
     trusted = ssl.create_default_context(cafile=_pip("cert") or None) if url.startswith("https:") else None
     try:
-        return urlopen(request, context=trusted, **{"timeout": 30, **more})
+        return urlopen(request, context=trusted, timeout=timeout)
     except HTTPError as refusal:
         refusal.close()  # the page that comes with it is not read
         raise
@@ -181,15 +184,3 @@ def check_digest(path: Path, found: str, pinned: str | None) -> None:
         raise Damaged(
             f"{path} is not the file it should be: sha256 is {found}, expected {pinned}; delete it and fetch it again"
         )
-
-
-@contextmanager
-def _bar(answer: BinaryIO, name: str) -> Iterator[IO[bytes]]:
-    console = Console(stderr=True)
-    with wrap_file(answer, total=_length(answer), description=name, console=console, transient=True) as stream:
-        yield stream
-
-
-def _length(answer: BinaryIO) -> int:
-    """Bytes an answer says it has; 0 where it does not say."""
-    return int(getattr(answer, "headers", {}).get("Content-Length") or 0)

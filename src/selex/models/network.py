@@ -14,6 +14,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, gelu
 
+from selex.errors import InputError
 from selex.models.weights import WeightFile
 
 Triple = tuple[float, float, float]
@@ -37,7 +38,7 @@ class Backbone(nn.Module):
         crop: int,
         mean: Triple,
         std: Triple,
-        weights: WeightFile | None,
+        weights: WeightFile | None = None,
     ) -> None:
         super().__init__()
         self.name, self.dim, self.crop, self.weights = name, dim, crop, weights
@@ -51,7 +52,11 @@ class Backbone(nn.Module):
     @property
     def blocks(self) -> list[nn.Module]:
         """Transformer blocks, or stages of a convolutional network, first to last."""
-        return _blocks(self.network)
+        for name in ("blocks", "stages", "layers"):
+            parts = getattr(self.network, name, None)
+            if isinstance(parts, nn.Sequential | nn.ModuleList):
+                return list(parts)
+        return [part for part in self.network.children() if any(True for _ in part.parameters())]
 
     def forward(self, images: Tensor) -> Tensor:
         """Features (n, dim) of images (n, 3, crop, crop) with values in 0…255."""
@@ -152,9 +157,8 @@ def _is_convnet(network: nn.Module) -> bool:
     return sum(isinstance(module, nn.Conv2d) for module in network.modules()) > 2
 
 
-def _blocks(network: nn.Module) -> list[nn.Module]:
-    for name in ("blocks", "stages", "layers"):
-        parts = getattr(network, name, None)
-        if isinstance(parts, nn.Sequential | nn.ModuleList):
-            return list(parts)
-    return [part for part in network.children() if any(True for _ in part.parameters())]
+def check_patches(setting: str, size: int, name: str, patch: int) -> None:
+    """Refuse a size that is not a whole number of a backbone's patches."""
+    if size % patch:
+        near = max(1, round(size / patch)) * patch
+        raise InputError(f"{setting} {size}: {name} sees patches of {patch} pixels; the nearest is {near}")

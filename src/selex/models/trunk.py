@@ -7,7 +7,6 @@ with stages, scaled pixels where everything is trained or the network cannot be 
 from __future__ import annotations
 
 import copy
-from copy import deepcopy
 from typing import Any, TypeVar
 
 import torch
@@ -22,7 +21,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from selex.errors import InputError
 from selex.models.convert import resize_positions
-from selex.models.network import Backbone
+from selex.models.network import Backbone, check_patches
 
 
 class Trunk(nn.Module):
@@ -34,14 +33,13 @@ class Trunk(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, backbone: Backbone, first_trained: int | None) -> None:
+    def __init__(self, backbone: Backbone, stem: nn.Module) -> None:
         super().__init__()
         on_gpu = backbone.mean.is_cuda
         self.precision = torch.bfloat16 if on_gpu else torch.float32
         self.layout = backbone.layout
         self.register_buffer("mean", backbone.mean, persistent=False)
         self.register_buffer("std", backbone.std, persistent=False)
-        stem = _stem(backbone.network, first_trained)
         self.stem = copy.deepcopy(stem).to(self.precision) if on_gpu else stem
         self.requires_grad_(False)
 
@@ -68,31 +66,14 @@ def check_view_size(backbone: Backbone, size: int | None, trained_blocks: int | 
     if trained_blocks is None or backbone.weights is None or not _can_halve(backbone.network):
         raise InputError(f"train.view_size: {backbone.name} is trained with images of {backbone.crop} pixels only")
     patch = backbone.network.patch_embed.patch_size[0] if isinstance(backbone.network, VisionTransformer) else 1
-    if size % patch:
-        near = max(1, round(size / patch)) * patch
-        raise InputError(
-            f"train.view_size {size}: {backbone.name} sees patches of {patch} pixels; the nearest is {near}"
-        )
+    check_patches("train.view_size", size, backbone.name, patch)
 
 
-class Tail(nn.Module):
-    """States to features (n, d): the backbone's own trained blocks and what follows them."""
-
-    def __init__(self, backbone: Backbone, first_trained: int | None) -> None:
-        super().__init__()
-        self.rest = _rest(backbone.network, first_trained)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Features of states."""
-        features: Tensor = self.rest(states)
-        return features
-
-
-def split_backbone(backbone: Backbone, trained_blocks: int | None) -> tuple[Trunk, Tail]:
+def split_backbone(backbone: Backbone, trained_blocks: int | None) -> tuple[Trunk, nn.Module]:
     """Trunk and tail of a backbone of which the last `trained_blocks` blocks are trained, or all of it if None.
 
-    Only parameters of those blocks keep their gradient; embeddings, the last norm and what lies behind the blocks are
-    frozen. The tail shares its weights with the backbone: training it trains the backbone.
+    The tail takes states to features (n, d). It shares its weights with the backbone: training it trains the backbone.
+    Only parameters of those blocks keep their gradient; embeddings, the last norm and what lies behind are frozen.
     """
     backbone.requires_grad_(False)
     if trained_blocks is None:
@@ -103,11 +84,12 @@ def split_backbone(backbone: Backbone, trained_blocks: int | None) -> tuple[Trun
             raise InputError(f"trained_blocks must be from 0 to the {len(blocks)} of {backbone.name}")
         for block in blocks[len(blocks) - trained_blocks :]:
             block.requires_grad_(True)
-    _freeze_statistics(backbone)
+    backbone.eval()  # batch norm keeps its statistics: those of a batch of 128 are worse, and depend on the batch
     if trained_blocks != 0 and not any(parameter.requires_grad for parameter in backbone.parameters()):
         raise InputError(f"backbone {backbone.name} has nothing to train; choose another, or --method frozen")
     first = None if trained_blocks is None else len(backbone.blocks) - max(trained_blocks, 1)
-    return Trunk(backbone, first), Tail(backbone, first)
+    stem, tail = _halves(backbone.network, first)
+    return Trunk(backbone, stem), tail
 
 
 def trained_weights(backbone: Backbone) -> dict[str, Tensor]:
@@ -123,33 +105,21 @@ def load_trained(backbone: Backbone, trained: dict[str, Tensor]) -> None:
             parameters[name].copy_(tensor)
 
 
-def _freeze_statistics(backbone: Backbone) -> None:
-    """Batch norm goes on with the statistics it has: those of a batch of 128 are worse, and depend on the batch."""
-    backbone.eval()
-
-
-class _Identity(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x
-
-
-def _stem(network: Any, first: int | None) -> nn.Module:
+def _halves(network: Any, first: int | None) -> tuple[nn.Module, nn.Module]:
+    """What comes before block `first`, and the rest of a network."""
     if first is None or not _can_halve(network):
-        return _Identity()
-    return (VitStem if isinstance(network, VisionTransformer) else _ConvStem)(network, first)
-
-
-def _rest(network: Any, first: int | None) -> nn.Module:
-    if first is None or not _can_halve(network):
-        return _WithoutImages(network)
-    return (_VitRest if isinstance(network, VisionTransformer) else _ConvRest)(network, first)
+        return nn.Identity(), _WholeNetwork(network)
+    if isinstance(network, VisionTransformer):
+        return VitStem(network, first), _VitRest(network, first)
+    stem = nn.Sequential(network.conv_stem, network.bn1, *network.blocks[:first])
+    return stem, nn.Sequential(*network.blocks[first:], network.conv_head, network.bn2, network.global_pool)
 
 
 def _can_halve(network: Any) -> bool:
     return type(network) in (VisionTransformer, EfficientNet)  # what is derived from them may pool in another way
 
 
-class _WithoutImages(nn.Module):
+class _WholeNetwork(nn.Module):
     """A network that is trained as a whole, or that we cannot take apart: its states are scaled images."""
 
     def __init__(self, network: nn.Module) -> None:
@@ -255,30 +225,6 @@ def class_token(block: Block, x: Tensor) -> Tensor:
     return token
 
 
-class _ConvStem(nn.Module):
-    """The stem and first stages of an EfficientNet."""
-
-    def __init__(self, network: Any, first: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(network.conv_stem, network.bn1, *network.blocks[:first])
-
-    def forward(self, x: Tensor) -> Tensor:
-        maps: Tensor = self.layers(x)
-        return maps
-
-
-class _ConvRest(nn.Module):
-    """The last stages of an EfficientNet and what follows."""
-
-    def __init__(self, network: Any, first: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(*network.blocks[first:], network.conv_head, network.bn2, network.global_pool)
-
-    def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = self.layers(x)
-        return features
-
-
 # Which of a module's convolutions run straight into which of its norms.
 PAIRS: dict[type[nn.Module], tuple[tuple[str, str], ...]] = {
     EfficientNet: (("conv_stem", "bn1"), ("conv_head", "bn2")),
@@ -293,15 +239,10 @@ def folded(network: M) -> M:
     """A copy of a network in evaluation mode with its norms folded; the network itself where there are none to fold."""
     if not any(type(module) in PAIRS for module in network.modules()):
         return network
-    copy = deepcopy(network)
-    for module in list(copy.modules()):
+    twin = copy.deepcopy(network)
+    for module in list(twin.modules()):
         for conv, norm in PAIRS.get(type(module), ()):
-            _fold(module, conv, norm)
-    return copy
-
-
-def _fold(module: nn.Module, conv_name: str, norm_name: str) -> None:
-    conv: Any = getattr(module, conv_name)
-    norm: Any = getattr(module, norm_name)
-    setattr(module, conv_name, fuse_conv_bn_eval(conv, norm))
-    setattr(module, norm_name, norm.act)  # timm's norms are followed by their activation
+            before: Any = getattr(module, norm)
+            setattr(module, conv, fuse_conv_bn_eval(getattr(module, conv), before))
+            setattr(module, norm, before.act)  # timm's norms are followed by their activation
+    return twin

@@ -137,7 +137,13 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 def list_weights() -> list[WeightRow]:
     """Every weight file of every named backbone, and where it is on this machine."""
-    return [_row(spec.name, spec.licence, source) for spec in BACKBONES.values() for source in spec.sources]
+    rows = []
+    for spec in BACKBONES.values():
+        for source in spec.sources:
+            path = _find(source, weight_folders()) or source.cached()
+            pinned, status = source.sha256 or "unpinned", "here" if path else "missing"
+            rows.append(WeightRow(spec.name, source.file, pinned, spec.licence, source.origin, path, status))
+    return rows
 
 
 def fetch_weights(name: str) -> WeightFile:
@@ -149,17 +155,11 @@ def fetch_weights(name: str) -> WeightFile:
 
 def verify_weights() -> list[WeightRow]:
     """The rows of `list_weights`, each file that is here checked against its pinned digest."""
-    return [row if row.path is None else row._replace(status=_verdict(row)) for row in list_weights()]
+    return [row._replace(status=_verdict(row.path, row.sha256)) if row.path else row for row in list_weights()]
 
 
-def _row(name: str, licence: str, source: Source) -> WeightRow:
-    path = _find(source, weight_folders()) or source.cached()
-    status = "missing" if path is None else "here"
-    return WeightRow(name, source.file, source.sha256 or "unpinned", licence, source.origin, path, status)
-
-
-def _verdict(row: WeightRow) -> str:
-    if row.sha256 == "unpinned" or row.path is None:
-        return row.sha256 if row.path else "missing"
-    digest = file_digest(row.path)
-    return "ok" if digest.startswith(row.sha256) else f"wrong: its sha256 is {digest}"
+def _verdict(path: Path, pinned: str) -> str:
+    if pinned == "unpinned":
+        return pinned
+    digest = file_digest(path)
+    return "ok" if digest.startswith(pinned) else f"wrong: its sha256 is {digest}"

@@ -15,7 +15,7 @@ import torch
 from selex.errors import InputError, Note
 from selex.io import first_line, whole
 
-FORMAT = 4
+FORMAT = 5
 KEPT = 2
 _NAME = re.compile(r"checkpoint-(\d{5})\.pt")
 
