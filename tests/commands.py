@@ -46,7 +46,7 @@ def several(*arguments, cwd, kill=None, slurm=False, timeout=120):
         started.append(start(*arguments, cwd=cwd, stop=stops[rank], environment=own, streams=f".{rank}"))
     first = _wait(started[0], cwd, timeout, ".0")
     if first.returncode:
-        started[1].join(20)
+        started[1].join(60)
         started[1].terminate()  # as those who started it do when one of the two fails
     return first, _wait(started[1], cwd, timeout, ".1")
 

@@ -53,6 +53,7 @@ TOO_FAINT = """() => {
 
 @pytest.fixture(scope="module")
 def browser():
+    expect.set_options(timeout=60_000)
     with sync_playwright() as tool:
         started = tool.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield started
@@ -85,7 +86,7 @@ def open_page(browser, report):
 
     def opened(**how):
         page = browser.new_page(**how)
-        page.set_default_timeout(5000)
+        page.set_default_timeout(60_000)
         pages.append(page)
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -34,6 +34,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
+    sync_api.expect.set_options(timeout=60_000)
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
@@ -50,7 +51,7 @@ class Served:
     def start(self, port):
         (self.folder / ".stdout").unlink(missing_ok=True)
         self.process = start("review", "run", "--no-browser", "--port", port, *self.options, cwd=self.folder)
-        told, end = self.folder / ".stdout", time.monotonic() + 30
+        told, end = self.folder / ".stdout", time.monotonic() + 60
         while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/", told.read_text() if told.exists() else "")):
             assert self.process.is_alive(), (self.folder / ".stderr").read_text()
             assert time.monotonic() < end, "it does not start"
@@ -71,7 +72,7 @@ class Served:
         """A page in a browser of its own; it may talk to this server only, and never shows an alert."""
         self.contexts.append(self.browser.new_context(**options))
         page = self.contexts[-1].new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(60_000)
         page.on("request", lambda request: self._check(request.url.startswith(self.address), request.url))
         page.on("dialog", lambda dialog: self._check(False, f"alert: {dialog.message}"))
         page.on("pageerror", lambda error: self._check(False, str(error)))
@@ -527,7 +528,7 @@ def test_an_image_of_ones_own_is_dropped_pasted_or_chosen(served, made):
     own = next(card for card in served.api("api/images")["images"] if card["file"].endswith(mine.name))
     drop(page, mine.read_bytes())
     link = page.locator("#similar-result p a")
-    sync_api.expect(link).to_have_text(own["category_name"], timeout=60_000)  # torch is loaded first
+    sync_api.expect(link).to_have_text(own["category_name"])
     first = page.locator("#similar-result .tile").first
     sync_api.expect(first).to_contain_text("100 % similar")
     assert first.locator("a").get_attribute("href") == f"/image/{own['row']}"
@@ -650,7 +651,7 @@ def test_continue_from_the_page(served):
     said(page, "Named")
     page.click("#continue")
     page.click("#continue-go")
-    page.wait_for_selector(".news", timeout=40_000)
+    page.wait_for_selector(".news", timeout=120_000)
     assert "now known: robin" in page.locator(".news").text_content()
     standing = served.api("api/standing")
     assert (standing["version"], standing["round"], standing["decisions"]) == ("2.0", 2, 0)

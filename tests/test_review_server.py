@@ -537,13 +537,13 @@ def test_the_page_answers_while_days_are_read_from_photos(client, monkeypatch):
 
     def slow(path):
         reading.set()
-        assert go.wait(20)
+        assert go.wait(60)
         return "2024-05-31"
 
     monkeypatch.setattr("selex.review.core.metadata.day_taken", slow)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(client.get, "/api/images?since=2024-05-01")
-        assert reading.wait(20)
+        assert reading.wait(60)
         assert client.get("/api/categories").status_code == 200  # and does not wait for the days
         assert not asked.done()
         go.set()
@@ -552,7 +552,7 @@ def test_the_page_answers_while_days_are_read_from_photos(client, monkeypatch):
 
 def checked(client):
     """What was found, once it is."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while (found := client.get("/api/check").json())["state"] == "running":
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -564,14 +564,14 @@ def test_a_check_of_the_round_before_that_fails_late_is_none_of_this_one(client,
 
     def fail_late(path):
         began.set()
-        assert go.wait(20)
+        assert go.wait(60)
         raise ValueError("late")
 
     with monkeypatch.context() as patched:
         patched.setattr("selex.review.server.checks.measure", fail_late)
         client.post("/api/check", json={})
         old = client.app.state.views._checks._look
-        assert began.wait(20)
+        assert began.wait(60)
         new = small_run(tmp_path / "new", n=44, images=True)  # the run is done again, with other results
         for path in ("clusters.parquet", "clusters.csv", "hierarchy.json", "embeddings.npy"):
             shutil.copy(new.folder / path, review.run.folder / path)
@@ -579,7 +579,7 @@ def test_a_check_of_the_round_before_that_fails_late_is_none_of_this_one(client,
     client.post("/api/check", json={})
     assert checked(client)["state"] == "done"
     go.set()
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not old.failed:
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -594,14 +594,14 @@ def test_the_page_answers_while_many_photos_are_waited_for(review, monkeypatch, 
 
     def slow(*given):
         waiting.release()
-        assert go.wait(20)
+        assert go.wait(60)
         return b"jpeg"
 
     monkeypatch.setattr("selex.review.server.pictures.thumbnail", slow)
     monkeypatch.setattr("selex.review.server.pictures.picture", slow)
     with client_of(review) as client, ThreadPoolExecutor(60) as pool:  # one loop for all, as the server has
         asked = [pool.submit(client.get, path) for _ in range(60)]
-        assert all(waiting.acquire(timeout=20) for _ in range(THREADS))
+        assert all(waiting.acquire(timeout=60) for _ in range(THREADS))
         assert client.get("/api/categories").status_code == 200
         assert not any(one.done() for one in asked)
         go.set()
@@ -615,7 +615,7 @@ def slowly(monkeypatch):
 
     def slow(means, live, one, others):
         comparing.set()
-        assert go.wait(20)
+        assert go.wait(60)
         return look_alike(means, live, one, others)
 
     monkeypatch.setattr("selex.review.server.views.look_alike", slow)
@@ -626,7 +626,7 @@ def test_others_go_on_while_many_categories_are_compared(client, slowly):
     comparing, go = slowly
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(client.get, "/api/categories/0/unlike?others=1&others=2")
-        assert comparing.wait(20)
+        assert comparing.wait(60)
         assert decide(client, "name", category=4, name="Robin").status_code == 200
         go.set()
         assert asked.result().status_code == 200
@@ -639,7 +639,7 @@ def test_a_category_that_is_undone_while_it_is_compared(client, slowly):
     assert decide(client, "split", category=3, parts=[parts[1]["rows"]]).status_code == 200
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(client.get, f"/api/categories/0/unlike?others={new}&others=1")
-        assert comparing.wait(20)
+        assert comparing.wait(60)
         now = client.get("/api/standing").json()["version"]
         assert client.post("/api/undo", json={"version": now}).status_code == 200
         go.set()

@@ -111,7 +111,7 @@ def test_images_that_come_together_go_through_the_network_together(home, photos,
 
     def slowly(self, batch):
         sizes.append(len(batch))
-        assert gate.wait(20)
+        assert gate.wait(60)
         return plain(self, batch)
 
     monkeypatch.setattr(Sorter, "_sorted", slowly)
@@ -228,7 +228,7 @@ def test_more_bytes_than_there_is_room_for_wait_outside(client, sorter, photos):
     small = TestClient(Room(slow, most=len(body) + 10), base_url="http://127.0.0.1:8770")
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(post, small, body)
-        assert inside.wait(20)
+        assert inside.wait(60)
         busy = post(small, body)
         assert (busy.status_code, busy.headers["retry-after"]) == (503, "1")
         go.set()
@@ -248,13 +248,13 @@ def served(sorter, monkeypatch):
     thread.start()
     yield port
     server.should_exit = True
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     listener.close()
 
 
 def test_who_dawdles_is_hung_up_on(served):
-    with socket.create_connection(("127.0.0.1", served), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", served), timeout=60) as connection:
         head = f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1:{served}\r\nContent-Type: image/png\r\n"
         connection.sendall(f"{head}Content-Length: 1000\r\n\r\nabc".encode())
         assert connection.recv(100) == b""
@@ -274,7 +274,7 @@ def test_requests_made_of_the_description_are_answered_as_described(served):
                   suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])  # fmt: skip
         @given(request=operation.as_strategy())
         def ask(request):
-            answer = request.call(timeout=20)
+            answer = request.call(timeout=60)
             answers.setdefault(request.path, set()).add(answer.status_code)
             assert str(answer.status_code) in request.operation.definition.raw["responses"]
 
@@ -290,7 +290,7 @@ def test_the_command_serves_until_it_is_stopped_and_writes_nothing(home, photos,
     server = subprocess.Popen(command, cwd=home, stdout=subprocess.PIPE, text=True)
     try:
         port = int(re.search(r"serving: http://127.0.0.1:(\d+)/$", server.stdout.readline())[1])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.request("POST", "/predict", photos[0].read_bytes(), {"content-type": "image/png"})
         same(json.load(connection.getresponse()), expected[0])
         connection.close()
@@ -301,7 +301,7 @@ def test_the_command_serves_until_it_is_stopped_and_writes_nothing(home, photos,
         same(names["found"], expected[0])
     finally:
         server.send_signal(signal.SIGINT)
-        assert server.wait(20) == 0
+        assert server.wait(60) == 0
         server.stdout.close()
     assert contents(home) == before
 

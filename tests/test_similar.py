@@ -151,7 +151,7 @@ def test_many_images_keep_no_page_waiting_and_the_end_waits_for_what_is_looked_a
 
     def slow(self, files):
         looking.set()
-        assert go.wait(20)
+        assert go.wait(60)
         return plain(self, files)
 
     monkeypatch.setattr(Sorter, "look", slow)
@@ -159,7 +159,7 @@ def test_many_images_keep_no_page_waiting_and_the_end_waits_for_what_is_looked_a
     app = create_app(review, Door(8760))
     with TestClient(app, base_url="http://127.0.0.1:8760") as client, ThreadPoolExecutor(60) as pool:
         asked = [pool.submit(post, client, good) for _ in range(50)]
-        assert looking.wait(20)
+        assert looking.wait(60)
         assert client.get("/api/standing").status_code == 200
         ending = pool.submit(app.state.views.eye.close)
         assert not ending.done()

@@ -344,19 +344,19 @@ def test_two_writers(digits, photos, tmp_path, monkeypatch):
 
     def slow(source, size, box):
         held.set()
-        hold.wait(20)
+        hold.wait(60)
         return decode(source, size, box)
 
     build(photos, tmp_path / "store")
     monkeypatch.setattr(selex.data.fill, "decode", slow)
     writer = threading.Thread(target=build, args=(digits, tmp_path / "store"))
     writer.start()
-    held.wait(20)
+    held.wait(60)
     assert same(build(photos, tmp_path / "store"))  # Reading what is there needs no lock.
     threading.Timer(0.5, hold.set).start()
     with pytest.warns(Note, match="waiting for another selex command"):
         assert same(build(digits, tmp_path / "store"))
-    writer.join(20)
+    writer.join(60)
 
 
 def test_what_another_writer_added_meanwhile_is_used(digits, tmp_path, decoded, monkeypatch):
@@ -398,11 +398,11 @@ except KeyboardInterrupt:
 def interrupted(digits, folder, how: signal.Signals, until) -> tuple[int, str]:
     """Start a build in a process of its own and send it a signal once `until()` holds."""
     process = subprocess.Popen([sys.executable, "-c", SLOW_BUILD, digits, folder], stderr=subprocess.PIPE, text=True)
-    give_up = time.monotonic() + 30
+    give_up = time.monotonic() + 60
     while not until() and time.monotonic() < give_up:
         time.sleep(0.01)
     process.send_signal(how)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=60)
     return process.returncode, errors
 
 

@@ -60,7 +60,7 @@ class Server:
         """Ctrl-C."""
         if not self.child.ended:
             os.kill(self.pid, signal.SIGINT)
-        return self.child.wait(30)
+        return self.child.wait(60)
 
     def ask(self, path: str, body: Any = None, timeout: float = 20) -> tuple[int, Any]:
         """Status and answer; whatever stands for a lost connection is raised as it is."""

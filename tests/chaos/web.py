@@ -43,7 +43,7 @@ def schema(lab: Lab, plan: Plan, name: str) -> Tries:
             def ask(request: schemathesis.Case) -> None:
                 if plan.late and len(answers) >= _LEAST * len(asked):
                     return
-                answer = request.call(timeout=20)
+                answer = request.call(timeout=60)
                 answers.append(
                     f"{request.method} {request.path}: {answer.status_code}" if answer.status_code >= 500 else ""
                 )
