@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from selex.bench.results import Result
 from selex.bench.suites import Row, suite
@@ -18,9 +19,10 @@ from selex.types import Scores
 
 Part = Literal["transductive", "inductive"]
 Version = Literal["v2", "v1"]
-_APART = ("data.photos", "data.labels", "features.weights", "seed")
-SETTINGS = (*(path for group in ("", *GROUPS) for path, _ in settings_of(group)), "label_ratio", "long_tail", "table")
-"""Settings of a result; those of `_APART` may differ among the seeds of one row, or are not kept."""
+Key = TypeVar("Key")
+_APART = {"data.photos", "data.labels", "features.weights", "seed"}  # may differ among seeds, or are not kept
+_SETTINGS = [path for group in ("", *GROUPS) for path, _ in settings_of(group) if path not in _APART]
+_SETTINGS += ["label_ratio", "long_tail", "table"]
 _USUAL = flat(asdict(PAPER))
 """What a result that was made before there was such a setting was made with."""
 
@@ -51,11 +53,16 @@ class Seeds:
 
     def mean(self, part: Part = "transductive", version: Version = "v2") -> Scores:
         """Mean over seeds; nan where there is nothing to average."""
-        return Scores(*(average(values) for values in _columns(self.scores(part, version))))
+        return _over_seeds(average, self.scores(part, version))
 
     def sd(self, part: Part = "transductive", version: Version = "v2") -> Scores:
         """Standard deviation over seeds, of a sample (n - 1); nan for fewer than two."""
-        return Scores(*(spread(values) for values in _columns(self.scores(part, version))))
+        return _over_seeds(spread, self.scores(part, version))
+
+
+def _over_seeds(statistic: Callable[[Iterable[float]], float], scores: Sequence[Scores]) -> Scores:
+    """A statistic such as `average`, of all, of known and of novel accuracies."""
+    return Scores(*(statistic(getattr(one, part) for one in scores) for part in Scores._fields))
 
 
 def average(values: Iterable[float]) -> float:
@@ -78,36 +85,42 @@ def setting_of(result: Result) -> Setting:
 
 def by_setting(results: Sequence[Result]) -> dict[Setting, dict[str, Seeds]]:
     """Results of the main suite by setting and dataset."""
-    grouped: dict[Setting, dict[str, list[Result]]] = {}
-    for result in results:
-        grouped.setdefault(setting_of(result), {}).setdefault(result.dataset, []).append(result)
-    return {key: {name: _seeds(runs) for name, runs in inner.items()} for key, inner in grouped.items()}
+    return _grouped(results, setting_of, lambda result: result.dataset)
 
 
 def by_row(results: Sequence[Result]) -> dict[tuple[str, Setting], dict[str, Seeds]]:
     """Results of an ablation by dataset and setting, then by row."""
-    grouped: dict[tuple[str, Setting], dict[str, list[Result]]] = {}
-    for result in results:
-        grouped.setdefault((result.dataset, setting_of(result)), {}).setdefault(result.row, []).append(result)
-    return {key: {name: _seeds(runs) for name, runs in inner.items()} for key, inner in grouped.items()}
+    return _grouped(results, _dataset_and_setting, lambda result: result.row)
 
 
 def of_main(results: Sequence[Result], name: str) -> list[Result]:
     """Results of the main suite that are rows of another one too, which has results of the same dataset and setting."""
     if name in ("main", "holdout", "time"):
         return []
-    there: dict[tuple[str, Setting], set[str]] = {}
+    there = defaultdict[tuple[str, Setting], set[str]](set)
     for result in results:
         if result.suite == name:
-            there.setdefault((result.dataset, setting_of(result)), set()).add(result.row)
-    found = [(run, there.get((run.dataset, setting_of(run)))) for run in results if run.suite == "main"]
-    runs = [(run, rows) for run, rows in found if rows]
+            there[_dataset_and_setting(result)].add(result.row)
+    runs = [run for run in results if run.suite == "main" and _dataset_and_setting(run) in there]
     return [
         replace(run, row=row.label)
         for row in suite(name).rows
-        for run, rows in runs
-        if row.label not in rows and _is_row(run, row)
+        for run in runs
+        if row.label not in there[_dataset_and_setting(run)] and _is_row(run, row)
     ]
+
+
+def _dataset_and_setting(result: Result) -> tuple[str, Setting]:
+    return result.dataset, setting_of(result)
+
+
+def _grouped(
+    results: Sequence[Result], outer: Callable[[Result], Key], inner: Callable[[Result], str]
+) -> dict[Key, dict[str, Seeds]]:
+    grouped: dict[Key, dict[str, list[Result]]] = {}
+    for result in results:
+        grouped.setdefault(outer(result), {}).setdefault(inner(result), []).append(result)
+    return {key: {name: _seeds(runs) for name, runs in rows.items()} for key, rows in grouped.items()}
 
 
 def _is_row(run: Result, row: Row) -> bool:
@@ -118,10 +131,6 @@ def _is_row(run: Result, row: Row) -> bool:
     usual = (row.method or run.method) == run.method and row.fold is None and not row.shuffled
     counted = (row.categories == "auto") == (run.estimated is not None)
     return usual and counted and all(named.get(key) == value for key, value in asked.items())
-
-
-def _columns(scores: list[Scores]) -> list[tuple[float, ...]]:
-    return list(zip(*scores, strict=True)) if scores else [(), (), ()]
 
 
 def _seeds(results: list[Result]) -> Seeds:
@@ -139,5 +148,5 @@ def _seeds(results: list[Result]) -> Seeds:
 
 def _differing(one: Result, other: Result) -> str:
     settings, others = (_USUAL | flat(dict(result.config)) for result in (one, other))
-    names = [name for name in SETTINGS if name not in _APART and settings.get(name) != others.get(name)]
+    names = [name for name in _SETTINGS if settings.get(name) != others.get(name)]
     return f"{names[0]} ({settings.get(names[0])}, {others.get(names[0])})" if names else ""

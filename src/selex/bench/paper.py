@@ -25,27 +25,16 @@ MAIN = ("fine-grained", "pets", "coarse-grained", "long-tailed")
 
 @dataclass(frozen=True)
 class PaperRow:
-    """One row of one table of the paper.
+    """One row of one table of the paper."""
 
-    Attributes:
-        section: the table's name in `paper.toml`.
-        label: the table's label in the paper's source.
-        row: the row as printed.
-        method: its method, in small letters.
-        backbone: name of the backbone.
-        at: the row of our suite that asks the same question.
-        scores: by dataset, as fractions.
-        more: what else the row holds: epoch seconds, an estimated count, a note.
-    """
-
-    section: str
-    label: str
-    row: str
-    method: str
+    section: str  # the table's name in `paper.toml`
+    label: str  # the table's label in the paper's source
+    row: str  # as printed
+    method: str  # in small letters
     backbone: str
-    at: str
-    scores: Mapping[str, Scores]
-    more: Mapping[str, Any]
+    at: str  # the row of our suite that asks the same question
+    scores: Mapping[str, Scores]  # by dataset, as fractions
+    more: Mapping[str, Any]  # what else the row holds: epoch seconds, an estimated count, a note
 
 
 @cache
@@ -66,18 +55,17 @@ def scores_of(key: str | None, method: str, dataset: str, backbone: str = BACKBO
 def find(key: str | None, method: str, backbone: str = BACKBONE) -> PaperRow | None:
     """The row that a key such as `components/HSSK+USE` or `long-tailed` names, for a method; None if there is none."""
     section, _, at = (key or "").partition("/")
-    for row in paper_rows():
-        if (row.section, row.method, row.at, row.backbone) == (section, method, at, backbone):
-            return row
-    return None
+    asked = (section, method, at, backbone)
+    return next((row for row in paper_rows() if (row.section, row.method, row.at, row.backbone) == asked), None)
 
 
 def main_rows() -> dict[tuple[str, str], dict[str, Scores]]:
     """Scores by dataset of each (method, backbone) of the tables that compare methods, in the paper's order."""
     merged: dict[tuple[str, str], dict[str, Scores]] = {}
-    for row in (row for row in paper_rows() if row.section in MAIN):
-        scores = {name: scores for name, scores in row.scores.items() if name != "average"}
-        merged.setdefault((row.method, row.backbone), {}).update(scores)
+    for row in paper_rows():
+        if row.section in MAIN:
+            scores = {name: scores for name, scores in row.scores.items() if name != "average"}
+            merged.setdefault((row.method, row.backbone), {}).update(scores)
     return merged
 
 

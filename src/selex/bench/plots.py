@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import cycle
 from textwrap import wrap
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from selex.bench import paper
 from selex.bench.groups import Seeds, Setting, average, by_row, by_setting, spread
 from selex.bench.results import Result
 from selex.bench.suites import SUITES, Suite
 from selex.bench.tables import dataset_name, method_name
+from selex.types import Scores
 
 COLORS = {"all": "#404040", "known": "#2a6f97", "novel": "#c8553d"}
 LINES = ("#2a6f97", "#c8553d", "#3a7d44", "#7b4b94", "#b08900", "#404040")
@@ -41,20 +44,22 @@ def figures(results: Sequence[Result]) -> dict[str, Figure]:
 
 def radar(results: Sequence[Result]) -> Figure:
     """Accuracy on novel and on known categories over the datasets, ours as lines with dots, the paper's dashed."""
-    rivals = {method: paper.main_rows()[method, paper.BACKBONE] for method in RIVALS}
-    grouped = by_setting(results)
-    found = {name for cells in grouped.values() for name in cells} | {name for row in rivals.values() for name in row}
-    datasets = [name for name in SUITES["main"].datasets if name in found]
+    lines: list[tuple[dict[str, Scores], dict[str, str]]] = []
+    for method, color in RIVALS.items():
+        label = f"{paper.method_names()[method]}, {_PAPER}"
+        lines.append((paper.main_rows()[method, paper.BACKBONE], {"ls": "--", "color": color, "label": label}))
+    for color, (setting, cells) in zip(cycle(LINES), by_setting(results).items(), strict=False):
+        means = {name: seeds.mean() for name, seeds in cells.items()}
+        lines.append((means, {"marker": "o", "color": color, "label": _name(setting)}))
+    datasets = [name for name in SUITES["main"].datasets if any(name in scores for scores, _ in lines)]
     figure = Figure(figsize=(12.5, 6.2), layout="constrained")
     for place, part in enumerate(("novel", "known"), start=1):
         axes: Any = figure.add_subplot(1, 2, place, projection="polar")
-        for method, scores in rivals.items():
-            values = [getattr(scores[name], part) if name in scores else math.nan for name in datasets]
-            _spoke(axes, values, ls="--", color=RIVALS[method], label=f"{paper.method_names()[method]}, {_PAPER}")
-        for color, (setting, cells) in zip(_colors(), grouped.items(), strict=False):
-            values = [getattr(cells[name].mean(), part) if name in cells else math.nan for name in datasets]
-            _spoke(axes, values, marker="o", color=color, label=_name(setting))
-        _name_spokes(axes, datasets)
+        angles = np.linspace(0, 2 * math.pi, len(datasets), endpoint=False)
+        for scores, style in lines:  # closed; where a dataset is missing it is broken
+            percents = [100 * getattr(scores[name], part) if name in scores else math.nan for name in datasets]
+            axes.plot([*angles, angles[0]], [*percents, percents[0]], lw=1.8, **style)
+        _name_spokes(axes, angles, datasets)
         axes.set_title(part.capitalize(), pad=26)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
@@ -70,8 +75,7 @@ def sweep(about: Suite, results: Sequence[Result]) -> Figure:
         for part, color in COLORS.items():
             _line(axes, points, part, color)
             _paper_line(axes, about, setting.method, dataset, part, color)
-        axes.set(xlabel=about.axis, ylabel="accuracy, %", title=_title(dataset, setting))
-        _finish(axes)
+        _finish(axes, about.axis, dataset, setting)
     return figure
 
 
@@ -84,15 +88,14 @@ def epochs(results: Sequence[Result]) -> Figure:
         for part, color in COLORS.items():
             _curve(axes, seeds, part, color)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set(xlabel="epoch", ylabel="accuracy, %", title=_title(dataset, setting))
-        _finish(axes)
+        _finish(axes, "epoch", dataset, setting)
     return figure
 
 
 def _line(axes: Any, points: Sequence[tuple[float, Seeds]], part: str, color: str) -> None:
     values = [value for value, _ in points]
     means = [100 * getattr(seeds.mean(), part) for _, seeds in points]
-    bars = [100 * _zero(getattr(seeds.sd(), part)) for _, seeds in points]
+    bars = [100 * np.nan_to_num(getattr(seeds.sd(), part)) for _, seeds in points]
     axes.errorbar(values, means, bars, marker="o", ms=4, capsize=3, color=color, label=part.capitalize())
 
 
@@ -116,30 +119,18 @@ def _curve(axes: Any, seeds: Seeds, part: str, color: str) -> None:
             by_epoch.setdefault(point["epoch"], []).append(100 * point.get(part, math.nan))
     numbers = sorted(epoch for epoch, values in by_epoch.items() if not math.isnan(average(values)))
     means = np.array([average(by_epoch[epoch]) for epoch in numbers])
-    around = np.array([_zero(spread(by_epoch[epoch])) for epoch in numbers])
+    around = np.nan_to_num([spread(by_epoch[epoch]) for epoch in numbers])
     axes.plot(numbers, means, color=color, label=part.capitalize())
     axes.fill_between(numbers, means - around, means + around, color=color, alpha=0.2, lw=0)
 
 
-def _spoke(axes: Any, values: Iterable[float], **style: Any) -> None:
-    """A closed line around the radar; where a dataset is missing it is broken."""
-    percents = [100 * value for value in values]
-    angles = _angles(len(percents))
-    axes.plot([*angles, angles[0]], [*percents, percents[0]], lw=1.8, **style)
-
-
-def _name_spokes(axes: Any, datasets: Sequence[str]) -> None:
+def _name_spokes(axes: Any, angles: NDArray[np.float64], datasets: Sequence[str]) -> None:
     """The datasets around the radar, the first at the top, each name outside the circle."""
-    angles = _angles(len(datasets))
     axes.set(ylim=(0, 100), theta_offset=math.pi / 2)
     axes.set_xticks(angles, [dataset_name(name) for name in datasets], fontsize=9)
     for label, angle in zip(axes.get_xticklabels(), angles, strict=True):
         right = -math.sin(angle)
         label.set_ha("center" if abs(right) < 0.1 else "left" if right > 0 else "right")
-
-
-def _angles(n: int) -> list[float]:
-    return [2 * math.pi * place / n for place in range(n)]
 
 
 def _panels(n: int) -> tuple[Figure, list[Any]]:
@@ -150,25 +141,13 @@ def _panels(n: int) -> tuple[Figure, list[Any]]:
     return figure, [figure.add_subplot(down, across, place + 1) for place in range(n)]
 
 
-def _finish(axes: Any) -> None:
+def _finish(axes: Any, xlabel: str, dataset: str, setting: Setting) -> None:
+    title = "\n".join([dataset_name(dataset), *wrap(_name(setting), 44)])  # panels are narrow
+    axes.set(xlabel=xlabel, ylabel="accuracy, %", title=title)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
 
 
-def _colors() -> Iterable[str]:
-    while True:
-        yield from LINES
-
-
-def _title(dataset: str, setting: Setting) -> str:
-    """Over a plot: narrower than that."""
-    return "\n".join([dataset_name(dataset), *wrap(_name(setting), 44)])
-
-
 def _name(setting: Setting) -> str:
     return f"{method_name(setting)}, {setting.backbone}, {setting.epochs} epochs"
-
-
-def _zero(value: float) -> float:
-    return 0.0 if math.isnan(value) else value

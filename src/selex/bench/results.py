@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,60 +24,33 @@ VERSIONS = ("v2", "v1")
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One run. Accuracies are fractions; nan (null in the file) where no row is scored.
-
-    Attributes:
-        dataset: name of the benchmark dataset.
-        method: `"selex"`, `"gcd"`, `"simgcd"`, `"frozen"`, `"kmeans"` or the name of one's own.
-        variant: `"paper"`, `"published"` or another short name for a set of settings.
-        suite: `"main"` or the ablation that the run belongs to.
-        row: which row of the suite it is; "" in the main one.
-        backbone: name of the network.
-        seed: the random seed.
-        epochs: epochs of training.
-        n_categories: how many categories were looked for.
-        estimated: `n_clusters`, `low` and `high` where that number was estimated.
-        config: all settings.
-        versions: of `selex`, `torch`, ..., and `code`, a digest of the code that results depend on.
-        commit: the git commit of that code; None where it does not lie in a checkout.
-        clean: whether the code was as committed.
-        device: what it ran on.
-        seconds: `total`, `epoch` (the median), `embed`, `cluster`.
-        memory_gb: peak memory of the device.
-        parameters: how many are trained.
-        flops: of one image, forward and backward.
-        transductive: `v2` and `v1` scores of the unlabelled training rows.
-        inductive: the same of test rows.
-        curve: `epoch`, `all`, `known`, `novel` and `loss` by epoch.
-        command: how to run it again.
-        file: where it was read from; not part of the file.
-    """
+    """One run. Accuracies are fractions; nan (null in the file) where no row is scored."""
 
     format: int = FORMAT
     dataset: str
-    method: str
-    variant: str
-    suite: str
-    row: str
+    method: str  # `selex`, `gcd`, `simgcd`, `frozen`, `kmeans` or the name of one's own
+    variant: str  # `paper`, `published` or another short name for a set of settings
+    suite: str  # `main` or the ablation that the run belongs to
+    row: str  # which row of the suite it is; "" in the main one
     backbone: str
     seed: int
     epochs: int
-    n_categories: int
-    estimated: Mapping[str, int] | None = None
-    config: Mapping[str, Any]
-    versions: Mapping[str, str]
-    commit: str | None = None
-    clean: bool | None = None
+    n_categories: int  # how many were looked for
+    estimated: Mapping[str, int] | None = None  # `n_clusters`, `low` and `high` where that number was estimated
+    config: Mapping[str, Any]  # all settings
+    versions: Mapping[str, str]  # of `selex`, `torch`, ..., and `code`, a digest of the code that results depend on
+    commit: str | None = None  # of that code; None where it does not lie in a git checkout
+    clean: bool | None = None  # whether the code was as committed
     device: str
-    seconds: Mapping[str, float]
-    memory_gb: float | None = None
-    parameters: int | None = None
-    flops: float | None = None
-    transductive: Mapping[str, Scores]
-    inductive: Mapping[str, Scores] | None = None
-    curve: Sequence[Mapping[str, float]] = ()
-    command: str = ""
-    file: str = field(default="", compare=False)
+    seconds: Mapping[str, float]  # `total`, `epoch` (the median), `embed`, `cluster`
+    memory_gb: float | None = None  # peak memory of the device
+    parameters: int | None = None  # how many are trained
+    flops: float | None = None  # of one image, forward and backward
+    transductive: Mapping[str, Scores]  # `v2` and `v1` scores of the unlabelled training rows
+    inductive: Mapping[str, Scores] | None = None  # the same of test rows
+    curve: Sequence[Mapping[str, float]] = ()  # `epoch`, `all`, `known`, `novel` and `loss` by epoch
+    command: str = ""  # how to run it again
+    file: str = field(default="", compare=False)  # where it was read from; not part of the file
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "curve", tuple(self.curve))
@@ -124,22 +97,15 @@ class Result:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Result:
         """Read a file."""
+        file = os.fspath(path)
         try:
-            values = json.loads(Path(path).read_text(encoding="utf-8"))
+            return replace(cls.from_json(json.loads(Path(path).read_text(encoding="utf-8"))), file=file)
         except OSError as error:
-            raise InputError(f"{os.fspath(path)}: cannot be read ({error.strerror})") from None
-        except ValueError as error:
-            raise InputError(
-                f"{os.fspath(path)}: is damaged ({first_line(error)}); remove it and run it again"
-            ) from None
-        try:
-            return replace(cls.from_json(values), file=os.fspath(path))
+            raise InputError(f"{file}: cannot be read ({error.strerror})") from None
         except InputError as error:
-            raise InputError(f"{os.fspath(path)}: {error}") from None
+            raise InputError(f"{file}: {error}") from None
         except (TypeError, ValueError, AttributeError) as error:
-            raise InputError(
-                f"{os.fspath(path)}: is damaged ({first_line(error)}); remove it and run it again"
-            ) from None
+            raise InputError(f"{file}: is damaged ({first_line(error)}); remove it and run it again") from None
 
 
 RESULTS = "folder of benchmark results"
@@ -183,8 +149,8 @@ def provenance(result: Result) -> str:
 
 def _check_names(values: dict[str, Any]) -> None:
     known = {entry.name for entry in fields(Result)} - {"file"}
-    optional = {"commit", "clean", "estimated", "memory_gb", "parameters", "flops", "inductive", "curve", "command"}
-    for problem, names in (("lacks", known - optional - set(values)), ("has an unknown entry", set(values) - known)):
+    needed = {entry.name for entry in fields(Result) if entry.default is MISSING}
+    for problem, names in (("lacks", needed - set(values)), ("has an unknown entry", set(values) - known)):
         if names:
             raise InputError(f"{problem} {min(names)!r}; it is damaged, or of another version of selex")
     for name in ("seed", "epochs", "n_categories"):

@@ -23,31 +23,18 @@ TAIL = 10.0
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a suite: what it changes.
+    """One row of a suite: what it changes."""
 
-    Attributes:
-        label: its name in tables and result files.
-        settings: settings that it changes, by name.
-        categories: `"true"` gives the number of categories, `"auto"` estimates it.
-        label_ratio: share of the known classes' training images that is labelled.
-        long_tail: thin the classes to a long tail of this imbalance; None leaves them.
-        paper: key into the paper's numbers (see `paper.scores_of`), None where it has none.
-        method: the method, where the suite is about it; None takes the one asked for.
-        value: where on the axis of a figure the row stands.
-        fold: hide this fold of the labels and score what is hidden alone; None scores the unlabelled images.
-        shuffled: shuffle the rows, which the dataset lists by class.
-    """
-
-    label: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    categories: Literal["true", "auto"] = "true"
-    label_ratio: float = 0.5
-    long_tail: float | None = None
-    paper: str | None = None
-    method: str | None = None
-    value: float | None = None
-    fold: int | None = None
-    shuffled: bool = False
+    label: str  # its name in tables and result files
+    settings: Mapping[str, Any] = field(default_factory=dict)  # those that it changes, by name
+    categories: Literal["true", "auto"] = "true"  # how many there are: given, or estimated
+    label_ratio: float = 0.5  # share of the known classes' training images that is labelled
+    long_tail: float | None = None  # thin the classes to a long tail of this imbalance; None leaves them
+    paper: str | None = None  # key into the paper's numbers (see `paper.scores_of`), None where it has none
+    method: str | None = None  # where the suite is about methods; None takes the one asked for
+    value: float | None = None  # where on the axis of a figure the row stands
+    fold: int | None = None  # hide this fold of the labels and score it alone; None scores the unlabelled images
+    shuffled: bool = False  # shuffle the rows, which the dataset lists by class
 
 
 @dataclass(frozen=True)
@@ -124,11 +111,7 @@ def _frozen(blocks: int) -> Row:
 def _published() -> tuple[Row, ...]:
     """The text, each difference of the published code alone, two together, and all."""
     some = (*QUIRKS, "order+crops")
-    return (
-        Row("text"),
-        *(Row(published_quirks, {"published_quirks": published_quirks}) for published_quirks in some),
-        Row("all", {"published": True}),
-    )
+    return (Row("text"), *(Row(name, {"published_quirks": name}) for name in some), Row("all", {"published": True}))
 
 
 def _tail(balanced: bool, tail: float | None) -> Row:
@@ -176,10 +159,7 @@ _SUITES = (
     Suite(
         "estimated-k",
         "Number of categories known and estimated",
-        (
-            Row("K=true", paper="estimated-k/K=true"),
-            Row("K=auto", categories="auto", paper="estimated-k/K=auto"),
-        ),
+        (Row("K=true", paper="estimated-k/K=true"), Row("K=auto", categories="auto", paper="estimated-k/K=auto")),
         ("cub", "cars"),
     ),
     Suite(

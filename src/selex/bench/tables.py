@@ -24,34 +24,29 @@ _IN_MAIN = "In the paper: on unlabelled training images, from tab:cub, tab:pet, 
 
 @dataclass(frozen=True)
 class Show:
-    """Which accuracies a table holds, and whether the paper's other methods join it.
+    """Which accuracies a table holds, and whether the paper's other methods join it."""
 
-    Attributes:
-        part: `"transductive"` scores the unlabelled training images, `"inductive"` the test images.
-        version: `"v2"` or `"v1"`; see `split_accuracy`.
-        all_methods: the main table lists the methods that the paper compares, too.
-    """
-
-    part: Part = "transductive"
-    version: Version = "v2"
-    all_methods: bool = False
+    part: Part = "transductive"  # scores the unlabelled training images, "inductive" the test images
+    version: Version = "v2"  # see `split_accuracy`
+    all_methods: bool = False  # the main table lists the methods that the paper compares, too
 
 
 def make_tables(results: Sequence[Result], name: str = "main", show: Show | None = None) -> list[Table]:
     """The tables of a suite; a suite without results is an `InputError`."""
-    chosen, show = [*select(results, name), *of_main(results, name)], show or Show()
+    chosen, show = [*_of_suite(results, name), *of_main(results, name)], show or Show()
     if show.part == "inductive" and not any(result.inductive for result in chosen):
         raise InputError(f"no result of suite {name!r} holds accuracies on test images")
     if name == "main":
         return [_main(chosen, show)]
+    of_datasets = ([run for run in chosen if run.dataset == dataset] for dataset in _datasets(chosen))
     if name == "holdout":
-        return [_holdout([run for run in chosen if run.dataset == dataset], show) for dataset in _datasets(chosen)]
+        return [_holdout(runs, show) for runs in of_datasets]
     if name == "time":
-        return [_time([run for run in chosen if run.dataset == dataset]) for dataset in _datasets(chosen)]
+        return [_time(runs) for runs in of_datasets]
     return [_ablation(suite(name), *key, rows, show) for key, rows in by_row(chosen).items()]
 
 
-def select(results: Sequence[Result], name: str) -> list[Result]:
+def _of_suite(results: Sequence[Result], name: str) -> list[Result]:
     """The results of a suite."""
     suite(name)  # a wrong name is answered before a missing result
     chosen = [result for result in results if result.suite == name]
@@ -64,7 +59,7 @@ def select(results: Sequence[Result], name: str) -> list[Result]:
 def method_name(setting: Setting) -> str:
     """The method as people write it, with its variant unless that is the paper's."""
     name = {**paper.method_names(), **OWN}.get(setting.method, setting.method)
-    words = [word for word in (setting.variant,) if word not in ("", "paper")] + ["estimated K"] * setting.estimated
+    words = [setting.variant] * (setting.variant not in ("", "paper")) + ["estimated K"] * setting.estimated
     return f"{name} ({', '.join(words)})" if words else name
 
 
@@ -78,41 +73,33 @@ def dataset_name(name: str) -> str:
 
 def percent(value: float, sd: float = math.nan) -> str:
     """Percent with one decimal, ± the standard deviation if there is one; a dash for nan."""
-    if math.isnan(value):
-        return "-"
-    return f"{100 * value:.1f}" + ("" if math.isnan(sd) else f" ± {100 * sd:.1f}")
+    return _number(100 * value, 100 * sd, digits=1)
 
 
 def _main(results: list[Result], show: Show) -> Table:
     """A row for each of our settings, and below it the paper's for the same method."""
     datasets, grouped = _datasets(results), by_setting(results)
     columns = [Column(name) for name in ("method", "backbone", "epochs", "seeds")]
-    columns += [Column(word, dataset_name(name)) for name in datasets for word in ("All", "Known", "Novel")]
-    ours = {key: _main_row(key, cells, datasets, show) for key, cells in sorted(grouped.items())}
-    theirs = {key: _paper_row(key, scores, datasets) for key, scores in paper.main_rows().items()}
-    rows = list[list[str]]()
-    for method in dict.fromkeys(key.method for key in ours):
-        rows += [row for key, row in ours.items() if key.method == method]
-        rows += [row for key, row in theirs.items() if key[0] == method and row]
+    columns += [column for name in datasets for column in _triple(dataset_name(name))]
+    ours = [(key.method, _main_row(key, cells, datasets, show)) for key, cells in sorted(grouped.items())]
+    in_paper = {key: scores for key, scores in paper.main_rows().items() if not scores.keys().isdisjoint(datasets)}
+    theirs = [(key[0], _paper_row(*key, scores, datasets)) for key, scores in in_paper.items()]
+    methods = list(dict.fromkeys(method for method, _ in ours))
+    rows = [row for method in methods for owner, row in (*ours, *theirs) if owner == method]
     if show.all_methods:
-        listed = {key.method for key in ours}
-        rows += [row for key, row in theirs.items() if key[0] not in listed and row]
+        rows += [row for owner, row in theirs if owner not in methods]
     return Table(SUITES["main"].title, columns, rows, _notes(results, show, _IN_MAIN))
 
 
 def _main_row(setting: Setting, cells: dict[str, Seeds], datasets: Iterable[str], show: Show) -> list[str]:
-    counts = sorted({len(seeds) for seeds in cells.values()})
-    many = f"{counts[0]}–{counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
-    found = [_ours(cells[name], show) if name in cells else ["-"] * 3 for name in datasets]
+    many = _span(len(seeds) for seeds in cells.values())
+    found = [_ours(cells[name], show) if name in cells else _theirs(None) for name in datasets]
     return [method_name(setting), setting.backbone, str(setting.epochs), many, *chain(*found)]
 
 
-def _paper_row(key: tuple[str, str], scores: dict[str, Scores], datasets: list[str]) -> list[str]:
-    """The paper's row of a method, empty if it has none of the datasets."""
-    if not set(scores) & set(datasets):
-        return []
-    name = f"{paper.method_names()[key[0]]}, in the paper"
-    return [name, key[1], "-", "-", *chain(*(_theirs(scores.get(dataset)) for dataset in datasets))]
+def _paper_row(method: str, backbone: str, scores: dict[str, Scores], datasets: Iterable[str]) -> list[str]:
+    name = f"{paper.method_names()[method]}, in the paper"
+    return [name, backbone, "-", "-", *chain(*(_theirs(scores.get(dataset)) for dataset in datasets))]
 
 
 def _ablation(about: Suite, dataset: str, setting: Setting, rows: dict[str, Seeds], show: Show) -> Table:
@@ -142,10 +129,14 @@ def _in_paper(about: Suite, row: Row, method: str, dataset: str) -> Scores | Non
 
 def _count(seeds: Seeds) -> str:
     """The numbers of categories, with the widest interval where they were estimated."""
-    counts = sorted({run.n_categories for run in seeds.results})
-    text = f"{counts[0]}–{counts[-1]}" if len(counts) > 1 else str(counts[0])
-    ends = [(run.estimated["low"], run.estimated["high"]) for run in seeds.results if run.estimated]
-    return f"{text} ({min(low for low, _ in ends)}–{max(high for _, high in ends)})" if ends else text
+    text = _span(run.n_categories for run in seeds.results)
+    found = [run.estimated for run in seeds.results if run.estimated]
+    return f"{text} ({min(one['low'] for one in found)}–{max(one['high'] for one in found)})" if found else text
+
+
+def _span(counts: Iterable[int]) -> str:
+    ends = sorted(set(counts))
+    return f"{ends[0]}–{ends[-1]}" if len(ends) > 1 else str(ends[0])
 
 
 def _paper_count(row: Row, method: str, dataset: str) -> str:
@@ -157,15 +148,12 @@ def _paper_count(row: Row, method: str, dataset: str) -> str:
 
 def _holdout(results: list[Result], show: Show) -> Table:
     """Settings by the accuracy on hidden labels, best first: the first is the one to choose."""
-    grouped: dict[Setting, list[Scores]] = {}
+    grouped: dict[Setting, list[Result]] = {}
     for result in results:
-        grouped.setdefault(setting_of(result), []).append(result.transductive[show.version])
-    means = {key: Scores(*map(average, zip(*scores, strict=True))) for key, scores in grouped.items()}
+        grouped.setdefault(setting_of(result), []).append(result)
+    means = {key: Seeds(tuple(runs)).mean(version=show.version) for key, runs in grouped.items()}
     best_first = sorted(means, key=lambda key: -means[key].all)
-    rows = [
-        [method_name(key), *(f"{100 * value:.1f}" for value in means[key]), str(len(grouped[key]))]
-        for key in best_first
-    ]
+    rows = [[method_name(key), *_theirs(means[key]), str(len(grouped[key]))] for key in best_first]
     columns = [Column(name) for name in ("Method", "All", "Known", "Novel", "Runs")]
     title = f"{suite('holdout').title}, {dataset_name(results[0].dataset)}"
     return Table(title, columns, rows, ["Scored on images whose label was hidden; no other truth was looked at."])
@@ -186,12 +174,12 @@ def _time(results: list[Result]) -> Table:
 def _time_row(setting: Setting, label: str, seeds: Seeds) -> list[str]:
     runs = seeds.results
     name = method_name(setting) + ("" if label in ("", setting.method) else f", {label}")
-    epoch = _scaled([run.seconds.get("epoch") for run in runs], 1)
+    epoch = [seconds for run in runs if (seconds := run.seconds.get("epoch")) is not None]
     numbers = [
         _number(average(epoch), spread(epoch)),
-        _number(average(_scaled([run.flops for run in runs], 1e-9))),
-        _number(average(_scaled([run.parameters for run in runs], 1e-6))),
-        _number(average(_scaled([run.memory_gb for run in runs], 1))),
+        _number(average(run.flops * 1e-9 for run in runs if run.flops is not None)),
+        _number(average(run.parameters * 1e-6 for run in runs if run.parameters is not None)),
+        _number(average(run.memory_gb for run in runs if run.memory_gb is not None)),
     ]
     theirs = paper.find(f"time/{setting.method}", setting.method)
     more = [theirs.more[key] if theirs else math.nan for key in ("epoch_seconds", "gflops", "parameters_m")]
@@ -199,13 +187,10 @@ def _time_row(setting: Setting, label: str, seeds: Seeds) -> list[str]:
     return [name, setting.backbone, devices, str(len(runs)), *numbers, *map(_number, more)]
 
 
-def _scaled(values: Iterable[float | None], scale: float) -> list[float]:
-    return [math.nan if value is None else value * scale for value in values]
-
-
-def _number(value: float, sd: float = math.nan) -> str:
-    text = "-" if math.isnan(value) else f"{value:.2f}"
-    return text if math.isnan(sd) else f"{text} ± {sd:.2f}"
+def _number(value: float, sd: float = math.nan, digits: int = 2) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{value:.{digits}f}" + ("" if math.isnan(sd) else f" ± {sd:.{digits}f}")
 
 
 def _ours(seeds: Seeds, show: Show) -> list[str]:
