@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -104,10 +105,10 @@ def pages(process: subprocess.Popen[str]) -> None:
         client(path)
 
 
-def main(n: int, k: int, commands: list[str]) -> list[dict[str, object]]:
+def main(n: int, k: int, commands: list[str], keep: Path | None = None) -> list[dict[str, object]]:
     """What each command takes on a run of n images."""
     entries: list[dict[str, object]] = []
-    with tempfile.TemporaryDirectory() as name:
+    with nullcontext(str(keep)) if keep else tempfile.TemporaryDirectory() as name:
         run = f"{name}/run"
         program = [sys.executable, "-m", "selex"]
         known = {
@@ -117,7 +118,7 @@ def main(n: int, k: int, commands: list[str]) -> list[dict[str, object]]:
             "report": [*program, "report", run],
             "review": [*program, "review", run, "--no-browser", "--port", "0"],
         }
-        for what in ("publish", *commands):
+        for what in (*(() if Path(run).exists() else ("publish",)), *commands):
             found = made(name, n, k) if what == "publish" else measure(known[what], pages if what == "review" else None)
             entries.append({"what": what, "images": n, "categories": k, **found})
             print(entries[-1], flush=True)
@@ -128,7 +129,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, nargs="+", default=[200_000, 1_000_000])
     parser.add_argument("--categories", type=int, default=1000)
-    parser.add_argument("--commands", nargs="+", default=["info", "export csv", "export parquet", "report", "review"])
+    parser.add_argument("--keep", type=Path, help="the folder of the run, of one size; made where it is not, and kept")
+    parser.add_argument("--commands", nargs="*", default=["info", "export csv", "export parquet", "report", "review"])
     parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -136,5 +138,5 @@ if __name__ == "__main__":
     if options.make:
         print(json.dumps(make_run(options.make, options.images[0], options.categories)))
     else:
-        found = [entry for n in options.images for entry in main(n, options.categories, options.commands)]
+        found = [entry for n in options.images for entry in main(n, options.categories, options.commands, options.keep)]
         save("run_memory", found, options.out, quiet=True)

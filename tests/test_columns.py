@@ -2,14 +2,19 @@
 
 import hashlib
 import json
+import os
+from collections import Counter
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from review_runs import made_up_run
-from selex.data.parquet import TextColumn
+from selex.data.parquet import TextColumn, with_words
 from selex.errors import InputError
+from selex.review.core.metadata import folders_of
+from selex.review.core.names import count_words, from_files, words_of
 from selex.runs.results import Results
 
 
@@ -60,3 +65,48 @@ def test_results_have_the_digest_of_one_json_text(tmp_path):
     for numbers in (found.category, found.labelled, found.confidence, found.runner_up):
         digest.update(numbers.tobytes())
     assert found.digest == digest.hexdigest() == Results.unpack(found.pack(), "bytes").digest
+
+
+def test_the_digest_does_not_depend_on_row_groups(column):
+    path, names = column
+    rows = np.zeros(len(names))
+    one, other = (Results(files, ["a"], 1, rows, rows, rows, rows) for files in (names, TextColumn(path, path, "file")))
+    assert one.digest == other.digest
+
+
+ODD = [
+    "/",
+    "",
+    "x.jpg",
+    "/x.jpg",
+    "a//b.jpg",
+    "a/b/",
+    "a\nb/c.jpg",
+    "a/STRASSE.jpg",
+    "a/Straße.jpg",
+    "ä/\u212a.jpg",
+    "K.jpg",
+]
+
+
+@pytest.mark.parametrize("block", [1, 4, 100])
+def test_folders_and_words_are_those_of_plain_loops(monkeypatch, block):
+    monkeypatch.setattr("selex.data.parquet.ROWS", block)  # some blocks are ASCII only, others are not
+    folders, number = folders_of(ODD)
+    assert [folders[one] for one in number] == [os.path.dirname(file) for file in ODD]
+    assert folders == list(dict.fromkeys(map(os.path.dirname, ODD)))
+    for words in ("strasse", "STRAẞE", "k", "\u212a", "Ä", "jpg", ".", "nothing", "a/b"):
+        assert with_words(ODD, words).tolist() == [words.casefold() in file.casefold() for file in ODD]
+    assert len(with_words([], "x")) == len(folders_of([])[1]) == 0
+
+
+def test_of_many_names_some_stand_for_all(monkeypatch):
+    files = [f"robin/{row}.jpg" for row in range(300)] + [f"tit/{row}.jpg" for row in range(700)]
+    exact = Counter(word for file in files for word in words_of(file))
+    assert count_words(files) == exact
+    rows = np.arange(300)
+    found = from_files(files, rows, exact)
+    monkeypatch.setattr("selex.review.core.names._MOST", 50)
+    assert count_words(files) == exact, "an even sample of evenly spread names"
+    assert from_files(files, rows, count_words(files)) == found
+    assert [one.name for one in found] == ["robin"]

@@ -320,7 +320,7 @@ def test_a_store_that_is_damaged_is_decoded_anew(home, tmp_path):
 
 def test_a_key_of_seals_that_is_damaged_gives_way_to_a_new_one(tmp_path, monkeypatch):
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path))
-    path, about = tmp_path / "seal.key", ("/photos", ["a.jpg"])
+    path, about = tmp_path / "seal.key", ("/photos", [["a.jpg"]])
     before = seal(*about)
     assert is_sealed(before, *about)
     good = path.read_bytes()

@@ -12,6 +12,7 @@ from selex.errors import InputError
 from selex.review.core.metadata import Metadata, Where, day_taken
 from selex.review.core.session import Review
 from selex.review.server.lists import Lists
+from selex.runs.run import ImagePaths
 
 FILES = ["a/one.jpg", "a/b/two.jpg", "a/b/three.jpg", "c/four.jpg", "five.jpg"]
 TAKEN = ["2024:05:01 10:00:00", "2024:05:31 23:59:59", None, "2025:01:02 00:00:00", "no day"]
@@ -29,24 +30,33 @@ def run(tmp_path_factory):
     return made_up_run(folder / "run", folder / "photos", FILES, [0, 0, 1, 1, 2], 0, ["novel-1", "novel-2", "novel-3"])
 
 
+def paths(run, files):
+    return ImagePaths(files, run.places())
+
+
 def kept(metadata, **asked):
     return [FILES[row] for row in metadata.keep(np.arange(len(FILES)), Where(**asked))]
 
 
 def test_folders_count_what_is_below_them(run):
-    metadata = Metadata(run, FILES)
+    metadata = Metadata(run, paths(run, FILES))
     assert metadata.folders == {"a": 3, "a/b": 2, "c": 1}
     assert kept(metadata, folder="a") == FILES[:3]
     assert kept(metadata, folder="a/b") == FILES[1:3]
     assert kept(metadata, folder="a/") == [], "it is no folder of that name"
-    assert Metadata(run, ["x/1.jpg", "x/2.jpg"]).folders == {}, "one folder is nothing to choose from"
+    assert Metadata(run, paths(run, ["x/1.jpg", "x/2.jpg"])).folders == {}, "one folder is nothing to choose from"
 
 
 def test_days_are_those_of_the_exif(run):
-    paths = run.image_paths(FILES)
-    assert [day_taken(path) for path in paths] == ["2024-05-01", "2024-05-31", None, "2025-01-02", None]
+    assert [day_taken(path) for path in run.image_paths(FILES)] == [
+        "2024-05-01",
+        "2024-05-31",
+        None,
+        "2025-01-02",
+        None,
+    ]
     assert day_taken("nowhere.jpg") is None
-    metadata = Metadata(run, FILES)
+    metadata = Metadata(run, paths(run, FILES))
     assert kept(metadata, since="2024-05-31") == [FILES[1], FILES[3]]
     assert kept(metadata, until="2024-05-31") == FILES[:2]
     assert kept(metadata, since="2024-05-02", until="2024-12-31", folder="a/b") == [FILES[1]]
@@ -65,7 +75,7 @@ def test_columns_of_a_table_are_joined_by_file(run, tmp_path, kind):
         path.write_text("\n".join(",".join(line) for line in [list(columns), *zip(*columns.values(), strict=True)]))
     else:
         pq.write_table(pa.table(columns), path)
-    metadata = Metadata(run, FILES, str(path))
+    metadata = Metadata(run, paths(run, FILES), str(path))
     assert metadata.values == {"camera": {"": 2, "north": 2, "south": 1}, "same": {"": 2, "x": 3}}
     assert kept(metadata, column="camera", value="north") == [FILES[1], FILES[3]]
     assert kept(metadata, column="camera", value="") == [FILES[2], FILES[4]]
@@ -75,7 +85,7 @@ def test_columns_of_a_table_are_joined_by_file(run, tmp_path, kind):
 def test_a_table_that_cannot_be_joined_is_refused(run, tmp_path):
     (tmp_path / "table.csv").write_text("image,camera\n1,2\n")
     with pytest.raises(InputError, match="no column 'file_name'"):
-        Metadata(run, FILES, str(tmp_path / "table.csv"))
+        Metadata(run, paths(run, FILES), str(tmp_path / "table.csv"))
     for table, message in (("none.csv", "none.csv: no such file"), ("table.csv", "no column 'file_name'")):
         refused(message, "review", run.folder, "--no-browser", "--port", "0", "--table", table, cwd=tmp_path)
     assert not (run.folder / "review.sqlite").exists()

@@ -16,10 +16,10 @@ from selex.runs.results import Results
 def test_images_lie_around_their_category_and_inside_the_picture(tmp_path, count):
     run = small_run(tmp_path, n=80, count=count, n_known=min(2, count))
     results = Results.read(run)
-    places = places_of(results, run.embeddings)
+    places = places_of(results, run.embeddings, np.arange(80))
     assert places.shape == (80, 2)
     assert ((places >= 0) & (places <= [WIDTH, HEIGHT])).all()
-    assert (places == places_of(results, run.embeddings)).all()
+    assert (places == places_of(results, run.embeddings, np.arange(80))).all()
     middles = np.stack([np.median(places[results.category == number], axis=0) for number in range(count)])
     away = np.linalg.norm(places[:, None] - middles[None], axis=2)
     own = away[np.arange(80), results.category]
@@ -39,3 +39,22 @@ def test_junk_is_not_on_the_map_and_decisions_colour_it_anew(tmp_path):
     assert after.category[3] == 1
     assert (after.x[3], after.y[3]) == (before.x[5], before.y[5]), "it stays where it was"
     assert [spot.size for spot in after.categories] == sorted((spot.size for spot in after.categories), reverse=True)
+
+
+def test_of_many_images_the_map_shows_a_share_of_each_category(tmp_path, monkeypatch):
+    review = Review(small_run(tmp_path).folder)
+    monkeypatch.setattr("selex.review.server.maps.MOST", 12)
+    sizes = np.bincount(review.results.category)
+    views = Views(review)
+    found = views.map()
+    assert found.total == 40
+    shown = np.bincount(review.results.category[found.row], minlength=len(sizes))
+    assert shown.tolist() == [max(1, int(12 / 40 * size)) for size in sizes]
+    assert found.row == sorted(set(found.row))
+    assert {spot.id for spot in found.categories} == set(found.category)
+    assert [spot.size for spot in found.categories] == sorted(sizes.tolist(), reverse=True), "sizes are of all images"
+    row = next(row for row in range(40) if row not in found.row)
+    review.decide(Decision("move", rows=(row,), name="not on the map"), review.version)
+    assert len(views.map().categories) == len(sizes)
+    review.decide(Decision("junk", rows=tuple(range(40))), review.version)
+    assert (views.map().row, views.map().categories, views.map().total) == ([], [], 0)

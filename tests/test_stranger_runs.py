@@ -192,7 +192,7 @@ def test_the_users_own_table_names_images_anywhere(private, tmp_path, monkeypatc
     assert export(run, "folders", tmp_path / "sorted").images == 8
     page = write_report(run, tmp_path / "report.html").read_text()
     assert "could not be read" not in page
-    assert gone_photos(run, run.clusters["file"].to_pylist()) is None
+    assert gone_photos(run.root, run.image_paths(run.clusters["file"].to_pylist())) is None
     shutil.move(tmp_path / "run", tmp_path / "moved")
     assert export(Run.open(tmp_path / "moved"), "folders", tmp_path / "sorted again").images == 8
 
@@ -218,7 +218,9 @@ def test_a_strangers_run_names_nothing_outside_its_root(private, tmp_path, monke
     with pytest.warns(Note, match="8 of 8 images .* are not below the run's folder of photos"):
         page = write_report(run, tmp_path / "report.html")
     assert "it was not made here" in page.read_text().replace("&#39;", "'")
-    assert "grey squares stand for images that are not below" in gone_photos(run, run.clusters["file"].to_pylist())
+    assert "grey squares stand for images that are not below" in gone_photos(
+        run.root, run.image_paths(run.clusters["file"].to_pylist())
+    )
     review = Review(run.folder)
     assert Pictures(review)._path(0, None) == ""
     review.ledger.close()

@@ -1,12 +1,15 @@
 """What to look at next, on states small enough to work out what is expected by hand."""
 
+from collections import Counter
+
 import numpy as np
+import pytest
 
 from review_runs import small_run
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.core.state import State
-from selex.review.core.suggest import all_ideas, ideas
+from selex.review.core.suggest import TWINS, all_ideas, ideas
 from selex.runs.results import Results
 
 
@@ -80,3 +83,26 @@ def test_the_next_best_of_a_merged_category_is_what_it_was_merged_into():
     state.apply(Decision("merge", categories=(1, 2)))
     idea = next(idea for idea in all_ideas(state) if idea.kind == "doubtful")
     assert idea.categories == (0, 1)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_may_be_merged_is_what_plain_loops_find(seed):
+    rng = np.random.default_rng(seed)
+    count, n = 4, 30
+    category, runner_up = rng.integers(0, count, n), rng.integers(-1, count, n)
+    confidence = rng.random(n)
+    state = state_of(category, confidence, runner_up, names=count)
+    doubt = Counter[tuple[int, int]]()
+    for own, other, sure in zip(category.tolist(), runner_up.tolist(), confidence.tolist(), strict=True):
+        if other not in (-1, own):
+            doubt[own, other] += (1 - sure) / np.sum(category == own)
+    expected = {}
+    for novel in (2, 3):
+        shares = {
+            doubt[novel, known]: known for known in (0, 1) if min(doubt[novel, known], doubt[known, novel]) >= TWINS
+        }
+        if shares:
+            expected[novel] = shares[max(shares)]
+    found = {idea.categories[1]: idea.categories[0] for idea in all_ideas(state) if idea.kind == "merge"}
+    gains = np.bincount(category, confidence, minlength=count)
+    assert found == {novel: known for novel, known in expected.items() if gains[novel] >= 0.5}

@@ -13,7 +13,7 @@ import os
 import secrets
 import warnings
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -107,25 +107,25 @@ def _digest(record: dict[str, Any]) -> str:
 _KEY, _SIZE = "seal.key", 32
 
 
-def seal(root: str, files: Iterable[str]) -> str:
-    """The seal of a run made here; empty where no key can be kept."""
+def seal(root: str, files: Iterable[Sequence[str]]) -> str:
+    """The seal of a run made here, whose files come in blocks; empty where no key can be kept."""
     with suppress(OSError, InputError, RuntimeError):  # a cache that cannot be written, a user without a home
         return _mac(_make_key(cache_folder()), root, files)
     return ""
 
 
-def is_sealed(said: object, root: str, files: Iterable[str]) -> bool:
-    """Whether a seal is ours, and of this root and these files."""
+def is_sealed(said: object, root: str, files: Iterable[Sequence[str]]) -> bool:
+    """Whether a seal is ours, and of this root and these files, which come in blocks."""
     with suppress(OSError, RuntimeError):
         if isinstance(said, str) and (key := _read_key(cache_folder() / _KEY)):
             return hmac.compare_digest(said.encode(errors="replace"), _mac(key, root, files).encode())
     return False
 
 
-def _mac(key: bytes, root: str, files: Iterable[str]) -> str:
+def _mac(key: bytes, root: str, files: Iterable[Sequence[str]]) -> str:
     mac = hmac.new(key, root.encode(errors="surrogateescape"), hashlib.sha256)
-    for file in files:
-        mac.update(f"\0{file}".encode(errors="surrogateescape"))
+    for block in files:
+        mac.update("".join(f"\0{file}" for file in block).encode(errors="surrogateescape"))
     return mac.hexdigest()
 
 

@@ -14,8 +14,11 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as parquet
+from numpy.typing import NDArray
 
 from selex.errors import InputError
 from selex.io import first_line
@@ -58,6 +61,12 @@ class TextColumn(Sequence[str]):
     def there(self) -> list[str]:
         """Names of all columns of the file."""
         return list(self._file.schema_arrow.names)
+
+    def blocks(self) -> Iterator[pa.Array]:
+        """All of it, a row group at a time."""
+        for table in self.beside([self._column]):
+            if len(table):
+                yield table[self._column].combine_chunks()
 
     def beside(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Other columns of the same file, a row group at a time."""
@@ -109,6 +118,25 @@ class TextColumn(Sequence[str]):
             yield
         except (pa.ArrowException, OSError, ValueError) as error:
             raise InputError(f"{self._name}: not a readable parquet file ({first_line(error)})") from None
+
+
+def text_blocks(texts: Sequence[str]) -> Iterator[pa.Array]:
+    """Texts as arrays of a limited size, which need no object for each text."""
+    if isinstance(texts, TextColumn):
+        yield from texts.blocks()
+    else:
+        yield from (pa.array(texts[start : start + ROWS], pa.string()) for start in range(0, len(texts), ROWS))
+
+
+def with_words(texts: Sequence[str], words: str) -> NDArray[np.bool_]:
+    """Which texts have the words in them, in whatever case."""
+    words, found = words.casefold(), [np.zeros(0, dtype=bool)]
+    for block in text_blocks(texts):
+        if pc.all(pc.string_is_ascii(block)).as_py():  # as nearly all file names are: there the case is that of letters
+            found.append(pc.match_substring(pc.ascii_lower(block), words).to_numpy(zero_copy_only=False))
+        else:
+            found.append(np.array([words in text.casefold() for text in block.to_pylist()], dtype=bool))
+    return np.concatenate(found)
 
 
 def as_row_groups(path: Path, blocks: Iterable[dict[str, list[Any]]]) -> Iterator[dict[str, list[Any]]]:

@@ -123,7 +123,7 @@ class Facts:
 
 def read_facts(run: Run) -> Facts:
     """Read a finished run; refuses one that is not finished, or whose files do not belong together."""
-    found, model = Results.read(run), load(run.folder)
+    found, model = Results.read(run, distances=True), load(run.folder)
     root = str(run.root)
     paths = ImagePaths(found.files, run.places())
     return Facts(

@@ -61,6 +61,17 @@ def main_directions(centred: Floats) -> Floats:
     return signed
 
 
+def sample_rows(category: NDArray[np.integer], most: int) -> Ints:
+    """Rows to draw: all, or evenly from each category its share, at least one."""
+    if len(category) <= most:
+        return np.arange(len(category))
+    sizes = np.bincount(category)
+    counts = np.maximum(1, (most / len(category) * sizes).astype(int))
+    members = np.split(np.argsort(category, kind="stable"), np.cumsum(sizes)[:-1])
+    chosen = [rows[np.arange(n) * len(rows) // n] for rows, n in zip(members, counts, strict=True) if len(rows)]
+    return np.sort(np.concatenate(chosen))
+
+
 def _plane(centers: Floats) -> Floats:
     """The centres by t-SNE; a few along their main directions."""
     centred = centers - centers.mean(0)
@@ -136,7 +147,7 @@ def draw_map(facts: Facts) -> Map | None:
     placed = place_categories(facts.model.assigner.centers[filled].astype(np.float64))
     letters = [min(len(facts.names[number]), LETTERS) for number in filled.tolist()]
     places[filled] = pushed_apart(placed, letters) if len(filled) <= ICONS else placed
-    rows = _sample(facts)
+    rows = sample_rows(facts.clusters, MOST_DOTS)
     dots = _dots(facts, rows, places, cloud_radius(places[filled]))
     owners = facts.clusters[rows]
     named = with_room(places[filled], letters, facts.sizes[filled]) if len(filled) > ICONS else [True] * len(filled)
@@ -177,14 +188,6 @@ def pushed_apart(places: Floats, letters: list[int]) -> Floats:
         places += 0.3 * (lacking * side * smaller).sum(1)
         places = places.clip(low, high)
     return places
-
-
-def _sample(facts: Facts) -> Ints:
-    """Rows to draw: all, or evenly from each category its share, at least one."""
-    part = min(1.0, MOST_DOTS / len(facts.files))
-    counts = np.maximum(1, (part * facts.sizes).astype(int))
-    chosen = [rows[np.arange(n) * len(rows) // n] for rows, n in zip(facts.members, counts, strict=True) if len(rows)]
-    return np.sort(np.concatenate(chosen))
 
 
 def _dots(facts: Facts, rows: Ints, places: Floats, radius: float) -> Floats:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from selex.data.parquet import ROWS, TextColumn, pack_parquet, read_parquet
+from selex.data.parquet import ROWS, TextColumn, pack_parquet, read_parquet, text_blocks
 from selex.errors import InputError
 from selex.runs.run import Run
 
@@ -34,7 +34,7 @@ class Results:
         labelled: rows whose label was given.
         confidence: how sure the category of a row is.
         runner_up: the next best category of a row, -1 where there is none.
-        distance: of a row to the centre of its category; None where results were kept beside decisions.
+        distance: of a row to the centre of its category; None where it was not asked for.
         last_number: the last number that a `novel-…` of this run ever had.
     """
 
@@ -54,21 +54,22 @@ class Results:
     @cached_property
     def digest(self) -> str:
         """Of all that is here: other results, another digest, whatever file they are in."""
-        digest = hashlib.sha256(b"[[")
-        for row, file in enumerate(self.files):  # as one JSON text, without ever having it
-            digest.update(f"{', ' if row else ''}{json.dumps(file)}".encode())
+        digest, between = hashlib.sha256(b"[["), ""
+        for block in text_blocks(self.files):  # as one JSON text, without ever having it
+            digest.update(f"{between}{json.dumps(block.to_pylist())[1:-1]}".encode())
+            between = ", "
         digest.update(f"], {json.dumps(self.names)}, {self.n_known}]".encode())
         for numbers in (self.category, self.labelled, self.confidence, self.runner_up):
             digest.update(numbers.tobytes())
         return digest.hexdigest()
 
     @classmethod
-    def read(cls, run: Run) -> Results:
-        """The results of a finished run."""
+    def read(cls, run: Run, distances: bool = False) -> Results:
+        """The results of a finished run, with distances if these are asked for."""
         tree, path = run.hierarchy, run.result("clusters.parquet")
         names, n_known = tree["names"], tree["levels"][0]["n_known"]
         files = TextColumn(path, path, "file")
-        columns = _read_columns(files, path, names)
+        columns = _read_columns(files, path, names, distances)
         found = cls(files, names, n_known, **columns, last_number=tree["last_number"])
         if not 0 <= found.category.min() <= found.category.max() < len(names):
             raise InputError(f"{path}: names a category that is not in hierarchy.json")
@@ -107,17 +108,17 @@ class Results:
         return cls(files, names, n_known, category, labelled, confidence, runner_up, None, last)
 
 
-def _read_columns(files: TextColumn, path: Path, names: list[str]) -> dict[str, Array]:
+def _read_columns(files: TextColumn, path: Path, names: list[str], distances: bool) -> dict[str, Array]:
     """What the table says of every row in numbers, read a block at a time."""
     missing = [name for name in _COLUMNS if name not in files.there]
     if missing or not files:
         raise InputError(f"{path}: has no {missing[0] if missing else 'row'}")
     kinds = {"category": np.int32, "labelled": bool, "confidence": np.float64, "runner_up": np.int32}
-    kinds |= {"distance": np.float64}
+    kinds |= {"distance": np.float64} if distances else {}
     columns: dict[str, Array] = {name: np.empty(len(files), kind) for name, kind in kinds.items()}
     number = {name: position for position, name in enumerate(names)}
     done = 0
-    for block in files.beside(_COLUMNS):
+    for block in files.beside([column for column in _COLUMNS if column == "cluster" or column in kinds]):
         part = slice(done, done + len(block))
         for name, column in columns.items():
             values = block["cluster" if name == "category" else name]

@@ -106,7 +106,7 @@ class Run:
     def places(self) -> Callable[[Sequence[str]], list[str]]:
         """The same as a function, which reads the table once to see whether the run was made here."""
         root = str(self.root)
-        named = (file for block in self.blocks("file") for file in block["file"].to_pylist())
+        named = (block["file"].to_pylist() for block in self.blocks("file"))
         if is_sealed(self.about.get("seal"), root, named):
             return lambda files: [real_path(root, file) for file in files]
         inside = os.path.join(os.path.realpath(root), "")

@@ -99,7 +99,7 @@ class RunWriter(Run):
                 os.replace(self.features.with_name(name), place / name)
             own = {LABELS: file_digest(self._labels)} if self.labelled_by_review(config) else {}
             record = _record(config, root, self.id, _digests(place) | own)
-            files = (file for block in read_blocks(place / TABLE, ["file"]) for file in block["file"].to_pylist())
+            files = (block["file"].to_pylist() for block in read_blocks(place / TABLE, ["file"]))
             (place / CONFIG).write_text(stamped({**record, "seal": seal(root, files)}))
             stage.mark()
         except (OSError, InputError, pa.ArrowException) as error:

@@ -12,13 +12,15 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 from PIL import Image
 
 from selex.data.decode import FORMATS
 from selex.data.labels import FILE_COLUMNS, LABEL_FILES, read_columns
+from selex.data.parquet import ROWS, text_blocks
 from selex.data.table import real_path
 from selex.errors import InputError
-from selex.runs.run import Run
+from selex.runs.run import ImagePaths, Run
 
 Array = np.ndarray[Any, Any]
 
@@ -47,13 +49,10 @@ class Where:
 class Metadata:
     """Of the photos of a round. Days are read from the files in the background, from when they are first asked for."""
 
-    def __init__(self, run: Run, files: Sequence[str], table: str | None = None) -> None:
-        self._run, self._files = run, files
-        number: dict[str, int] = {}
-        places = (number.setdefault(os.path.dirname(file), len(number)) for file in files)
-        self._folder = np.fromiter(places, dtype=np.int32, count=len(files))
-        self._folders = list(number)
-        self.columns = _columns(run, files, table)
+    def __init__(self, run: Run, paths: ImagePaths, table: str | None = None) -> None:
+        self._paths = paths
+        self._folders, self._folder = folders_of(paths.files)
+        self.columns = _columns(run, paths.files, table)
         self._days: Array | None = None
         self._started, self._reading = False, threading.Lock()
 
@@ -65,7 +64,7 @@ class Metadata:
             while folder and folder != os.sep:
                 counts[folder] += number
                 folder = os.path.dirname(folder)
-        return dict(sorted((name, number) for name, number in counts.items() if number < len(self._files)))
+        return dict(sorted((name, number) for name, number in counts.items() if number < len(self._paths)))
 
     @cached_property
     def values(self) -> dict[str, dict[str, int]]:
@@ -85,8 +84,10 @@ class Metadata:
         self._started = True
         with self._reading:
             if self._days is None:
-                days = [day_taken(path) for path in self._run.image_paths(self._files)]
-                self._days = np.array(days, dtype="datetime64[D]")
+                days = np.empty(len(self._paths), dtype="datetime64[D]")
+                for start in range(0, len(days), ROWS):  # never all paths at once
+                    days[start : start + ROWS] = [day_taken(path) for path in self._paths[start : start + ROWS]]
+                self._days = days
         return self._days
 
     def keep(self, rows: Array, where: Where) -> Array:
@@ -97,7 +98,7 @@ class Metadata:
             inside = np.array([f"{folder}/".startswith(below) for folder in self._folders], dtype=bool)
             kept &= inside[self._folder[rows]]
         if where.column:
-            values = self.columns.get(where.column, [""] * len(self._files))
+            values = self.columns.get(where.column, [""] * len(self._paths))
             kept &= np.array([values[row] == where.value for row in rows.tolist()], dtype=bool)
         if where.since or where.until:
             days = self.read_days()
@@ -105,6 +106,16 @@ class Metadata:
             kept &= (days[rows] >= np.datetime64(first)) & (days[rows] <= np.datetime64(last))
         found: Array = rows[kept]
         return found
+
+
+def folders_of(files: Sequence[str]) -> tuple[list[str], Array]:
+    """The folders that files are in, and the number of each file's folder among them."""
+    number, parts = dict[str, int](), [np.zeros(0, dtype=np.int32)]
+    for block in text_blocks(files):
+        within = pc.replace_substring_regex(block, r"[^/]*\z", "").dictionary_encode()
+        found = [number.setdefault(os.path.dirname(text), len(number)) for text in within.dictionary.to_pylist()]
+        parts.append(np.array(found, dtype=np.int32)[within.indices.to_numpy()])
+    return list(number), np.concatenate(parts)
 
 
 def day_taken(path: str) -> str | None:

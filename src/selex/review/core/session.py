@@ -20,7 +20,7 @@ from selex.review.core.outcome import Changes, compare
 from selex.review.core.state import State
 from selex.review.core.timeline import DECIDE, Event, Played, Timeline
 from selex.runs.results import Results
-from selex.runs.run import Run
+from selex.runs.run import ImagePaths, Run
 
 Array = np.ndarray[Any, Any]
 _DIGITS = 20  # no version has so many, and Python refuses to read thousands
@@ -81,6 +81,11 @@ class Review:
         """Features of the rows, memory-mapped."""
         return self.run.embeddings
 
+    @cached_property
+    def paths(self) -> ImagePaths:
+        """Where the photos of the rows are."""
+        return ImagePaths(self.results.files, self.run.places())
+
     @contextmanager
     def steady(self) -> Iterator[None]:
         """The state as all processes know it, unchanging while this lasts."""
@@ -131,7 +136,8 @@ class Review:
         """Take in what other processes did: new results, more decisions."""
         if self._stamp() != self._read_at:
             self.run = Run.open(self.run.folder)
-            self.__dict__.pop("embeddings", None)
+            for of_before in ("embeddings", "paths"):
+                self.__dict__.pop(of_before, None)
             self._load(Results.read(self.run))
         elif self.ledger.changed() != self._seen:
             self._follow()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.sparse import coo_array
 
 from selex.data.clusters import DOUBTFUL
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE, State
@@ -127,7 +128,7 @@ class _Figures:
         rows = np.flatnonzero(self.undecided & (self.sure < DOUBTFUL) & (self.next_best >= 0))
         rows = rows[self.named[self.next_best[rows]] & self.named[self.category[rows]]]
         found = []
-        for (a, b), few in self._grouped(rows).items():
+        for (a, b), few in self._grouped(rows, _LEAST / NEXT_BEST).items():
             gain = NEXT_BEST * float((1 - self.sure[few]).sum())
             text = f"{len(few):,} doubtful, near {self.state.names[b]}"
             found.append(Idea("doubtful", (a, b), gain, 1, text, tuple(few.tolist())))
@@ -173,24 +174,29 @@ class _Figures:
 
     def _twins(self) -> dict[int, int]:
         """For categories without a name the one with a name that they may be the same as, if there is one."""
-        rows = np.flatnonzero(self.undecided & (self.next_best >= 0))
-        doubt = {
-            (a, b): float((1 - self.sure[few]).sum()) / self.sizes[a] for (a, b), few in self._grouped(rows).items()
-        }
-        found: dict[int, int] = {}
-        for (a, b), share in sorted(doubt.items(), key=lambda item: item[1]):  # the most likely one last
-            if not self.named[a] and self.named[b] and min(share, doubt.get((b, a), 0.0)) >= TWINS:
-                found[a] = b
-        return found
+        rows, count = np.flatnonzero(self.undecided & (self.next_best >= 0)), len(self.state.names)
+        pairs = coo_array((1 - self.sure[rows], (self.category[rows], self.next_best[rows])), shape=(count, count))
+        doubt = pairs.tocsr().tocoo()  # summed, in order
+        a, b = (numbers.astype(np.int64) for numbers in (doubt.row, doubt.col))
+        share, key = doubt.data / self.sizes[a], a * count + b
+        back = np.searchsorted(key, b * count + a, side="right") - 1
+        mutual = np.where(key[back] == b * count + a, np.minimum(share, share[back]), 0)
+        alike = np.flatnonzero((mutual >= TWINS) & ~self.named[a] & self.named[b])
+        order = alike[np.argsort(share[alike], kind="stable")]  # the most likely one last
+        return dict(zip(a[order].tolist(), b[order].tolist(), strict=True))
 
-    def _grouped(self, rows: Array) -> dict[tuple[int, int], Array]:
-        """Rows by their category and the next best one."""
-        pairs = self.category[rows].astype(np.int64) * len(self.state.names) + self.next_best[rows]
-        order = np.argsort(pairs, kind="stable")
-        keys, starts = np.unique(pairs[order], return_index=True)
-        parts = np.split(rows[order], starts[1:]) if len(keys) else []
+    def _grouped(self, rows: Array, least: float) -> dict[tuple[int, int], Array]:
+        """Rows by their category and the next best one, where `least` images are expected to be wrong."""
         count = len(self.state.names)
-        return {(int(key // count), int(key % count)): part for key, part in zip(keys, parts, strict=True)}
+        pairs = self.category[rows].astype(np.int64) * count + self.next_best[rows]
+        order = np.argsort(pairs, kind="stable")
+        rows, (keys, starts) = rows[order], np.unique(pairs[order], return_index=True)
+        wrong = np.add.reduceat(1 - self.sure[rows], starts) if len(keys) else np.zeros(0)
+        ends = np.append(starts[1:], len(rows))
+        return {
+            (int(keys[i] // count), int(keys[i] % count)): rows[starts[i] : ends[i]]
+            for i in np.flatnonzero(wrong >= (1 - 1e-9) * least)
+        }
 
 
 def _confidence(share: float) -> str:

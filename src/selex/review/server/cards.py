@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK, MARKS, UNSURE
 from selex.review.server import schema
 from selex.review.server.schema import Node
-from selex.runs.run import Run
+
+Array = np.ndarray[Any, Any]
 
 EXAMPLES = 6
 
@@ -79,6 +81,22 @@ def image_card(review: Review, overview: Overview, row: int, cosine: float | Non
     )
 
 
+def spots_of(review: Review, overview: Overview, category: Array, places: Array) -> list[schema.Spot]:
+    """The categories of some images, each in the middle of their places, the largest first."""
+    state, order = review.state, np.argsort(category, kind="stable")
+    numbers, starts = np.unique(category[order], return_index=True)
+    middles = [
+        np.median(part, axis=0).astype(int).tolist() for part in np.split(places[order], starts[1:]) if len(part)
+    ]
+    spots = [
+        schema.Spot(
+            id=number, name=state.names[number], known=state.known(number), size=int(overview.sizes[number]), x=x, y=y
+        )
+        for number, (x, y) in zip(numbers.tolist(), middles, strict=True)
+    ]
+    return sorted(spots, key=lambda spot: -spot.size)
+
+
 def _was(review: Review, row: int) -> str | None:
     """Where a changed image was: as the run had it, or the round before."""
     found = int(review.results.category[row])
@@ -86,8 +104,6 @@ def _was(review: Review, row: int) -> str | None:
         return review.results.names[found]
     return review.changes.was(row)
 
-
-Array = np.ndarray[Any, Any]
 
 _SHOWN = 40  # nodes of a level that the tree shows; the largest
 
@@ -183,9 +199,9 @@ class Gone(Refused):
     """There is no such category or image."""
 
 
-def gone_photos(run: Run, files: Sequence[str]) -> str | None:
+def gone_photos(root: Path, paths: Sequence[str]) -> str | None:
     """What to say if photos are not where they were, or are not shown; a sample is looked for."""
-    sample, root = run.image_paths(files[:: max(1, len(files) // 200)]), run.root
+    sample = paths[:: max(1, len(paths) // 200)]
     gone = sum(not os.path.exists(path) for path in sample)
     if not gone:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +30,7 @@ class _Look:
     """A look through the photos of a round: how far it is, and what came of it."""
 
     round: int
-    paths: list[str]
+    paths: Sequence[str]
     began: float = field(default_factory=time.monotonic)
     done: int = 0
     found: tuple[Measures, list[Array]] | None = None
@@ -77,7 +78,7 @@ class Checks:
             review = self._review
             if self._look.round == review.round and not self._look.failed:
                 return
-            self._look = _Look(review.round, review.run.image_paths(review.results.files))
+            self._look = _Look(review.round, review.paths)
             given = (review.embeddings, review.results.category)
             threading.Thread(target=self._look.run, args=given, daemon=True).start()
 

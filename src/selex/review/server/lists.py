@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from selex.data.clusters import DOUBTFUL
+from selex.data.parquet import with_words
 from selex.review.core.metadata import Metadata, Where
-from selex.review.core.names import Suggested, from_files, read_suggested, words_of
+from selex.review.core.names import Suggested, count_words, from_files, read_suggested
 from selex.review.core.overview import Overview, Space
 from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE
@@ -48,12 +49,12 @@ class Lists:
     def _new_round(self) -> None:
         review = self.review
         self._overview = None
-        self._by_confidence = np.argsort(-review.results.confidence, kind="stable")
+        self._by_confidence = np.argsort(-review.results.confidence, kind="stable").astype(np.int32)
         self.space, self._tree = Space(review), Tree(review.run.hierarchy)
         self._suggested = read_suggested(review.run.folder, review.results)
         self._words: Counter[str] | None = None
-        self.metadata = Metadata(review.run, review.results.files, self._table)
-        self.note = gone_photos(review.run, review.results.files)
+        self.metadata = Metadata(review.run, review.paths, self._table)
+        self.note = gone_photos(review.run.root, review.paths)
         self._round = review.round  # last: if the table cannot be read, no answer mixes two rounds
 
     @property
@@ -119,9 +120,8 @@ class Lists:
 
     def search(self, q: str, where: Where | None = None) -> Array:
         """Rows whose file name has the words searched for, of the photos asked for; all, where there are none."""
-        files, words = self.review.results.files, q.casefold()
-        found = (row for row, file in enumerate(files) if words in file.casefold())
-        rows = np.fromiter(found, dtype=int) if words else np.arange(len(files))
+        files = self.review.results.files
+        rows = np.flatnonzero(with_words(files, q)) if q else np.arange(len(files), dtype=np.int32)
         return self.metadata.keep(rows, where) if where else rows
 
     def suggested(self, number: int, overview: Overview, near: list[tuple[int, float]]) -> list[Suggested]:
@@ -131,7 +131,7 @@ class Lists:
             return []
         listed = self._suggested.get(results.names[number], []) if number < len(results.names) else []
         if self._words is None:  # not before it is asked for: there may be many files
-            self._words = Counter(word for file in results.files for word in words_of(file))
+            self._words = count_words(results.files)
         written = from_files(results.files, overview.rows(number), self._words)
         like = [(other, cosine) for other, cosine in near if state.known(other) or state.named[other]][:1]
         alike = [

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from selex.report.map import HEIGHT, WIDTH, cloud_radius, main_directions, place_categories, place_images
+from selex.report.map import HEIGHT, WIDTH, cloud_radius, main_directions, place_categories, place_images, sample_rows
 from selex.runs.results import Results
 
 Array = np.ndarray[Any, Any]
@@ -16,7 +17,17 @@ SCALE = 10
 """Coordinates are whole numbers, so many to a unit of the picture."""
 
 SIZE = WIDTH * SCALE, HEIGHT * SCALE
+MOST = 200_000
+"""Images on the map; of more, each category's share is drawn, evenly."""
 _BLOCK, _SAMPLE = 8192, 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """The rows on the map, in order, and the two coordinates of each."""
+
+    rows: Array
+    at: Array
 
 
 class Plane:
@@ -24,36 +35,34 @@ class Plane:
 
     def __init__(self) -> None:
         self._lock, self._round = threading.Lock(), 0
-        self._places = np.zeros((0, 2), dtype=np.int64)
+        self._placed = Placed(np.zeros(0, dtype=np.int64), np.zeros((0, 2), dtype=np.int64))
 
-    def places(self, number: int, results: Results, features: Array) -> Array:
-        """Coordinates of every row in round `number`."""
+    def places(self, number: int, results: Results, features: Array) -> Placed:
+        """Where images of round `number` lie."""
         with self._lock:
             if number != self._round:
-                self._places = np.rint(SCALE * places_of(results, features)).astype(np.int64)
+                rows = sample_rows(results.category, MOST)
+                self._placed = Placed(rows, np.rint(SCALE * places_of(results, features, rows)).astype(np.int64))
                 self._round = number
-            return self._places
+            return self._placed
 
 
-def places_of(results: Results, features: Array) -> Array:
-    """Where each row lies, as on the map of the report: categories by their mean features, images around them."""
-    filled, own = np.unique(results.category, return_inverse=True)
+def places_of(results: Results, features: Array, rows: Array) -> Array:
+    """Where rows lie, as on the map of the report: categories by their mean features, images around them."""
+    filled, own = np.unique(results.category[rows], return_inverse=True)
     centers, sizes = np.zeros((len(filled), features.shape[1])), np.bincount(own)
-    for start in range(0, len(own), _BLOCK):
-        np.add.at(centers, own[start : start + _BLOCK], np.asarray(features[start : start + _BLOCK], dtype=np.float64))
+    parts = [slice(start, start + _BLOCK) for start in range(0, len(rows), _BLOCK)]
+    for part in parts:
+        np.add.at(centers, own[part], np.asarray(features[rows[part]], dtype=np.float64))
     centers /= sizes[:, None]
     some = np.arange(0, len(own), -(-len(own) // _SAMPLE))
-    directions = main_directions(np.asarray(features[some], dtype=np.float64) - centers[own[some]])
+    directions = main_directions(np.asarray(features[rows[some]], dtype=np.float64) - centers[own[some]])
     offset = np.concatenate(
-        [
-            (np.asarray(features[start : start + _BLOCK], dtype=np.float64) - centers[own[start : start + _BLOCK]])
-            @ directions
-            for start in range(0, len(own), _BLOCK)
-        ]
+        [(np.asarray(features[rows[part]], dtype=np.float64) - centers[own[part]]) @ directions for part in parts]
     )
     number = np.full(len(results.names) + 1, -1)
     number[filled] = np.arange(len(filled))
     places = place_categories(centers) if len(filled) > 1 else np.array([[WIDTH / 2, HEIGHT / 2]])
-    after = number[results.runner_up]  # a next best of -1 is the last, which is none
-    found: Array = place_images(offset, own, after, results.confidence, places, cloud_radius(places))
+    after = number[results.runner_up[rows]]  # a next best of -1 is the last, which is none
+    found: Array = place_images(offset, own, after, results.confidence[rows], places, cloud_radius(places))
     return found

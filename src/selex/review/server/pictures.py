@@ -13,7 +13,6 @@ from starlette.responses import Response
 from selex.data.decode import picture, thumbnail
 from selex.review.core.session import Review
 from selex.review.server.guard import Threads
-from selex.runs.run import ImagePaths
 
 SIDE, SHORTER = 144, 768
 THREADS = 16
@@ -54,8 +53,7 @@ class Pictures:
         """Where an image is; None if there is none, or if it is asked for by a page of another round."""
         if self._review.round != self._known[0]:
             with self._review.steady():
-                review = self._review
-                self._known = review.round, ImagePaths(review.results.files, review.run.places())
+                self._known = self._review.round, self._review.paths
         number, paths = self._known
         there = 0 <= row < len(paths) and of_round in (None, number)
         return paths[row] if there else None

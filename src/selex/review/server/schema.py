@@ -171,6 +171,7 @@ class Map(BaseModel):
     standing: Standing
     width: int
     height: int
+    total: int = Field(description="Images there are: of many, the map shows a sample.")
     row: list[int]
     x: list[int]
     y: list[int]

@@ -14,7 +14,7 @@ from selex.review.core.session import Review
 from selex.review.core.state import JUNK
 from selex.review.core.suggest import ideas
 from selex.review.server import schema
-from selex.review.server.cards import Gone, category_card, facets, image_card, one_page
+from selex.review.server.cards import Gone, category_card, facets, image_card, one_page, spots_of
 from selex.review.server.checks import Checks
 from selex.review.server.lists import Lists
 from selex.review.server.maps import SIZE, Plane
@@ -223,30 +223,26 @@ class Views:
         """Where images lie, and what they can be coloured by."""
         with self._lists.now():
             number, results, features = self.review.round, self.review.results, self.review.embeddings
-        places = self._plane.places(number, results, features)  # outside: the first time takes a while
+        placed = self._plane.places(number, results, features)  # outside: the first time takes a while
         with self._lists.now() as overview:
             if self.review.round != number:
                 raise Refused("the run was clustered again: reload the map")
             standing, state, days = self._lists.standing(overview), self.review.state, self._lists.metadata.days
-            rows = np.flatnonzero(state.mark != JUNK)
-            largest = overview.live[np.argsort(-overview.sizes[overview.live], kind="stable")]
+            there = state.mark[placed.rows] != JUNK
+            rows, places = placed.rows[there], placed.at[there]
             return schema.Map(
                 standing=standing,
                 width=SIZE[0],
                 height=SIZE[1],
+                total=standing.images,
                 row=rows.tolist(),
-                x=places[rows, 0].tolist(),
-                y=places[rows, 1].tolist(),
+                x=places[:, 0].tolist(),
+                y=places[:, 1].tolist(),
                 category=state.category[rows].tolist(),
                 confidence=np.rint(100 * results.confidence[rows]).astype(int).tolist(),
                 day=None if days is None else np.where(np.isnat(days), -1, days.astype(int))[rows].tolist(),
-                categories=[self._spot(number, places, overview) for number in largest.tolist()],
+                categories=spots_of(self.review, overview, state.category[rows], places),
             )
-
-    def _spot(self, number: int, places: Array, overview: Overview) -> schema.Spot:
-        x, y = np.median(places[overview.rows(number)], axis=0).astype(int).tolist()
-        name, known = self.review.state.names[number], self.review.state.known(number)
-        return schema.Spot(id=number, name=name, known=known, size=int(overview.sizes[number]), x=x, y=y)
 
     def parts(self, number: int, count: int) -> schema.Parts:
         """The parts that a category falls into."""

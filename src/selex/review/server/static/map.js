@@ -21,7 +21,8 @@ async function load() {
   data = { ...found, row: Int32Array.from(row), x: Float32Array.from(x), y: Float32Array.from(y), category: Int32Array.from(category), confidence: Uint8Array.from(confidence) };
   const days = (found.day ?? []).filter((one) => one >= 0);
   day = days.length ? [days.reduce((a, b) => Math.min(a, b)), days.reduce((a, b) => Math.max(a, b))] : [0, 0];
-  by("map-says").textContent = `${row.length.toLocaleString("en")} images`;
+  const sample = row.length < found.total ? ` of ${found.total.toLocaleString("en")}` : "";
+  by("map-says").textContent = `${row.length.toLocaleString("en")}${sample} images`;
   setColour(view.colour);
 }
 
