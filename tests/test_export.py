@@ -266,7 +266,7 @@ def test_label_studio(run, tmp_path):
 def test_label_studio_gets_what_was_confirmed_as_annotations(run, tmp_path):
     table = run.clusters.to_pydict()
     review = ["confirmed", "unsure", "undecided"] * len(table["file"])
-    export(run, "label-studio", tmp_path / "tasks", table={**table, "review": review[: len(table["file"])]})
+    export(run, "label-studio", tmp_path / "tasks", table=[{**table, "review": review[: len(table["file"])]}])
     tasks = json.loads((tmp_path / "tasks" / "tasks.json").read_text())
     annotated = [task["annotations"][0]["result"] for task in tasks if "annotations" in task]
     assert annotated == [task["predictions"][0]["result"] for task in tasks[::3]]
@@ -338,7 +338,7 @@ def test_fiftyone_gets_features_in_the_order_of_its_labels(run, tmp_path):
     assert np.array_equal(features, run.embeddings)
     kept = [0, 3, 4, 11]  # as after a review, which leaves junk out
     table = {**run.clusters.take(kept).to_pydict(), "review": ["confirmed", "undecided", "unsure", "undecided"]}
-    export(run, "fiftyone", tmp_path / "some", table=table)
+    export(run, "fiftyone", tmp_path / "some", table=[table])
     found = json.loads((tmp_path / "some" / "labels.json").read_text())["labels"]
     assert [label["attributes"]["file"] for label in found.values()] == table["file"]
     assert [label["attributes"]["review"] for label in found.values()] == table["review"]

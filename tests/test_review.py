@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
+from commands import reseal
 from review_runs import made_up_run, small_run
 from selex.errors import InputError
 from selex.review.core.decisions import FIELDS, Decision, Refused, alike_key
@@ -17,6 +19,7 @@ from selex.review.core.overview import NEIGHBOURS, Overview, Space, look_alike, 
 from selex.review.core.session import Conflict, Review
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE, State
 from selex.review.core.timeline import DECIDE, REDO, UNDO, Event, Timeline
+from selex.runs.export import export
 from selex.runs.results import Results
 
 
@@ -327,14 +330,38 @@ def test_the_corrected_table(review):
     assert reviewed(review.run) is None
     decide(review, "merge", categories=(0, 3))
     decide(review, "junk", rows=(0,))
-    table, count = reviewed(review.run)
+    (table,), count = reviewed(review.run)
     assert count == 2
     assert "000.png" not in table["file"]
     assert "novel-2" not in table["category"]
     row = table["file"].index(review.results.files[int(np.flatnonzero(review.results.category == 3)[0])])
     assert (table["category"][row], table["known"][row]) == ("known-0", 1)
     assert set(table["review"]) <= {"confirmed", "undecided", "unsure"}
-    assert table == corrected(review.run, review.state)
+    assert [table] == list(corrected(review.run, review.state))
+
+
+def test_the_corrected_table_comes_in_blocks_and_is_of_the_moment(folder, tmp_path):
+    path = folder / "clusters.parquet"
+    parquet.write_table(parquet.read_table(path), path, row_group_size=8, write_page_checksum=True)
+    reseal(folder)
+    review = Review(folder)
+    decide(review, "junk", rows=tuple(range(8, 16)))  # a whole row group
+    decide(review, "name", category=3, name="a name")
+    blocks, names = corrected(review.run, review.state), list(review.state.names)
+    decide(review, "junk", rows=(0,))
+    kept = [row for row in range(40) if not 8 <= row < 16]
+    expected = [{**line, "category": names[line["cluster"]]} for line in review.run.clusters.take(kept).to_pylist()]
+    found = list(blocks)
+    assert [len(block["file"]) for block in found] == [8] * 4
+    lines = [dict(zip(block, line, strict=True)) for block in found for line in zip(*block.values(), strict=True)]
+    assert [{**line, "known": 0, "review": ""} for line in lines] == [
+        {**line, "known": 0, "review": ""} for line in expected
+    ]
+    for to in ("csv", "parquet"):
+        done = export(review.run, to, tmp_path / f"table.{to}", table=corrected(review.run, review.state))
+        assert done.images == 31
+    assert parquet.read_table(tmp_path / "table.parquet")["file"].to_pylist() == [line["file"] for line in expected[1:]]
+    review.ledger.close()
 
 
 def test_changes_are_told_by_common_images(results):

@@ -327,7 +327,7 @@ def test_a_table_that_is_written_and_read_in_blocks_is_the_same(tmp_path, monkey
     assert (parts.folder / "clusters.csv").read_bytes() == (whole.folder / "clusters.csv").read_bytes()
     assert [len(block) for block in parts.blocks("file")] == [11] * 5 + [5]
     for to in ("csv", "parquet"):
-        for run, table in ((parts, None), (whole, whole.clusters.to_pydict())):  # a table in memory is another way
+        for run, table in ((parts, None), (whole, [whole.clusters.to_pydict()])):  # a table in memory is another way
             done = export(run, to, tmp_path / f"{run.folder.name}.{to}", table=table)
             assert (done.images, done.categories) == (60, 5)
     assert (tmp_path / "parts.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()

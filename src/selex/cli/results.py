@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -201,7 +202,7 @@ def _about(run: Run) -> dict[str, Any]:
     return {**about, "complete": True, **counts, "estimate": tree["estimate"], "categories": categories}
 
 
-def _decided(run: Run) -> Columns | None:
+def _decided(run: Run) -> Iterator[Columns] | None:
     """The categories of a run as they were decided; None where nothing was. Says so."""
     from selex.review.core.outcome import reviewed
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def export(
     out: Path,
     copy: bool = False,
     progress: Progress = lambda done, total: None,
-    table: Columns | None = None,
+    table: Iterable[Columns] | None = None,
 ) -> Exported:
     """Write the categories of a run for another program, or for a person with a file manager.
 
@@ -53,7 +54,7 @@ def export(
         out: the folder or file to write; a folder must be new or empty.
         copy: copy images, rather than linking to them where the disk allows that.
         progress: called with how many images are in place, and of how many.
-        table: the clusters table as a person has corrected it, in place of the run's own.
+        table: the clusters table as a person has corrected it, in blocks, in place of the run's own.
 
     Returns:
         What was written.
@@ -65,20 +66,25 @@ def export(
         raise InputError(f"--copy: --to {to} writes no images; leave it out")
     _check_place(run, form, out)
     if not form.folder:
-        return _export_table(run, form, out, iter([table]) if table else (block.to_pydict() for block in run.blocks()))
+        return _export_table(run, form, out, table or (block.to_pydict() for block in run.blocks()))
     names = [] if table else run.hierarchy["names"]  # of corrected categories only those that have images
-    table = table or run.clusters.to_pydict()
-    classes = list(dict.fromkeys([*names, *table["category"]]))
+    whole = _joined(table) if table else run.clusters.to_pydict()
+    classes = list(dict.fromkeys([*names, *whole["category"]]))
     root = str(run.root)
-    files = table["file"]
-    job = ExportJob(table, classes, root, run.image_paths(files), lambda: _features(run, files), out, copy, progress)
+    files = whole["file"]
+    job = ExportJob(whole, classes, root, run.image_paths(files), lambda: _features(run, files), out, copy, progress)
     _check_images(run, job)
     with whole_folder(out) as stage:
         advice = form.write(job, stage)
-    return Exported(out, len(table["file"]), len(set(table["category"])), job.linked, job.copied, advice)
+    return Exported(out, len(files), len(set(whole["category"])), job.linked, job.copied, advice)
 
 
-def _export_table(run: Run, form: Format, out: Path, blocks: Iterator[Columns]) -> Exported:
+def _joined(blocks: Iterable[Columns]) -> Columns:
+    first, *others = blocks
+    return {name: list(chain(values, *(block[name] for block in others))) for name, values in first.items()}
+
+
+def _export_table(run: Run, form: Format, out: Path, blocks: Iterable[Columns]) -> Exported:
     """The clusters table and where each image is, spelled as in the table; a block at a time is in memory."""
     counts, place = Counter[str](), run.places()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from selex.data.clusters import Columns
+from selex.data.parquet import TextColumn
 from selex.errors import InputError
 from selex.review.core.ledger import Ledger
 from selex.review.core.state import CONFIRMED, JUNK, MARKS, UNDECIDED, State
@@ -106,8 +108,8 @@ def labels_of(run: Run) -> Labels:
     return Labels(labels, junk, len(live), count)
 
 
-def reviewed(run: Run) -> tuple[Columns, int] | None:
-    """The clusters table as decisions have it, without junk, and how many decisions; None where none was made.
+def reviewed(run: Run) -> tuple[Iterator[Columns], int] | None:
+    """The clusters table as decided, in blocks and without junk, and how many decisions; None where none was made.
 
     `cluster` and `category` are as decided, `known` is 1 for what was known or named by a person, and a column `review`
     says what was decided of each image: `confirmed`, `unsure`, or `undecided` where nothing was.
@@ -134,18 +136,29 @@ def _timeline(run: Run) -> Timeline | None:
         ledger.close()
 
 
-def corrected(run: Run, state: State) -> Columns:
-    """The clusters table of a run as a state has it; see `reviewed`."""
-    kept = np.flatnonzero(state.mark != JUNK)
-    if not len(kept):
+def corrected(run: Run, state: State) -> Iterator[Columns]:
+    """The clusters table of a run as a state has it now, a block at a time; see `reviewed`."""
+    if (state.mark == JUNK).all():
         raise InputError("every image is marked as junk: nothing is left")
-    table: Columns = run.clusters.take(kept).to_pydict()
-    categories = state.category[kept].tolist()
-    table["cluster"] = categories
-    table["category"] = [state.names[category] for category in categories]
-    table["known"] = [int(state.known(category) or state.named[category]) for category in categories]
-    marks = {"review": [MARKS[mark] for mark in state.mark[kept].tolist()]}
-    return {**table, **marks}
+    path = run.result("clusters.parquet")
+    known = [int(state.known(number) or state.named[number]) for number in range(len(state.names))]
+    # opened and copied now: neither new results nor new decisions get into it
+    table = TextColumn(path, path, "file")
+    return _corrected_blocks(table, state.category.copy(), state.mark.copy(), list(state.names), known)
+
+
+def _corrected_blocks(
+    table: TextColumn, category: Array, mark: Array, names: list[str], known: list[int]
+) -> Iterator[Columns]:
+    done = 0
+    for block in table.beside(table.there):
+        kept = np.flatnonzero(mark[done : done + len(block)] != JUNK)
+        rows, done = kept + done, done + len(block)
+        if len(kept):
+            own = category[rows].tolist()
+            columns: Columns = block.take(kept).to_pydict()
+            columns |= {"cluster": own, "category": [names[c] for c in own], "known": [known[c] for c in own]}
+            yield {**columns, "review": [MARKS[one] for one in mark[rows].tolist()]}
 
 
 def compare(before: State, results: Results) -> Changes:
