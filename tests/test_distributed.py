@@ -1,5 +1,11 @@
 """Two processes are one: the same losses, the same weights, one run."""
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -21,6 +27,20 @@ OPTIONS = (
     "store",
 )
 DISCOVER = ("discover", "photos", *OPTIONS, "--epochs", 2)
+KILLED = """
+import os
+from pathlib import Path
+
+from commands import _stop_at
+from selex.cli import main
+
+place = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
+Path("started " + " ".join(place)).touch()
+step = {("0", "1"): 2, ("1", "0"): 5}.get(place)  # one of the first epoch, one of the second
+if step:
+    _stop_at("selex.training.steps:Steps.step", step, 9)
+main()
+"""
 LIBRARY = "[Gloo] Rank"  # what the library of torch itself says, on standard output
 
 
@@ -104,17 +124,43 @@ def test_two_processes_cluster_together_without_training(home):
     assert [(step.get("workers"), step.get("resumed")) for step in steps] == [(2, None), (None, True)]
 
 
-def test_two_processes_go_on_where_they_were_killed(home):
+@pytest.fixture(scope="module")
+def undisturbed(home):
+    done, _ = several(*DISCOVER, "--method", "selex", "--out", "whole", cwd=home)
+    assert done.returncode == 0, done.stderr
+    return home / "whole"
+
+
+def same_result(one, two):
+    for name in ("clusters.csv", "model/trained.safetensors", "embeddings.npy"):
+        assert (one / name).read_bytes() == (two / name).read_bytes(), name
+
+
+def test_two_processes_go_on_where_they_were_killed(home, undisturbed):
     command = (*DISCOVER, "--method", "selex")
-    expected, _ = several(*command, "--out", "whole", cwd=home)
-    assert expected.returncode == 0, expected.stderr
     first, _ = several(*command, "--out", "stopped", cwd=home, kill=("selex.training.steps:Steps.step", 5))
     assert first.returncode == -9
     assert (home / "stopped" / ".work" / "checkpoint-00000.pt").exists()
+    shutil.copytree(home / "stopped", home / "fewer")
     first, second = several("train", "stopped", "--resume", "--store", "store", cwd=home)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
-    for name in ("clusters.csv", "model/trained.safetensors", "embeddings.npy"):
-        assert (home / "stopped" / name).read_bytes() == (home / "whole" / name).read_bytes(), name
+    same_result(home / "stopped", undisturbed)
+    done = alone("train", "fewer", "--resume", "--store", "store", cwd=home)  # another number of processes
+    assert (done.returncode, done.stderr) == (0, "")
+    agree(undisturbed, home / "fewer")
+
+
+def test_torchrun_restarts_what_was_killed(home, undisturbed):
+    """First the second process is lost, before there is a checkpoint, then the first, which holds the run's lock."""
+    (home / "killed.py").write_text(KILLED)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2"]
+    places = [str(Path(__file__).parent), *sys.path]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places)), "OMP_NUM_THREADS": "1"}
+    command = [*torchrun, "killed.py", *map(str, DISCOVER), "--method", "selex", "--out", "restarted"]
+    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert len([*home.glob("started *")]) == 6  # processes, two at a time
+    same_result(home / "restarted", undisturbed)
 
 
 def test_a_batch_that_cannot_be_shared(home):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +16,10 @@ from torch import Tensor
 from selex.errors import InputError
 
 _PATIENCE = timedelta(days=7)  # others wait while the first embeds; one that is gone is noticed at once
+_SHORT = timedelta(seconds=2)  # for an answer from a process that may be gone
+_START = 300  # seconds in which all processes have to be there
+_PORT = "selex/port"
+_TORCH: Any = dist  # has stores, which its types do not mention
 
 
 class Group:
@@ -102,6 +108,46 @@ def join(device: str | torch.device = "cpu") -> Group:
             raise InputError(f"process {place + 1} of this machine has no GPU, there are {many}: start fewer processes")
         torch.cuda.set_device(place)
     if not dist.is_initialized():
-        kind = "nccl" if torch.device(device).type == "cuda" else "gloo"
-        dist.init_process_group(kind, timeout=_PATIENCE)
+        connect("nccl" if torch.device(device).type == "cuda" else "gloo")
     return Processes()
+
+
+def connect(kind: str) -> None:
+    """Join the processes that were started; after a restart by `torchrun` too."""
+    dist.init_process_group(kind, timeout=_PATIENCE, **(_apart() if restartable() else {}))
+
+
+def restartable() -> bool:
+    """Whether `torchrun --max-restarts` starts all processes again when one is lost."""
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return agent and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
+
+
+def _apart() -> dict[str, Any]:
+    """A store that the first process keeps itself, and who is who.
+
+    The store of `torchrun` outlives a restart, with the addresses of processes that are gone: it only says where the
+    new one is. An address from before the restart leads nowhere, and is asked for again.
+    """
+    rank, size, host = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["MASTER_ADDR"]
+    of_torchrun = _TORCH.TCPStore(host, int(os.environ["MASTER_PORT"]), size, is_master=False)
+    if rank == 0:
+        store = _TORCH.TCPStore(host, 0, size, is_master=True, timeout=_PATIENCE, wait_for_workers=False)
+        of_torchrun.set(_PORT, str(store.port))
+        return {"store": store, "rank": rank, "world_size": size}
+    return {"store": _found(of_torchrun, host, size), "rank": rank, "world_size": size}
+
+
+def _found(of_torchrun: Any, host: str, size: int) -> Any:
+    """The store of the first process, as soon as it is there."""
+    end = time.monotonic() + _START
+    while time.monotonic() < end:
+        try:
+            port = int(of_torchrun.get(_PORT))
+            store = _TORCH.TCPStore(host, port, size, is_master=False, timeout=_SHORT, wait_for_workers=False)
+        except dist.DistError:
+            time.sleep(0.2)
+        else:
+            store.set_timeout(_PATIENCE)
+            return store
+    raise InputError(f"the first process has not started within {_START} seconds: see its error")

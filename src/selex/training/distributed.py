@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from selex.cluster.group import connect, restartable
 from selex.errors import InputError, needs_extra
 from selex.io import first_line
 
@@ -40,6 +41,8 @@ def start(device: str | torch.device) -> Fabric:
         fabric = make(devices=processes, num_nodes=nodes, strategy="ddp", plugins=environment(), **about)
     except (RuntimeError, ValueError) as error:  # the cluster was asked for processes in a way that does not work
         raise InputError(f"cannot train with {processes * nodes} processes: {first_line(error)}") from None
+    if restartable():
+        connect("nccl" if place.type == "cuda" else "gloo")  # before Fabric does, which would meet processes of before
     fabric.launch()
     return fabric
 
