@@ -100,8 +100,8 @@ def tail(truth: np.ndarray, ratio: float, rng: np.random.Generator) -> np.ndarra
     return np.sort(np.concatenate([rng.permutation(np.flatnonzero(truth == i))[: wanted[i]] for i in range(k)]))
 
 
-def linked(data: Data, seed: int) -> np.ndarray:
-    return np.asarray(AgglomerativeClustering(data.k, linkage="ward").fit_predict(data.rows))
+def linked(linkage: str) -> Callable[[Data, int], np.ndarray]:
+    return lambda data, seed: np.asarray(AgglomerativeClustering(data.k, linkage=linkage).fit_predict(data.rows))
 
 
 def spectral(data: Data, seed: int) -> np.ndarray:
@@ -139,7 +139,8 @@ def chosen(data: Data, seed: int) -> np.ndarray:
 
 WAYS: dict[str, Callable[[Data, int], np.ndarray]] = {
     "k-means++, no labels": lambda data, seed: KMeans(data.k, n_init=3, random_state=seed).fit_predict(data.rows),
-    "Ward, no labels": linked,
+    "Ward, no labels": linked("ward"),
+    "average linkage, no labels": linked("average"),
     "spectral, no labels": spectral,
     "HDBSCAN, no labels or K": hdbscan,
     "semi-supervised k-means++": lambda data, seed: np.asarray(
