@@ -19,15 +19,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.compute as pc
 import torch
+from pyarrow import parquet
 
 from common import embeddings, half_labelled, save
 from report_size import make_levels
 from review_server import Client
 from selex import Config, Hierarchy
+from selex.checksums import file_digest, seal, stamped
 from selex.cluster.pipeline import FittedClusters, calibrated
 from selex.cluster.select import Selection
 from selex.cluster.whiten import FeatureMaps
+from selex.data.parquet import read_blocks
 from selex.runs.publish import publish
 from selex.runs.writer import write_run
 
@@ -62,20 +66,46 @@ def make_run(folder: Path, n: int, k: int) -> dict[str, object]:
         return {"s": round(time.perf_counter() - start, 1), "peak_mib": peak("self"), "before_mib": before}
 
 
+def repeat(run: Path, times: int) -> None:
+    """The images of a run so many times over, each time in another folder; its `clusters.csv` stays as it was."""
+    config, tree = run / "config.json", run / "hierarchy.json"
+    reader, features = parquet.ParquetFile(run / "clusters.parquet"), np.load(run / "embeddings.npy")
+    more = np.lib.format.open_memmap(run / "new.npy", "w+", features.dtype, (times * len(features), DIMS))
+    with parquet.ParquetWriter(run / "new.parquet", reader.schema_arrow, write_page_checksum=True) as writer:
+        for turn in range(times):
+            more[turn * len(features) : (turn + 1) * len(features)] = features
+            for group in range(reader.num_row_groups):
+                table = reader.read_row_group(group)
+                files = pc.binary_join_element_wise(f"site {turn}", table["file"], "/")
+                writer.write_table(table.set_column(0, "file", files))
+    more.flush()
+    (run / "new.npy").replace(run / "embeddings.npy")
+    (run / "new.parquet").replace(run / "clusters.parquet")
+    levels = json.loads(tree.read_text())
+    for level in levels["levels"]:
+        level["sizes"] = [times * size for size in level["sizes"]]
+    tree.write_text(json.dumps(levels))
+    record = {key: value for key, value in json.loads(config.read_text()).items() if key != "sha256"}
+    blocks = (block["file"].to_pylist() for block in read_blocks(run / "clusters.parquet", ["file"]))
+    digests = {name: file_digest(run / name) for name in record["files"]}
+    config.write_text(stamped({**record, "files": digests, "seal": seal(record["root"], blocks)}))
+
+
 def peak(pid: int | str) -> int:
     """The most memory that a process ever had, in MiB."""
     return int(re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) // 1024  # type: ignore[index]
 
 
-def measure(command: list[str], ask: Callable[[subprocess.Popen[str]], object] | None = None) -> dict[str, object]:
+def measure(command: list[str], ask: Callable[[subprocess.Popen[str]], float] | None = None) -> dict[str, object]:
     """Seconds and peak of a process; of a server until it has answered."""
     start = time.perf_counter()
     if ask is None:
         said = subprocess.run([sys.executable, "-c", _SMALL, *command], stdout=subprocess.PIPE, text=True, check=True)
         return {"s": round(time.perf_counter() - start, 1), "peak_mib": int(said.stdout.split()[-1]) // 1024}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    ask(process)
-    found: dict[str, object] = {"s": round(time.perf_counter() - start, 1), "peak_mib": peak(process.pid)}
+    opened = ask(process) - start
+    found: dict[str, object] = {"s": round(time.perf_counter() - start, 1), "first_page_s": round(opened, 1)}
+    found["peak_mib"] = peak(process.pid)
     process.terminate()
     process.wait()
     return found
@@ -90,23 +120,28 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 
 
-def made(folder: str, n: int, k: int) -> dict[str, object]:
+def made(folder: str, n: int, k: int, times: int) -> dict[str, object]:
     """The run, made by a process of its own."""
-    command = [sys.executable, __file__, "--make", folder, "--images", str(n), "--categories", str(k)]
+    sizes = ["--images", str(n), "--categories", str(k), "--times", str(times)]
+    command = [sys.executable, __file__, "--make", folder, *sizes]
     found: dict[str, object] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return found
 
 
-def pages(process: subprocess.Popen[str]) -> None:
-    """The first page, a category, an image and a search."""
+def pages(process: subprocess.Popen[str]) -> float:
+    """The first page, a category, an image, a search and what is next; when the first one was there."""
     assert process.stdout
     client = Client(int(re.search(r":(\d+)/", process.stdout.readline())[1]))  # type: ignore[index]
-    for path in ("/", "/category/1", "/image/5", "/?q=0001234", "/next"):
+    client("/")
+    first = time.perf_counter()
+    for path in ("/category/1", "/image/5", "/?q=0001234", "/next"):
         client(path)
+    client.connection.close()
+    return first
 
 
-def main(n: int, k: int, commands: list[str], keep: Path | None = None) -> list[dict[str, object]]:
-    """What each command takes on a run of n images."""
+def main(n: int, k: int, times: int, commands: list[str], keep: Path | None = None) -> list[dict[str, object]]:
+    """What each command takes on a run of n images, so many times over; what is published is n."""
     entries: list[dict[str, object]] = []
     with nullcontext(str(keep)) if keep else tempfile.TemporaryDirectory() as name:
         run = f"{name}/run"
@@ -119,8 +154,11 @@ def main(n: int, k: int, commands: list[str], keep: Path | None = None) -> list[
             "review": [*program, "review", run, "--no-browser", "--port", "0"],
         }
         for what in (*(() if Path(run).exists() else ("publish",)), *commands):
-            found = made(name, n, k) if what == "publish" else measure(known[what], pages if what == "review" else None)
-            entries.append({"what": what, "images": n, "categories": k, **found})
+            if what == "publish":
+                found, images = made(name, n, k, times), n
+            else:
+                found, images = measure(known[what], pages if what == "review" else None), times * n
+            entries.append({"what": what, "images": images, "categories": k, **found})
             print(entries[-1], flush=True)
     return entries
 
@@ -129,6 +167,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, nargs="+", default=[200_000, 1_000_000])
     parser.add_argument("--categories", type=int, default=1000)
+    parser.add_argument("--times", type=int, default=1, help="take the images of the run so many times")
     parser.add_argument("--keep", type=Path, help="the folder of the run, of one size; made where it is not, and kept")
     parser.add_argument("--commands", nargs="*", default=["info", "export csv", "export parquet", "report", "review"])
     parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
@@ -136,7 +175,11 @@ if __name__ == "__main__":
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.make:
-        print(json.dumps(make_run(options.make, options.images[0], options.categories)))
+        figures = make_run(options.make, options.images[0], options.categories)
+        if options.times > 1:
+            repeat(options.make / "run", options.times)
+        print(json.dumps(figures))
     else:
-        found = [entry for n in options.images for entry in main(n, options.categories, options.commands, options.keep)]
+        how = options.categories, options.times, options.commands, options.keep
+        found = [entry for n in options.images for entry in main(n, *how)]
         save("run_memory", found, options.out, quiet=True)
