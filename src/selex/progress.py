@@ -5,38 +5,37 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count
+from typing import Any, TypeVar
 
 SECONDS_A_LINE = 10.0
 """Where there is no terminal, work says where it stands no more often than this."""
 
 Listener = Callable[[str, int, int], None]
-_listeners: list[Listener] = []
-
-
-@contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """While this lasts, `listener` is told what is done, how much of it and of how much, in place of bars and lines."""
-    _listeners.append(listener)
-    try:
-        yield
-    finally:
-        _listeners.remove(listener)
-
-
 Watcher = Callable[[dict[str, Any]], None]
+_Either = TypeVar("_Either")
+_listeners: list[Listener] = []
 _watchers: list[Watcher] = []
 
 
-@contextmanager
-def watching(watcher: Watcher) -> Iterator[None]:
+def listening(listener: Listener) -> AbstractContextManager[None]:
+    """While this lasts, `listener` is told what is done, how much of it and of how much, in place of bars and lines."""
+    return _among(_listeners, listener)
+
+
+def watching(watcher: Watcher) -> AbstractContextManager[None]:
     """While this lasts, `watcher` is told of every step that is done, as a run's own log is."""
-    _watchers.append(watcher)
+    return _among(_watchers, watcher)
+
+
+@contextmanager
+def _among(others: list[_Either], one: _Either) -> Iterator[None]:
+    others.append(one)
     try:
         yield
     finally:
-        _watchers.remove(watcher)
+        others.remove(one)
 
 
 def step_done(entry: dict[str, Any]) -> None:
@@ -53,28 +52,16 @@ def _heard(text: str) -> Callable[[int, int], None]:
 @contextmanager
 def progress_bar(text: str, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
     """Where work stands, while it lasts; call it with done and total. A bar on a terminal, elsewhere lines."""
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
-    columns = (
-        TextColumn("{task.description}"),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left:"),
-    )
     console = Console(stderr=True)
     if shown and (_listeners or not console.is_terminal):
         yield _heard(text) if _listeners else _lines(text)
         return
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not shown) as bar:
+    done = (rich.TextColumn("{task.description}"), rich.MofNCompleteColumn(), rich.BarColumn())
+    times = (rich.TimeElapsedColumn(), rich.TextColumn("left:"), rich.TimeRemainingColumn())
+    with rich.Progress(*done, *times, console=console, transient=True, disable=not shown) as bar:
         task = bar.add_task(text, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=max(done, total))
 
@@ -122,14 +109,9 @@ def _lines(text: str, before: int = 0, unit: str = "") -> Callable[[int, int], N
 @contextmanager
 def estimate_bar(shown: bool = True) -> Iterator[Callable[[int, float], None]]:
     """The line while `estimate_k` tries one count of categories after the other."""
+    tries = count(1)
     with progress_bar("estimating the number of categories, try", shown) as advance:
-        tried: list[int] = []
-
-        def tell(count: int, score: float) -> None:
-            tried.append(count)
-            advance(len(tried), 18)
-
-        yield tell
+        yield lambda n_clusters, score: advance(next(tries), 18)
 
 
 @contextmanager

@@ -15,15 +15,7 @@ from typing import Any
 import numpy as np
 
 from selex.bench import measure
-from selex.bench.datasets.splits import (
-    Benchmark,
-    Split,
-    hide_labels,
-    load_benchmark,
-    long_tail,
-    own_dataset,
-    shuffled,
-)
+from selex.bench.datasets.splits import Benchmark, Split, hide_labels, load_benchmark, long_tail, own_dataset, shuffled
 from selex.bench.results import VERSIONS, Result
 from selex.bench.suites import Row
 from selex.checksums import file_digest
@@ -49,34 +41,19 @@ KMEANS = "kmeans"
 
 @dataclass(frozen=True)
 class Job:
-    """What to run.
+    """What to run."""
 
-    Attributes:
-        dataset: a dataset of the catalog, or a CSV file with the columns `file`, `class` and `known` of one's own.
-        root: the folder of the dataset; a CSV file's own if not given.
-        method: `"frozen"`, `"gcd"`, `"simgcd"`, `"selex"`, one of one's own; or `"kmeans"`, plain k-means on frozen
-            features.
-        backbone: name of the network.
-        config: settings; a row of a suite changes some.
-        variant: short name of these settings in tables.
-        suite: name of the suite.
-        row: which of its rows.
-        device: where it runs.
-        store: where decoded images are kept.
-        runs: where run folders are left, each a model for `selex predict`; None leaves none.
-    """
-
-    dataset: str
-    root: Path | None
-    method: str
+    dataset: str  # a dataset of the catalog, or a CSV file with the columns `file`, `class` and `known` of one's own
+    root: Path | None  # the folder of the dataset; a CSV file's own if not given
+    method: str  # as in `selex discover`, or `kmeans`: plain k-means on frozen features
     backbone: str
-    config: Config = PAPER
-    variant: str = "paper"
+    config: Config = PAPER  # settings; a row of a suite changes some
+    variant: str = "paper"  # short name of these settings in tables
     suite: str = "main"
-    row: Row = MAIN
-    device: str = "cpu"
-    store: Path | None = None
-    runs: Path | None = None
+    row: Row = MAIN  # which of its rows
+    device: str = "cpu"  # where it runs
+    store: Path | None = None  # where decoded images are kept
+    runs: Path | None = None  # where run folders are left, each a model for `selex predict`; None leaves none
 
     @property
     def name(self) -> str:

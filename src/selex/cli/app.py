@@ -15,6 +15,7 @@ import typer
 
 from selex.cli.log import LOG, check_not_among_photos
 from selex.errors import INTERRUPTED, InputError, Note
+from selex.io import first_line
 
 app = typer.Typer(name="selex", pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
@@ -184,8 +185,15 @@ def find_device(name: str) -> str:
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
+    with on_device(name):
         torch.zeros(1, device=name).item()
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"--device {name}: {str(error).splitlines()[0]}") from None
     return name
+
+
+@contextmanager
+def on_device(name: str) -> Iterator[None]:
+    """The first use of a device, which may not be there, or be too small."""
+    try:
+        yield
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise InputError(f"--device {name}: {first_line(error)}") from None

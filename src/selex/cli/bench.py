@@ -14,12 +14,12 @@ import typer
 
 from selex.cli import settings
 from selex.cli.app import find_device, resumable
-from selex.cli.settings import configured
+from selex.cli.settings import configured, value
 from selex.config import Config
 
 if TYPE_CHECKING:
-    from selex.bench.render import Table
     from selex.bench.runner import Job
+    from selex.bench.suites import Row
 
 app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
 
@@ -55,6 +55,21 @@ class Picture(str, Enum):
     pdf = "pdf"
 
 
+Dataset = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|CSV",
+        help="`cub aircraft cars pets cifar10 cifar100 imagenet100 herbarium19`, or your own CSV file with "
+        "the columns `file`, `class` and `known` (1 or 0).",
+    ),
+]
+BenchMethod = Annotated[
+    str,
+    typer.Option(
+        metavar="selex|gcd|simgcd|frozen|kmeans",
+        help="As in `selex discover`; `kmeans` is plain k-means on the pretrained features, without labels.",
+    ),
+]
 Results = Annotated[Path, typer.Argument(metavar="RESULTS", help="The folder of result files.")]
 Mixed = Annotated[bool, typer.Option("--mixed-versions", help="Accept results of several versions of selex.")]
 
@@ -66,22 +81,9 @@ def bench() -> None:
 
 @app.command()
 def run(
-    dataset: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME|CSV",
-            help="`cub aircraft cars pets cifar10 cifar100 imagenet100 herbarium19`, or your own CSV file with "
-            "the columns `file`, `class` and `known` (1 or 0).",
-        ),
-    ],
-    root: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder of the dataset.")] = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            metavar="selex|gcd|simgcd|frozen|kmeans",
-            help="As in `selex discover`; `kmeans` is plain k-means on the pretrained features, without labels.",
-        ),
-    ] = "selex",
+    dataset: Dataset,
+    root: Annotated[Path | None, value("FOLDER", "Folder of the dataset.")] = None,
+    method: BenchMethod = "selex",
     backbone: settings.Backbone = None,
     preset: settings.Preset = "paper",
     config_file: settings.ConfigFile = None,
@@ -90,28 +92,18 @@ def run(
         str,
         typer.Option(metavar="NAME", help="Suite to run, all rows unless `--row` is given: see `selex bench table`."),
     ] = "main",
-    row: Annotated[
-        list[str] | None,
-        typer.Option("--row", metavar="NAME", help="Only this row of the suite; can be repeated."),
-    ] = None,
+    row: Annotated[list[str] | None, value("NAME", "Only this row of the suite; can be repeated.")] = None,
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Run with seeds 0 to N - 1.")] = 3,
-    seed: Annotated[
-        list[int] | None,
-        typer.Option("--seed", min=0, metavar="S", help="Only this seed; can be repeated."),
-    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(min=0, metavar="S", help="Only this seed; can be repeated.")] = None,
     categories: Annotated[
         Count, typer.Option(metavar="true|auto", help="The true number of categories, or an estimate.")
     ] = Count.true,
     refine: settings.Refine = None,
     attention_crop: settings.AttentionCrop = False,
     epochs: settings.Epochs = None,
-    variant: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of these settings in tables; default `paper`.")
-    ] = None,
+    variant: Annotated[str | None, value("NAME", "Name of these settings in tables; default `paper`.")] = None,
     out: Annotated[Path, typer.Option(metavar="RESULTS", help="The folder of result files.")] = Path("results"),
-    runs: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Keep run folders here, with models for `selex predict`.")
-    ] = None,
+    runs: Annotated[Path | None, value("FOLDER", "Keep run folders here, with models for `selex predict`.")] = None,
     store: settings.Store = None,
     device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Device to run on.")] = "auto",
 ) -> None:
@@ -120,29 +112,24 @@ def run(
     Example: `selex bench run --dataset cub --root data/CUB_200_2011 --method selex --seeds 3 --out results`
     """
     from selex.bench.runner import Job
-    from selex.bench.suites import suite as find_suite
     from selex.models import default_backbone
 
-    place = find_device(device)
+    device = find_device(device)
     given = {"refine": refine, "attention_crop": attention_crop or None, "epochs": epochs, "backbone": backbone}
     config = configured(_usual(preset, dataset), config_file, changes, **given)
-    job = Job(
-        dataset=dataset,
-        root=root,
-        method=method,
-        backbone=config.features.backbone or default_backbone(place),
-        config=config,
-        variant=variant or ("published" if config.train.published else "paper"),
-        suite=suite,
-        device=place,
-        store=store,
-        runs=runs,
-    )
+    backbone = config.features.backbone or default_backbone(device)
+    variant = variant or ("published" if config.train.published else "paper")
+    job = Job(dataset, root, method, backbone, config, variant, suite, device=device, store=store, runs=runs)
+    _run_all([replace(job, row=each) for each in _rows(suite, row, categories)], seed or range(seeds), out)
+
+
+def _rows(suite: str, names: list[str] | None, categories: Count) -> list[Row]:
+    """The rows of a suite that are asked for, all where none is named."""
+    from selex.bench.suites import suite as find_suite
+
     chosen = find_suite(suite)
-    rows = [chosen.row(name) for name in row] if row else chosen.rows
-    if categories is Count.auto:
-        rows = [replace(each, categories="auto") for each in rows]
-    _run_all([replace(job, row=each) for each in rows], seed or range(seeds), out)
+    rows = [chosen.row(name) for name in names] if names else chosen.rows
+    return [replace(row, categories="auto") if categories is Count.auto else row for row in rows]
 
 
 def _usual(preset: str | None, dataset: str) -> Config:
@@ -212,6 +199,7 @@ def table(
 
     Example: `selex bench table results --suite components --to latex --out components.tex`
     """
+    from selex.bench.render import to_latex, to_markdown
     from selex.bench.results import read_results
     from selex.bench.suites import suite as find_suite
     from selex.bench.tables import Show, make_tables
@@ -221,12 +209,14 @@ def table(
     if out:
         check_target(out, [], _is_table)
     show = Show("inductive" if inductive else "transductive", match.value, all_methods)
-    text = _text(make_tables(read_results(results, mixed_versions), suite, show), to)
+    render = to_latex if to is To.latex else to_markdown
+    text = "\n\n".join(map(render, make_tables(read_results(results, mixed_versions), suite, show)))
     if out is None:
         typer.echo(text)
         return
+    stamp = f"% {STAMP}" if to is To.latex else f"<!-- {STAMP} -->"
     with whole(out) as partial:
-        partial.write_text(f"{_stamp(to)}\n\n{text}\n", encoding="utf-8")
+        partial.write_text(f"{stamp}\n\n{text}\n", encoding="utf-8")
     typer.echo(f"wrote {out}")
 
 
@@ -260,17 +250,6 @@ def plot(
     for path, figure in paths.items():
         save(figure, path)
         typer.echo(f"wrote {path}")
-
-
-def _text(tables: list[Table], to: To) -> str:
-    from selex.bench.render import to_latex, to_markdown
-
-    render = to_latex if to is To.latex else to_markdown
-    return "\n\n".join(map(render, tables))
-
-
-def _stamp(to: To) -> str:
-    return f"% {STAMP}" if to is To.latex else f"<!-- {STAMP} -->"
 
 
 def _is_table(path: Path) -> bool:

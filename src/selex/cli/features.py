@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from selex.cli import settings
-from selex.cli.app import MORE, ON_FEATURES, app, processes
+from selex.cli.app import MORE, ON_FEATURES, app, on_device, processes
 from selex.cli.settings import BASICS, CLUSTERING, configured
+from selex.cli.shards import cluster_shards, echo_selected, estimate_line
 from selex.config import Config
 from selex.errors import InputError, Note
 from selex.progress import estimate_bar
-
-if TYPE_CHECKING:
-    from selex.types import KEstimate
 
 FeaturesOrShards = Annotated[
     Path,
@@ -56,7 +54,6 @@ def cluster(
 
     Example: `selex cluster features.npz --labels labels.csv --categories 200 --out clusters.csv`
     """
-    from selex.cli.shards import cluster_shards
     from selex.cluster.inputs import encode
     from selex.cluster.kmeans import distances_to_own
     from selex.cluster.pipeline import fit_clusters
@@ -76,14 +73,9 @@ def cluster(
     table, names_given = _read(features, labels, normalize)
     classes, known = encode(names_given, len(table.ids))
     values = _on_device(table.values, device)
-    variant = published_variant() if published else None
-    found = fit_clusters(
-        values, known, config.cluster, rng=config.seed, variant=variant, calibrate=False, progress=True
-    )
-    if found.estimate:
-        typer.echo(_summary(found.estimate))
-    for line in found.selected(config.cluster):
-        typer.echo(line)
+    how: Any = {"variant": published_variant() if published else None, "calibrate": False, "progress": True}
+    found = fit_clusters(values, known, config.cluster, rng=config.seed, **how)
+    echo_selected(found, config)
     base = found.hierarchy.levels[0]
     names = category_names(classes.tolist(), base.n_clusters)
     more = {"distance": distances_to_own(found.transform(values), base).tolist()}
@@ -118,6 +110,7 @@ def estimate(
 
     Example: `selex estimate features.npz --labels labels.csv`
     """
+    from selex.cluster.estimate_k import estimate_k
     from selex.cluster.inputs import encode
     from selex.io import check_target
     from selex.report.plots import check_ending, is_plot, plot_estimate
@@ -127,12 +120,15 @@ def estimate(
     check_target(out, [path for path in (features, labels) if path], is_plot)
     table, given = _read(features, labels, normalize)
     _, known = encode(given, len(table.ids))
-    found = _estimate(_on_device(table.values, device), known, method, max_categories, config)
+    values = _on_device(table.values, device)
+    how: Any = {"method": method, "max_clusters": max_categories, "balanced": config.cluster.balanced}
+    with estimate_bar() as tell:
+        found = estimate_k(values, known, **how, rng=config.seed, progress=tell)
     plot_estimate(found, out)
     typer.echo(f"{'categories':>10}  {found.method}")
     for count, score in found.curve:
         typer.echo(f"{count:>10}  {score:.4f}{'  <- estimate' if count == found.n_clusters else ''}")
-    typer.echo(_summary(found))
+    typer.echo(estimate_line(found))
     typer.echo(f"wrote {out}")
 
 
@@ -218,26 +214,5 @@ def _on_device(values: Any, device: str) -> Any:
     import numpy as np
     import torch
 
-    try:
+    with on_device(device):
         return torch.from_numpy(np.array(values)).to(device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise InputError(f"--device {device}: {str(error).splitlines()[0]}") from None
-
-
-def _summary(found: KEstimate) -> str:
-    return f"estimate by {found.method}: {found.n_clusters} categories (90 % interval {found.low} to {found.high})"
-
-
-def _estimate(values: Any, known: Any, method: str, highest: int | None, config: Config) -> KEstimate:
-    from selex.cluster.estimate_k import estimate_k
-
-    with estimate_bar() as tell:
-        return estimate_k(
-            values,
-            known,
-            method=method,  # type: ignore[arg-type]
-            max_clusters=highest,
-            balanced=config.cluster.balanced,
-            rng=config.seed,
-            progress=tell,
-        )

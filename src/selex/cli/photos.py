@@ -14,7 +14,7 @@ import typer
 from selex.cli import settings
 from selex.cli.app import RunFolder, app, find_device, first_process, processes, resumable
 from selex.cli.rerun import discover_again, with_more
-from selex.cli.settings import BASICS, configured
+from selex.cli.settings import configured, value
 from selex.config import Config
 from selex.config.groups import FROZEN
 from selex.errors import InputError
@@ -37,16 +37,8 @@ def discover(
         ),
     ],
     labels: Annotated[Path | None, settings.option("data.labels")] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN", show_default=False, help="Run folder to write; default `selex-run`.", rich_help_panel=BASICS
-        ),
-    ] = None,
-    add: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FOLDER", help="Add photos to a run and sort all of them again.", rich_help_panel=BASICS),
-    ] = None,
+    out: Annotated[Path | None, value("RUN", "Run folder to write; default `selex-run`.")] = None,
+    add: Annotated[list[Path] | None, value("FOLDER", "Add photos to a run and sort all of them again.")] = None,
     preset: settings.Preset = "photos",
     config_file: settings.ConfigFile = None,
     changes: settings.Set = None,
@@ -96,7 +88,8 @@ def discover(
         epochs=epochs,
     )
     cluster = _engine(engine, address, workers, store, spread)
-    _discover(config, out, find_device(device), store, strict, restart, tensorboard, reviewed=True, engine=cluster)
+    train = {"restart": restart, "tensorboard": tensorboard}
+    _discover(config, out, train, True, cluster, device=find_device(device), store=store, strict=strict)
 
 
 def _engine(
@@ -147,7 +140,8 @@ def train(
     refine = "auto" if method and method != FROZEN and not find_method(method).clusters else None  # nothing to refine
     config = configured(base, config_file, changes, method=method, epochs=epochs, refine=refine)
     config = interrupted(opened) if resume else config
-    _discover(config, run, find_device(device), store or opened.store, False, restart, tensorboard, reviewed=not resume)
+    train = {"restart": restart, "tensorboard": tensorboard}
+    _discover(config, run, train, not resume, device=find_device(device), store=store or opened.store, strict=False)
 
 
 @app.command()
@@ -169,51 +163,35 @@ def recluster(
     if processes() > 1:
         raise InputError("decisions are clustered in one process: start `selex recluster` without torchrun")
 
-    def change(config: Config) -> Config:
-        return configured(config, config_file, changes)
-
+    how: Any = {"device": find_device(device), "store": store, "strict": strict, "progress": True, "tell": typer.echo}
     with resumable("finished images, features and epochs are kept"):
-        done = run_recluster(
-            run,
-            change=change,
-            device=find_device(device),
-            store=store,
-            strict=strict,
-            progress=True,
-            tell=typer.echo,
-        )
+        done = run_recluster(run, change=lambda config: configured(config, config_file, changes), **how)
     typer.echo(summary(done.run))
     typer.echo(f"\nchanged: {done.changes}")
     typer.echo(f"next:    selex review {run}")
 
 
 def _discover(
-    config: Config,
-    out: Path,
-    device: str,
-    store: Path | None,
-    strict: bool,
-    restart: bool,
-    tensorboard: bool,
-    reviewed: bool,
-    engine: RayEngine | None = None,
+    config: Config, out: Path, train: dict[str, Any], reviewed: bool, engine: RayEngine | None = None, **how: Any
 ) -> None:
     """Do the job and say what was found."""
     from selex.cli.results import summary
     from selex.training.fit import TrainOptions
 
-    options = TrainOptions(restart=restart, tensorboard=tensorboard, progress=True)
-    how: dict[str, Any] = {"device": device, "store": store, "strict": strict, "progress": first_process()}
+    how |= {"options": TrainOptions(**train, progress=True), "progress": first_process(), "tell": typer.echo}
     done = "images and features" if config.train.method == FROZEN else "images, features and epochs"
     with resumable(f"finished {done} are kept"):
-        run, changes = discover_again(config, out, reviewed, engine, **how, options=options, tell=typer.echo)
+        run, changes = discover_again(config, out, reviewed, engine, **how)
     if not first_process():
         return
     typer.echo(summary(run))
     if changes:
         typer.echo(f"\nchanged: {changes}")
     typer.echo(f"\ntable:  {out / 'clusters.csv'}")
-    _next(next_steps(run, out))
+    steps = next_steps(run, out)
+    width = max(map(len, steps))
+    for number, (command, use) in enumerate(steps.items()):
+        typer.echo(f"{'' if number else 'next:':<8}{command:<{width}}  {use}")
 
 
 def next_steps(run: Run, out: Path) -> dict[str, str]:
@@ -230,13 +208,6 @@ def next_steps(run: Run, out: Path) -> dict[str, str]:
     }
 
 
-def _next(steps: dict[str, str]) -> None:
-    """What a person may want to do now: commands, and what they are for."""
-    width = max(map(len, steps))
-    for number, (command, use) in enumerate(steps.items()):
-        typer.echo(f"{'' if number else 'next:':<8}{command:<{width}}  {use}")
-
-
 @app.command()
 def predict(
     run: RunFolder,
@@ -244,10 +215,7 @@ def predict(
         str, typer.Argument(metavar="PHOTOS", show_default=False, help="A folder, a table or a single image.")
     ],
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="CSV", help="The table to write; default `predictions.csv`, then `predictions-2.csv` and so on."
-        ),
+        Path | None, value("CSV", "The table to write; default `predictions.csv`, then `predictions-2.csv` and so on.")
     ] = None,
     device: settings.Device = "auto",
     store: settings.Store = None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from selex.cli.app import RunFolder, app, decisions, find_device
-from selex.cli.settings import Device
+from selex.cli.settings import Device, value
 from selex.errors import needs_extra
 from selex.progress import progress_bar
 
@@ -89,16 +89,11 @@ def info(
 @app.command()
 def report(
     run: RunFolder,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The HTML file to write; default `report.html` in RUN.")
-    ] = None,
+    out: Annotated[Path | None, value("FILE", "The HTML file to write; default `report.html` in RUN.")] = None,
     truth: Annotated[
-        Path | None,
-        typer.Option(metavar="CSV", help="Columns `file` and `label`: the true categories, to report accuracy."),
+        Path | None, value("CSV", "Columns `file` and `label`: the true categories, to report accuracy.")
     ] = None,
-    title: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Title of the page; default the name of the photos.")
-    ] = None,
+    title: Annotated[str | None, value("TEXT", "Title of the page; default the name of the photos.")] = None,
 ) -> None:
     """Write a report of a run as one HTML file with example images, to open in a browser or send by e-mail.
 
@@ -121,9 +116,7 @@ def report(
 def names(
     run: RunFolder,
     names: Annotated[Path, typer.Option("--names", metavar="FILE", help="Word list: one name per line.")],
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Text-image model from open_clip or transformers.")
-    ] = None,
+    model: Annotated[str | None, value("NAME", "Text-image model from open_clip or transformers.")] = None,
 ) -> None:
     """Suggest names for novel categories from your word list, with a text-image model; you decide on the review page.
 
@@ -151,8 +144,7 @@ def review(
     ] = 8760,
     host: Host = "127.0.0.1",
     table: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="CSV or parquet file with `file_name` and columns to filter photos by."),
+        Path | None, value("FILE", "CSV or parquet file with `file_name` and columns to filter photos by.")
     ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open the browser.")] = False,
 ) -> None:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from selex.cli.app import first_process
+from selex.cli.app import first_process, on_device
 from selex.config import Config
 from selex.errors import InputError
-from selex.io import first_line
-from selex.types import Hierarchy
+from selex.types import Hierarchy, KEstimate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,12 +62,10 @@ def _read(features: Path, labels: Path | None, device: str, normalize: bool) -> 
     pieces = open_pieces(_shards(features))
     given = read_row_labels(labels, pieces.shape[0]) if labels else {}
     classes, codes = encode(list(given.values()) or None, len(given))
-    try:
+    with on_device(device):
         group = join(device)
         part = pieces.part(group.rank, group.size)
         shard = Shard(part if device == "cpu" else part.to(device), group)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise InputError(f"--device {device}: {first_line(error)}") from None
     known, own = np.full(shard.n, -1), np.array(list(given), dtype=np.int64) - shard.first
     here = (own >= 0) & (own < shard.n)
     known[own[here]] = codes[here]
@@ -121,13 +118,21 @@ def _distances(shard: Shard, found: FittedClusters) -> Tensor:
     return out
 
 
-def _tell(found: FittedClusters, shard: Shard, config: Config, out: Path) -> None:
+def echo_selected(found: FittedClusters, config: Config, spread: bool = False) -> None:
+    """Print what was estimated, and what `auto` came to."""
     if found.estimate:
-        low, high = found.estimate.low, found.estimate.high
-        count = f"{found.estimate.n_clusters} categories (90 % interval {low} to {high})"
-        typer.echo(f"estimate by {found.estimate.method}: {count}")
-    for line in found.selected(config.cluster, spread=True):
+        typer.echo(estimate_line(found.estimate))
+    for line in found.selected(config.cluster, spread=spread):
         typer.echo(line)
+
+
+def estimate_line(found: KEstimate) -> str:
+    """An estimated number of categories, in words."""
+    return f"estimate by {found.method}: {found.n_clusters} categories (90 % interval {found.low} to {found.high})"
+
+
+def _tell(found: FittedClusters, shard: Shard, config: Config, out: Path) -> None:
+    echo_selected(found, config, spread=True)
     base = found.hierarchy.levels[0]
     sizes = ", ".join(map(str, found.hierarchy.sizes))
     found_in = f"{shard.total} rows, {shard.group.size} {'process' if shard.group.size == 1 else 'processes'}"

@@ -59,11 +59,7 @@ class FeatureConfig(Group):
     )
     weights: str | None = setting(None, "A file with the backbone's weights.", shown="FILE")
     crop: int | None = setting(
-        None,
-        "Input size of the backbone, in pixels.",
-        "`auto` is the size it was trained with.",
-        least=1,
-        none="auto",
+        None, "Input size of the backbone, in pixels.", "`auto` is the size it was trained with.", least=1, none="auto"
     )
     views: Literal[1, 2, 10] = setting(
         1,
@@ -85,11 +81,7 @@ class ClusterConfig(Group):
     group: ClassVar[str] = "cluster"
 
     categories: int | None = setting(
-        None,
-        "Number of categories; `auto` estimates it.",
-        "Known and novel together.",
-        least=1,
-        none="auto",
+        None, "Number of categories; `auto` estimates it.", "Known and novel together.", least=1, none="auto"
     )
     whiten: float = setting(
         0.5,

@@ -18,54 +18,31 @@ MOST_TYPICAL, MOST_BORDERLINE = 8, 4
 
 @dataclass(frozen=True)
 class Category:
-    """One category, for a card.
+    """One category, for a card."""
 
-    Attributes:
-        number: its number in the clusters table.
-        name: its name.
-        known: whether it was known.
-        size: how many images it has.
-        labelled: how many of them came with their label.
-        confidence: mean confidence of its images.
-        loo_confidence: the same, each image judged as if it had not helped to make the centre.
-        doubtful: how many images are as likely to be something else.
-        outside: how many are farther from the centre than is usual for it.
-        like: the category most like it, None where there is no other.
-        typical: rows to look at, nearest to the centre first.
-        borderline: unlabelled rows to look at, least confident first.
-        errors: how many of its labels look wrong.
-    """
-
-    number: int
+    number: int  # its number in the clusters table
     name: str
     known: bool
-    size: int
-    labelled: int
-    confidence: float
-    loo_confidence: float
-    doubtful: int
-    outside: int
-    like: int | None
-    typical: list[int]
-    borderline: list[int]
-    errors: int
+    size: int  # images
+    labelled: int  # how many of them came with their label
+    confidence: float  # mean confidence of its images
+    loo_confidence: float  # the same, each image judged as if it had not helped to make the centre
+    doubtful: int  # how many images are as likely to be something else
+    outside: int  # how many are farther from the centre than is usual for it
+    like: int | None  # the category most like it, None where there is no other
+    typical: list[int]  # rows to look at, nearest to the centre first
+    borderline: list[int]  # unlabelled rows to look at, least confident first
+    errors: int  # how many of its labels look wrong
 
 
 @dataclass(frozen=True)
 class LabelError:
-    """A labelled image that is nearer to another category than to its own.
+    """A labelled image that is nearer to another category than to its own."""
 
-    Attributes:
-        row: the image.
-        label: number of the category that its label says.
-        suggested: number of the category that is nearer.
-        odds: probability of the suggested category, when the two are compared.
-    """
-
-    row: int
-    label: int
-    suggested: int
-    odds: float
+    row: int  # the image
+    label: int  # number of the category that its label says
+    suggested: int  # number of the category that is nearer
+    odds: float  # probability of the suggested category, when the two are compared
 
 
 def find_categories(facts: Facts, errors: list[LabelError]) -> list[Category]:
@@ -141,21 +118,13 @@ def _examples(facts: Facts, rows: Ints) -> tuple[list[int], list[int]]:
 
 @dataclass
 class Node:
-    """A group of categories, or a category where `category` says which.
+    """A group of categories, or a category where `category` says which."""
 
-    Attributes:
-        children: what is below it, the largest first.
-        category: the category that a leaf is.
-        images: how many images the categories below have.
-        known: how many known categories are below.
-        new: how many new ones are below.
-    """
-
-    children: list[Node] = field(default_factory=list)
-    category: Category | None = None
-    images: int = 0
-    known: int = 0
-    new: int = 0
+    children: list[Node] = field(default_factory=list)  # what is below it, the largest first
+    category: Category | None = None  # the category that a leaf is
+    images: int = 0  # how many images the categories below have
+    known: int = 0  # how many known categories are below
+    new: int = 0  # how many new ones are below
 
     @property
     def leaves(self) -> list[Category]:

@@ -12,15 +12,7 @@ from typing import Any
 from selex import __version__
 from selex.config import Config
 from selex.data.clusters import DOUBTFUL
-from selex.report.categories import (
-    Category,
-    LabelError,
-    Node,
-    build_tree,
-    find_categories,
-    find_label_errors,
-    ranked,
-)
+from selex.report.categories import Category, LabelError, Node, build_tree, find_categories, find_label_errors, ranked
 from selex.report.curves import Chart, estimate_chart, training_charts
 from selex.report.facts import Facts, read_facts
 from selex.report.map import Map, draw_map
@@ -36,35 +28,20 @@ MOST_CARDS = 1000
 
 @dataclass(frozen=True)
 class Summary:
-    """What the page shows.
-
-    Attributes:
-        facts: the run.
-        categories: those that have an image, by number.
-        new: the new ones, the surest first.
-        known: the known ones, by name.
-        errors: labels that look wrong, the clearest first.
-        doubtful: how many images are as likely to be something else.
-        tree: the levels, None where there is one only.
-        map: the map, None for one category.
-        training: charts of the training, if there was one.
-        estimate: the chart of the search for the number of categories, if there was one.
-        truth: the comparison with the truth, if it was given.
-        about: what the run was asked to do, and with what.
-    """
+    """What the page shows."""
 
     facts: Facts
-    categories: dict[int, Category]
-    new: list[Category]
-    known: list[Category]
-    errors: list[LabelError]
-    doubtful: int
-    tree: Node | None
-    map: Map | None
-    training: list[Chart]
-    estimate: Chart | None
-    truth: Truth | None
-    about: dict[str, str]
+    categories: dict[int, Category]  # those that have an image, by number
+    new: list[Category]  # the new ones, the surest first
+    known: list[Category]  # the known ones, by name
+    errors: list[LabelError]  # labels that look wrong, the clearest first
+    doubtful: int  # how many images are as likely to be something else
+    tree: Node | None  # the levels, None where there is one only
+    map: Map | None  # None for one category
+    training: list[Chart]  # charts of the training, if there was one
+    estimate: Chart | None  # the chart of the search for the number of categories, if there was one
+    truth: Truth | None  # the comparison with the truth, if it was given
+    about: dict[str, str]  # what the run was asked to do, and with what
 
 
 def summarise(run: Run, truth: Path | None = None, step: Callable[[int], None] = lambda done: None) -> Summary:

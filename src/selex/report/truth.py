@@ -55,35 +55,20 @@ class Failure:
 
 @dataclass(frozen=True)
 class Truth:
-    """The comparison.
+    """The comparison."""
 
-    Attributes:
-        rows: how many images were scored.
-        left_out: how many unlabelled images have no true category.
-        scores: accuracy on all images, on those of known and of novel categories.
-        nmi: normalised mutual information.
-        ari: adjusted Rand index.
-        sides: images by true side (known, novel) and by found side (known, new).
-        confusions: the most frequent mistakes.
-        failures: images in the wrong category, the surest first: of known categories, then of novel ones.
-        true_names: true categories, in the order of `table`.
-        found_numbers: found categories, in the order of `table`; matched ones have the same position.
-        table: counts, true × found; empty where there are too many categories.
-        mostly: for each found category, the true category that most of its images have, and their share.
-    """
-
-    rows: int
-    left_out: int
-    scores: Scores
-    nmi: float
-    ari: float
-    sides: list[list[int]]
-    confusions: list[Confusion]
-    failures: list[Failure]
-    true_names: list[str]
-    found_numbers: list[int]
-    table: list[list[Cell]]
-    mostly: dict[int, tuple[str, float]]
+    rows: int  # how many images were scored
+    left_out: int  # how many unlabelled images have no true category
+    scores: Scores  # accuracy on all images, on those of known and of novel categories
+    nmi: float  # normalised mutual information
+    ari: float  # adjusted Rand index
+    sides: list[list[int]]  # images by true side (known, novel) and by found side (known, new)
+    confusions: list[Confusion]  # the most frequent mistakes
+    failures: list[Failure]  # images in the wrong category, the surest first: of known categories, then of novel ones
+    true_names: list[str]  # true categories, in the order of `table`
+    found_numbers: list[int]  # found categories, in the order of `table`; matched ones have the same position
+    table: list[list[Cell]]  # counts, true × found; empty where there are too many categories
+    mostly: dict[int, tuple[str, float]]  # found category: the true one that most of its images have, and their share
 
 
 def compare(run: Run, facts: Facts, path: Path) -> Truth:

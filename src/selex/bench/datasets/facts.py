@@ -16,31 +16,18 @@ Count = int | str
 
 @dataclass(frozen=True)
 class Facts:
-    """One dataset as `splits.json` has it; a size that nobody published is None.
+    """One dataset as `splits.json` has it; a size that nobody published is None."""
 
-    Attributes:
-        title: the dataset's own name.
-        classes: how many classes there are, known and novel.
-        known: the known classes, counted from 0 in the dataset's official order.
-        train: training images.
-        test: test images.
-        labelled: training images that keep their label.
-        unlabelled: the other training images.
-        file_list: SHA-256 of the sorted names of the training images, one a line.
-        md5: MD5 of official files, by name.
-        synsets: for ImageNet-100, the folders that make it up.
-    """
-
-    title: str
-    classes: int
-    known: frozenset[int]
-    labelled: Count
-    unlabelled: Count
+    title: str  # the dataset's own name
+    classes: int  # how many classes there are, known and novel
+    known: frozenset[int]  # the known classes, counted from 0 in the dataset's official order
+    labelled: Count  # training images that keep their label
+    unlabelled: Count  # the other training images
     test: int
     train: int | None = None
-    file_list: str | None = None
-    md5: dict[str, str] = field(default_factory=dict)
-    synsets: tuple[str, ...] = ()
+    file_list: str | None = None  # SHA-256 of the sorted names of the training images, one a line
+    md5: dict[str, str] = field(default_factory=dict)  # of official files, by name
+    synsets: tuple[str, ...] = ()  # for ImageNet-100, the folders that make it up
 
 
 def facts(name: str) -> Facts:

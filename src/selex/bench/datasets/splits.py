@@ -27,23 +27,14 @@ FOLDS = 4
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """One part of a dataset as the benchmark sees it, in official row order.
+    """One part of a dataset as the benchmark sees it, in official row order."""
 
-    Attributes:
-        table: the images; only labelled rows carry a label.
-        truth: class of every row, counting into `classes`; for scoring, never for training.
-        known: which rows are of a known class.
-        classes: names of all classes.
-        n_known: how many of them are known.
-        hidden: which rows had a label that was hidden, to be scored alone; None where none was.
-    """
-
-    table: ImageTable
-    truth: Labels
-    known: Mask
+    table: ImageTable  # the images; only labelled rows carry a label
+    truth: Labels  # class of every row, counting into `classes`; for scoring, never for training
+    known: Mask  # which rows are of a known class
     classes: list[str]
-    n_known: int
-    hidden: Mask | None = None
+    n_known: int  # how many of them are known
+    hidden: Mask | None = None  # which rows had a label that was hidden, to be scored alone; None where none was
 
     @property
     def scored(self) -> Mask:
