@@ -120,8 +120,7 @@ SENT: Errors = {
 
 def create_app(sorter: Sorter, door: Door) -> FastAPI:
     """The server of a model."""
-    app = _bare()
-    _add_routes(app, sorter)
+    app = _with_routes(sorter)
     app.add_exception_handler(Unreadable, lambda request, error: _problem_of(422, cast(Unreadable, error).reason))
     app.add_exception_handler(RequestValidationError, _not_as_described)
     app.add_exception_handler(InputError, lambda request, error: _problem_of(503, str(error)))
@@ -132,17 +131,12 @@ def create_app(sorter: Sorter, door: Door) -> FastAPI:
 
 def schema_of() -> dict[str, Any]:
     """The OpenAPI description, without a model."""
-    app = _bare()
-    _add_routes(app, cast(Any, None))
-    return app.openapi()
+    return _with_routes(cast(Any, None)).openapi()
 
 
-def _bare() -> FastAPI:
+def _with_routes(sorter: Sorter) -> FastAPI:
     about: dict[str, Any] = {"title": "selex serve", "version": __version__, "description": ABOUT}
-    return FastAPI(**about, docs_url=None, redoc_url=None, responses=ANY)  # those pages load scripts from elsewhere
-
-
-def _add_routes(app: FastAPI, sorter: Sorter) -> None:
+    app = FastAPI(**about, docs_url=None, redoc_url=None, responses=ANY)  # those pages load scripts from elsewhere
     sorting = Threads(THREADS)
 
     @app.post("/predict", tags=["sort"], responses=SENT, openapi_extra=ONE_IMAGE)
@@ -172,6 +166,8 @@ def _add_routes(app: FastAPI, sorter: Sorter) -> None:
     def health() -> Health:
         """Whether the server is ready: it is, once it answers."""
         return Health(version=__version__, backbone=sorter.model.backbone, device=str(sorter.device))
+
+    return app
 
 
 def _sorted(sorter: Sorter, images: list[str]) -> list[Row]:

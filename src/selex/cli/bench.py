@@ -117,9 +117,18 @@ def run(
     device = find_device(device)
     given = {"refine": refine, "attention_crop": attention_crop or None, "epochs": epochs, "backbone": backbone}
     config = configured(_usual(preset, dataset), config_file, changes, **given)
-    backbone = config.features.backbone or default_backbone(device)
-    variant = variant or ("published" if config.train.published else "paper")
-    job = Job(dataset, root, method, backbone, config, variant, suite, device=device, store=store, runs=runs)
+    job = Job(
+        dataset=dataset,
+        root=root,
+        method=method,
+        backbone=config.features.backbone or default_backbone(device),
+        config=config,
+        variant=variant or ("published" if config.train.published else "paper"),
+        suite=suite,
+        device=device,
+        store=store,
+        runs=runs,
+    )
     _run_all([replace(job, row=each) for each in _rows(suite, row, categories)], seed or range(seeds), out)
 
 

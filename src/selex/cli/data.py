@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,6 @@ import typer
 from selex.errors import InputError
 
 if TYPE_CHECKING:
-    from selex.bench.datasets.check import Finding
     from selex.models.weights import WeightRow
 
 data_app = typer.Typer(rich_markup_mode="markdown")
@@ -36,21 +36,14 @@ def check(
     from selex.bench.datasets.check import check as check_dataset
 
     findings = check_dataset(name, root)
-    for line in _table(findings):
-        typer.echo(line)
+    cells = [(line.what, line.expected or "-", line.found, "" if line.ok else "<- wrong") for line in findings]
+    _echo_table([("", "expected", "found", ""), *cells])
     wrong = [finding for finding in findings if not finding.ok]
     for finding in wrong:
         typer.echo(f"{finding.what}: {finding.mend}", err=True)
     typer.echo(f"{name}: {'not as published' if wrong else 'as published, as far as that can be checked'}")
     if wrong:
         raise typer.Exit(2)
-
-
-def _table(findings: list[Finding]) -> list[str]:
-    cells = [("", "expected", "found", "")]
-    cells += [(line.what, line.expected or "-", line.found, "" if line.ok else "<- wrong") for line in findings]
-    widths = [max(len(row[column]) for row in cells) for column in range(3)]
-    return ["  ".join(map(str.ljust, row, [*widths, 0])).rstrip() for row in cells]
 
 
 weights_app = typer.Typer(help="Weights of backbones: list, fetch, verify.", no_args_is_help=True)
@@ -102,6 +95,10 @@ def _show(rows: list[WeightRow]) -> None:
     """A line a file; of two files of one backbone, either will do."""
     header = ("backbone", "status", "sha256", "licence", "file")
     lines = [(row.backbone, row.status.partition(":")[0], row.sha256[:12], row.licence, row.file) for row in rows]
-    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
-    for line in (header, *lines):
-        typer.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
+    _echo_table([header, *lines])
+
+
+def _echo_table(lines: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        typer.echo("  ".join(map(str.ljust, line, widths)).rstrip())

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from selex.runs.run import Run
 
 
+Port = Annotated[int, typer.Option(min=0, max=65535, metavar="P", help="Port to listen on; 0 for any free port.")]
 Host = Annotated[
     str,
     typer.Option(
@@ -139,9 +140,7 @@ def names(
 @app.command()
 def review(
     run: RunFolder,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="P", help="Port to listen on; 0 for any free port.")
-    ] = 8760,
+    port: Port = 8760,
     host: Host = "127.0.0.1",
     table: Annotated[
         Path | None, value("FILE", "CSV or parquet file with `file_name` and columns to filter photos by.")
@@ -161,9 +160,7 @@ def review(
 @app.command()
 def serve(
     run: RunFolder,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="P", help="Port to listen on; 0 for any free port.")
-    ] = 8770,
+    port: Port = 8770,
     host: Host = "127.0.0.1",
     device: Device = "auto",
 ) -> None:

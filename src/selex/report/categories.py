@@ -109,8 +109,7 @@ def _category(facts: Facts, number: int, errors: int, like: int | None) -> Categ
 def _examples(facts: Facts, rows: Ints) -> tuple[list[int], list[int]]:
     """Rows nearest to the centre, and of the others that are not labelled the least confident."""
     near = rows[np.argsort(facts.distances[rows], kind="stable")]
-    typical = near[:MOST_TYPICAL]
-    rest = near[MOST_TYPICAL:]
+    typical, rest = near[:MOST_TYPICAL], near[MOST_TYPICAL:]
     free = rest[~facts.labelled[rest]]  # a labelled image that is far away is a matter of its label
     borderline = free[np.argsort(facts.confidence[free], kind="stable")][:MOST_BORDERLINE]
     return typical.tolist(), borderline.tolist()
@@ -142,17 +141,16 @@ def build_tree(facts: Facts, categories: list[Category]) -> Node | None:
     levels = facts.tree["levels"]
     if len(levels) < 2 or len(categories) < 2:
         return None
-    nodes = {category.number: _leaf(category) for category in categories}
+    nodes = {
+        each.number: Node(category=each, images=each.size, known=int(each.known), new=int(not each.known))
+        for each in categories
+    }
     for level, coarser in pairwise(levels):
         above = {number: Node() for number in range(len(coarser["sizes"]))}
         for number, node in nodes.items():
             above[level["parents"][number]].children.append(node)
         nodes = {number: _summed(node) for number, node in above.items() if node.children}
     return _summed(Node(children=list(nodes.values())))
-
-
-def _leaf(category: Category) -> Node:
-    return Node(category=category, images=category.size, known=int(category.known), new=int(not category.known))
 
 
 def _summed(node: Node) -> Node:

@@ -223,7 +223,7 @@ def render(summary: Summary, pictures: Pictures) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=_number, count=_count, percent=_percent, score=_score)
+    environment.filters.update(number="{:,}".format, count=_count, percent=_percent, score=_score)
     script = _text("report.js")
     return environment.get_template("report.html.j2").render(
         summary=summary,
@@ -263,10 +263,6 @@ def is_report(path: Path) -> bool:
 
 def _text(name: str) -> str:
     return (files("selex.report") / "templates" / name).read_text(encoding="utf-8")
-
-
-def _number(value: int) -> str:
-    return f"{value:,}"
 
 
 def _count(value: int, noun: str) -> str:

@@ -116,8 +116,7 @@ def _confusion(names: NDArray[Any], found: NDArray[np.int64]) -> dict[str, Any]:
     counts = contingency(names, found)
     partner = dict(zip(*(part.tolist() for part in linear_sum_assignment(counts, maximize=True)), strict=True))
     order = [*partner.values(), *(column for column in range(len(numbers)) if column not in partner.values())]
-    rows = [row for row in range(len(categories)) if row in partner]
-    rows += [row for row in range(len(categories)) if row not in partner]
+    rows = [*partner, *(row for row in range(len(categories)) if row not in partner)]
     small = max(len(rows), len(order)) <= MOST_CELLS
     mistakes = [
         Confusion(
