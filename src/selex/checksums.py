@@ -15,6 +15,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,6 @@ from selex.io import first_line, is_plain_file, locked, whole
 _BLOCK = 1 << 20
 _STAMP = "sha256"
 _LINE_STAMP = ', "crc32": "'
-_seen: dict[
-    tuple[str, int, int, int, int], str
-] = {}  # digests of files that have not changed since, so that each is read once
 
 
 class Damaged(InputError):
@@ -46,10 +44,12 @@ def file_digest(path: Path) -> str:
 def known_digest(path: Path) -> str:
     """sha256 of a file, which is not read again in this process as long as nobody writes to it."""
     found = path.stat()
-    key = str(path.absolute()), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-    if key not in _seen:
-        _seen[key] = file_digest(path)
-    return _seen[key]
+    return _digest_of_version(path.absolute(), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+@cache
+def _digest_of_version(path: Path, *version: int) -> str:
+    return file_digest(path)
 
 
 def stamped(record: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,42 +52,37 @@ class Job:
 
     def decode(self, table: ImageTable, store: str | Path | None, strict: bool) -> tuple[ImageStore, Path]:
         """Images at the size they are needed in, and the folder that they are stored in."""
-        with self._step("decode") as step:
-            size = self.config.data.size or 0
-            folder = place_for(store, self.config.data.sources, table.root, size)
-            images = ImageStore.build(table, folder, size=size, strict=strict, progress=self.progress)
-            check_categories(self.config, images.table)
-            step.done(len(images), skipped=len(images.skipped), **({"store": str(folder.absolute())} if store else {}))
+        done, size = self._step("decode"), self.config.data.size or 0
+        folder = place_for(store, self.config.data.sources, table.root, size)
+        images = ImageStore.build(table, folder, size=size, strict=strict, progress=self.progress)
+        check_categories(self.config, images.table)
+        done(len(images), skipped=len(images.skipped), **({"store": str(folder.absolute())} if store else {}))
         return images, folder
 
     def attention_crop(self, images: ImageStore, folder: Path) -> ImageStore | None:
         """The images cropped to what the backbone attends to, if the settings ask for it."""
         if not self.config.features.attention_crop:
             return None
-        with self._step("attention_crop") as step:
-            cut = crop_to_attention(self.backbone, images, folder, device=self.device, progress=self.progress)
-            step.done(len(images))
+        done = self._step("attention_crop")
+        cut = crop_to_attention(self.backbone, images, folder, device=self.device, progress=self.progress)
+        done(len(images))
         return cut
 
     def embed(self, shown: AnyImages, shared: bool = True) -> Any:
         """Features of the images, by the backbone as it is now; those of a trained one are shared with no other run."""
-        with self._step("embed") as step:
-            views = self.config.features.views
-            cache = feature_cache(self.backbone, self.device, views) if shared else None
-            how: dict[str, Any] = {"views": views, "progress": self.progress, "cache": cache}
-            features = embed(self.backbone, shown, self.run.features, device=self.device, **how)
-            step.done(len(features), **({"made": cache.made} if cache else {}))
-        return on_device(features, self.device)
+        done, device, views = self._step("embed"), self.device, self.config.features.views
+        cache = feature_cache(self.backbone, device, views) if shared else None
+        out, progress = self.run.features, self.progress
+        features = embed(self.backbone, shown, out, device=device, views=views, progress=progress, cache=cache)
+        done(len(features), **({"made": cache.made} if cache else {}))
+        return on_device(features, device)
 
     def embed_on_ray(self, engine: RayEngine, labels: Any) -> Embedded:
         """Features of images wherever they are, in the run's file; which images they are of."""
-        with self._step("embed") as step:
-            data, views = self.config.data, self.config.features.views
-            how: dict[str, Any] = {"size": data.size or 0, "views": views, "device": self.device}
-            images = embed_on_ray(
-                engine, self.backbone, data.sources, labels, self.run.features, progress=self.progress, **how
-            )
-            step.done(len(images), made=images.made, skipped=len(images.skipped), engine="ray")
+        done, data, views = self._step("embed"), self.config.data, self.config.features.views
+        how: dict[str, Any] = {"size": data.size or 0, "views": views, "device": self.device, "progress": self.progress}
+        images = embed_on_ray(engine, self.backbone, data.sources, labels, self.run.features, **how)
+        done(len(images), made=images.made, skipped=len(images.skipped), engine="ray")
         return images
 
     def train(
@@ -105,10 +100,10 @@ class Job:
             untrained = self.cluster(features, images, count=count, hidden=seen.hidden)
         method = make_method(config, self.backbone, count, seen.n_known)
         before = {name: tensor.clone() for name, tensor in trained_weights(self.backbone).items()}
-        with self._step("train") as step:
-            self.tell(f"training {method.n_trained / 1e6:.2f} M parameters")
-            epochs = fit(self.run, config, method, images, cut, shown, seen, fabric, options)
-            step.done(epochs * len(images), epochs=epochs, parameters=method.n_trained)
+        done = self._step("train")
+        self.tell(f"training {method.n_trained / 1e6:.2f} M parameters")
+        epochs = fit(self.run, config, method, images, cut, shown, seen, fabric, options)
+        done(epochs * len(images), epochs=epochs, parameters=method.n_trained)
         found = self.cluster(self.embed(shown, shared=False), images, method, count, seen.hidden)
         if untrained and self._costs(untrained, found):
             load_trained(self.backbone, before)
@@ -139,62 +134,72 @@ class Job:
         hidden: NDArray[np.bool_] | None = None,
     ) -> FittedClusters:
         """Categories of the features; `hidden` labels choose how, or after training `auto` is the paper's way."""
-        config = self.config.cluster
+        done, config = self._step("cluster"), self.config.cluster
         hidden = hidden if hidden is not None and hidden.any() else None
-        with self._step("cluster") as step:
-            if method and hidden is None:
-                config = replace(config, **_after_training(config))
-            if method and not method.clusters:
-                found = classify(method, features, images.table.labels)
-            else:
-                quirks = self.config.train.quirks & {"clustering"} if method else ()
-                how: dict[str, Any] = {"variant": variant_for(quirks), "hidden": hidden, "progress": self.progress}
-                config = replace(config, categories=count or config.categories)
-                found = fit_clusters(features, _labels(images), config, rng=self.config.seed, **how)
-            base = found.hierarchy.levels[0]
-            step.done(len(images), levels=found.hierarchy.sizes, inertia=base.inertia, **found.selection.settings)
-            for line in found.selected(config):
-                self.tell(line)
+        if method and hidden is None:
+            config = replace(config, **_after_training(config))
+        if method and not method.clusters:
+            found = classify(method, features, images.table.labels)
+        else:
+            quirks = self.config.train.quirks & {"clustering"} if method else ()
+            how: dict[str, Any] = {"variant": variant_for(quirks), "hidden": hidden, "progress": self.progress}
+            config = replace(config, categories=count or config.categories)
+            found = fit_clusters(features, _labels(images), config, rng=self.config.seed, **how)
+        done(len(images), **_about(found))
+        self._tell_selected(found.selected(config))
         return replace(found, hierarchy=found.hierarchy.on_host())
 
     def cluster_together(self, images: ImageStore, group: Group) -> FittedClusters:
         """Categories of the features in the run's file, by all processes; the others are in `fit_together` as well."""
-        with self._step("cluster") as step:
-            config = self.config
-            found = fit_together(
-                Task(self.run.features, _labels(images), config.cluster, config.seed, str(self.device)), group
-            )
-            assert found is not None  # in the first process
-            base, settings = found.hierarchy.levels[0], found.selection.settings
-            step.done(len(images), levels=found.hierarchy.sizes, inertia=base.inertia, workers=group.size, **settings)
-            for line in found.selected(config.cluster, spread=True):
-                self.tell(line)
+        done, config = self._step("cluster"), self.config
+        task = Task(self.run.features, _labels(images), config.cluster, config.seed, str(self.device))
+        found = fit_together(task, group)
+        assert found is not None  # in the first process
+        done(len(images), **_about(found, workers=group.size))
+        self._tell_selected(found.selected(config.cluster, spread=True))
         return found
 
     def cluster_on_ray(self, engine: RayEngine, images: Embedded) -> FittedClusters:
         """Categories of the features in the run's file, by the workers of a Ray cluster."""
-        with self._step("cluster") as step:
-            config = self.config.cluster
-            how: dict[str, Any] = {"seed": self.config.seed, "device": self.device}
-            found, workers = fit_on_ray(engine, self.run.features, _labels(images), config, **how)
-            base, settings = found.hierarchy.levels[0], found.selection.settings
-            step.done(len(images), levels=found.hierarchy.sizes, inertia=base.inertia, workers=workers, **settings)
-            for line in found.selected(config, spread=True):
-                self.tell(line)
+        done, config = self._step("cluster"), self.config.cluster
+        how: dict[str, Any] = {"seed": self.config.seed, "device": self.device}
+        found, workers = fit_on_ray(engine, self.run.features, _labels(images), config, **how)
+        done(len(images), **_about(found, workers=workers))
+        self._tell_selected(found.selected(config, spread=True))
         return found
 
     def resume(self, features: Any, images: ImageStore, earlier: Earlier) -> FittedClusters:
         """Categories that continue from earlier ones."""
-        with self._step("cluster") as step:
-            how: dict[str, Any] = {"rng": self.config.seed, "progress": self.progress}
-            start = earlier.start(images.table)
-            found = fit_clusters(features, _labels(images), self.config.cluster, start=start, **how)
-            base, settings = found.hierarchy.levels[0], found.selection.settings
-            step.done(len(images), levels=found.hierarchy.sizes, inertia=base.inertia, resumed=True, **settings)
+        done = self._step("cluster")
+        how: dict[str, Any] = {"rng": self.config.seed, "progress": self.progress}
+        start = earlier.start(images.table)
+        found = fit_clusters(features, _labels(images), self.config.cluster, start=start, **how)
+        done(len(images), **_about(found, resumed=True))
         return replace(found, hierarchy=found.hierarchy.on_host())
 
-    def _step(self, name: str) -> _Step:
-        return _Step(self.run, self.tell, name, "images")
+    def _step(self, name: str) -> Callable[..., None]:
+        """A step begins; call what this returns with the number of images when it is done, and what else to log."""
+        begun = time.perf_counter()
+
+        def done(count: int, **more: Any) -> None:
+            seconds = time.perf_counter() - begun
+            self.run.log(step=name, count=count, seconds=round(seconds, 3), cores=os.cpu_count(), **more)
+            made = more.get("made", count)
+            rate = f" ({made / seconds:,.0f} images/s)" if seconds >= 1 and made else ""
+            new = f", {made} of them new," if made < count else ""
+            self.tell(f"{name}: {count} images{new} in {seconds:.1f} s{rate}")
+
+        return done
+
+    def _tell_selected(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.tell(line)
+
+
+def _about(found: FittedClusters, **more: Any) -> dict[str, Any]:
+    """What is logged of clusters."""
+    inertia = found.hierarchy.levels[0].inertia
+    return {"levels": found.hierarchy.sizes, "inertia": inertia, **more, **found.selection.settings}
 
 
 def on_device(features: Any, device: str | torch.device) -> Any:
@@ -222,26 +227,3 @@ def _after_training(config: ClusterConfig) -> dict[str, Any]:
 def _labels(images: ImageStore | Embedded) -> Any:
     """Labels of the images, None where none has one."""
     return images.table.labels if images.table.n_known else None
-
-
-class _Step:
-    """Times a step, logs it in the run and tells about it."""
-
-    def __init__(self, run: RunWriter, tell: Tell, name: str, unit: str) -> None:
-        self.run, self.tell, self.name, self.unit = run, tell, name, unit
-
-    def __enter__(self) -> _Step:
-        self.start = time.perf_counter()
-        return self
-
-    def done(self, count: int, **more: Any) -> None:
-        """The step has done its work on `count` things."""
-        seconds = time.perf_counter() - self.start
-        self.run.log(step=self.name, count=count, seconds=round(seconds, 3), cores=os.cpu_count(), **more)
-        made = more.get("made", count)
-        rate = f" ({made / seconds:,.0f} {self.unit}/s)" if seconds >= 1 and made else ""
-        new = f", {made} of them new," if made < count else ""
-        self.tell(f"{self.name}: {count} {self.unit}{new} in {seconds:.1f} s{rate}")
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing to tidy up: what a step has done so far is kept by whatever does it."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selex.data.names import cell_of_label, text_of_cell
+from selex.data.names import cell_of_label, first_repeat, text_of_cell
 from selex.errors import InputError
 from selex.io import column, read_csv, write_csv
 from selex.types import Hierarchy
@@ -44,7 +44,7 @@ def cluster_columns(
 ) -> Columns:
     """The columns of a clusters table, in order; `more` holds what a command adds about each row."""
     base = hierarchy.levels[0]
-    at_levels = [np.asarray(_cpu(level.labels)).tolist() for level in hierarchy.levels]
+    at_levels = [np.asarray(level.labels).tolist() for level in hierarchy.on_host().levels]
     return {
         id_column: list(ids),
         "cluster": at_levels[0],
@@ -88,10 +88,9 @@ def read_clusters(path: Path) -> Clusters:
     lines = read_csv(path)
     header, body = lines[0][1], [line for _, line in lines[1:]]
     ids = column(path, header, ROW_COLUMNS)
-    seen: dict[str, int] = {}
-    for number, line in lines[1:]:
-        if (first := seen.setdefault(line[ids], number)) != number:
-            raise InputError(f"{path}, line {number}: {header[ids]} {line[ids]!r} appears twice, first in line {first}")
+    if twice := first_repeat(line[ids] for line in body):
+        (first, _), (number, line) = (lines[1 + row] for row in twice)
+        raise InputError(f"{path}, line {number}: {header[ids]} {line[ids]!r} appears twice, first in line {first}")
     cluster, category, known, labelled = (
         column(path, header, (name,)) for name in ("cluster", "category", "known", "labelled")
     )
@@ -106,15 +105,18 @@ def read_clusters(path: Path) -> Clusters:
 
 def is_clusters_table(path: Path) -> bool:
     """Whether a file starts as a clusters table does."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        start = file.readline().split(",")
+    start = _first_line(path).split(",")
     return start[0] in ROW_COLUMNS and start[1:5] == ["cluster", "category", "known", "labelled"]
 
 
 def is_predictions_table(path: Path) -> bool:
     """Whether a file starts as a table of predictions does."""
+    return _first_line(path).startswith("file,category,known,confidence,")
+
+
+def _first_line(path: Path) -> str:
     with path.open(encoding="utf-8", errors="replace") as file:
-        return file.readline().startswith("file,category,known,confidence,")
+        return file.readline()
 
 
 def category_names(classes: Sequence[Any], n_clusters: int) -> list[str]:
@@ -126,7 +128,3 @@ def category_names(classes: Sequence[Any], n_clusters: int) -> list[str]:
         if f"novel-{number}" not in taken:
             names.append(f"novel-{number}")
     return names
-
-
-def _cpu(values: Any) -> Any:
-    return values.cpu() if hasattr(values, "cpu") else values

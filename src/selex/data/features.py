@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selex.data.clusters import ROW_COLUMNS, Clusters
-from selex.data.names import label_of_cell, spell, text_of_cell
+from selex.data.names import first_repeat, label_of_cell, spell, text_of_cell
 from selex.errors import InputError
 from selex.io import check_regular, column, first_line, read_csv
 
@@ -50,7 +50,8 @@ def load_features(path: Path) -> Features:
     if names.shape != (len(values),):
         raise InputError(f"{path}: 'files' has shape {names.shape} for {len(values)} rows of features")
     ids = [spell(os.fsdecode(name)) if isinstance(name, bytes) else str(name) for name in names.tolist()]
-    _refuse_repeats(ids, lambda index: f"{path}: 'files' names {ids[index]!r} twice, again in row {index}")
+    if twice := first_repeat(ids):
+        raise InputError(f"{path}: 'files' names {ids[twice[1]]!r} twice, again in row {twice[1]}")
     return Features(values, ids, "file")
 
 
@@ -126,11 +127,3 @@ def _check_room(archive: Any) -> None:
     unpacked = sum(member.file_size for member in archive.zip.infolist())
     if unpacked > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
         raise MemoryError(f"it unpacks to {unpacked / 1e9:,.0f} GB, more than this machine's memory")
-
-
-def _refuse_repeats(names: list[str], message: Any) -> None:
-    seen = set[str]()
-    for index, name in enumerate(names):
-        if name in seen:
-            raise InputError(message(index))
-        seen.add(name)

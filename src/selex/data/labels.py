@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from selex.data.names import label_name, label_of_cell
+from selex.data.names import first_repeat, label_name, label_of_cell
 from selex.errors import InputError
 from selex.io import read_csv
 from selex.types import UNLABELLED
@@ -38,13 +38,11 @@ class LabelFile:
         word = "line" if self.path.lower().endswith(".csv") else "row"
         return f"{self.path}, {word} {self.places[row]}"
 
-    def check_unique(self, keys: Sequence[object]) -> None:
+    def check_unique(self, keys: Sequence[Hashable]) -> None:
         """Refuse two rows about the same image; `keys[i]` says which image row `i` is about."""
-        first: dict[object, int] = {}
-        for row, key in enumerate(keys):
-            if (other := first.setdefault(key, row)) != row:
-                place = self.place(row)
-                raise InputError(f"{place}: {self.names[row]} appears twice, first at {self.places[other]}")
+        if twice := first_repeat(keys):
+            first, row = twice
+            raise InputError(f"{self.place(row)}: {self.names[row]} appears twice, first at {self.places[first]}")
 
     def check_present(self, absent: Sequence[int]) -> None:
         """Refuse rows about images that do not exist."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Hashable, Iterable
 from itertools import count
 from numbers import Real
 from typing import Any
@@ -93,6 +94,15 @@ def safe_name(name: str) -> str:
     # Windows knows devices by what is before the first dot; a folder of unlabelled images is no category
     reserved = name.lower().split(".")[0].rstrip(" ") in _DEVICES or name.lower() in UNLABELLED_FOLDERS
     return _shorten(f"_{name}" if reserved else name, LONGEST)
+
+
+def first_repeat(names: Iterable[Hashable]) -> tuple[int, int] | None:
+    """Where the first name that comes twice is at first, and where it is again; None if all differ."""
+    first: dict[Hashable, int] = {}
+    for position, name in enumerate(names):
+        if (other := first.setdefault(name, position)) != position:
+            return other, position
+    return None
 
 
 class Names:

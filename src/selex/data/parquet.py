@@ -49,7 +49,7 @@ class TextColumn(Sequence[str]):
 
     def __init__(self, source: Source, name: object, column: str) -> None:
         self._name, self._column, self._lock = name, column, threading.Lock()
-        with self._refusing():
+        with _reading(name):
             opened = _opened(source)
             weakref.finalize(self, opened.close)
             self._file = parquet.ParquetFile(opened, page_checksum_verification=True)
@@ -71,7 +71,7 @@ class TextColumn(Sequence[str]):
     def beside(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Other columns of the same file, a row group at a time."""
         for number in range(self._file.num_row_groups):
-            with self._lock, self._refusing():
+            with self._lock, _reading(self._name):
                 table = self._file.read_row_group(number, list(columns))
                 table.validate(full=True)  # text that is no UTF-8
             yield table
@@ -107,17 +107,10 @@ class TextColumn(Sequence[str]):
             yield from values.to_pylist()
 
     def _read(self, number: int) -> pa.ChunkedArray:
-        with self._refusing():
+        with _reading(self._name):
             values = self._file.read_row_group(number, [self._column])[self._column]
             values.validate(full=True)  # text that is no UTF-8
             return values
-
-    @contextmanager
-    def _refusing(self) -> Iterator[None]:
-        try:
-            yield
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise InputError(f"{self._name}: not a readable parquet file ({first_line(error)})") from None
 
 
 def text_blocks(texts: Sequence[str]) -> Iterator[pa.Array]:
@@ -155,27 +148,21 @@ def as_row_groups(path: Path, blocks: Iterable[dict[str, list[Any]]]) -> Iterato
 
 def read_blocks(path: Path, columns: Sequence[str] | None = None, size: int = ROWS) -> Iterator[pa.Table]:
     """The rows of a file, or those of its columns, in tables of a limited size: the file is never all in memory."""
-    try:
-        with path.open("rb") as file:
-            reader = parquet.ParquetFile(file, page_checksum_verification=True)
-            for batch in reader.iter_batches(size, columns=None if columns is None else list(columns)):
-                batch.validate(full=True)
-                yield pa.Table.from_batches([batch])
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path}: not a readable parquet file ({first_line(error)})") from None
+    with _reading(path), path.open("rb") as file:
+        reader = parquet.ParquetFile(file, page_checksum_verification=True)
+        for batch in reader.iter_batches(size, columns=None if columns is None else list(columns)):
+            batch.validate(full=True)
+            yield pa.Table.from_batches([batch])
 
 
 def read_parquet(source: Source, name: object, columns: Sequence[str] | None = None) -> pa.Table:
     """The table in a file or in its bytes, or those of its columns; `name` is what a message calls it."""
-    try:
-        with _opened(source) as file:
-            reader = parquet.ParquetFile(file, page_checksum_verification=True)
-            wanted = None if columns is None else [column for column in columns if column in reader.schema_arrow.names]
-            table = reader.read(wanted)
-            table.validate(full=True)  # text that is no UTF-8
-            return table
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{name}: not a readable parquet file ({first_line(error)})") from None
+    with _reading(name), _opened(source) as file:
+        reader = parquet.ParquetFile(file, page_checksum_verification=True)
+        wanted = None if columns is None else [column for column in columns if column in reader.schema_arrow.names]
+        table = reader.read(wanted)
+        table.validate(full=True)  # text that is no UTF-8
+        return table
 
 
 def read_header(path: str | os.PathLike[str]) -> list[str]:
@@ -185,6 +172,14 @@ def read_header(path: str | os.PathLike[str]) -> list[str]:
             return list(parquet.ParquetFile(file).schema_arrow.names)
     except (pa.ArrowException, OSError, ValueError):
         return []
+
+
+@contextmanager
+def _reading(name: object) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{name}: not a readable parquet file ({first_line(error)})") from None
 
 
 def _opened(source: Source) -> io.BufferedIOBase:

@@ -120,8 +120,8 @@ class ImageStore:
         boxes: Array | None,
     ) -> ImageStore:
         stored, unreadable = find(index.stored["key"], keys), find(index.unreadable["key"], keys)
-        reasons = absent | {int(row): str(index.unreadable["reason"][unreadable[row]]) for row in _present(unreadable)}
-        rows = _present(stored)
+        rows, bad = np.flatnonzero(stored >= 0), np.flatnonzero(unreadable >= 0)
+        reasons = absent | {int(row): str(index.unreadable["reason"][unreadable[row]]) for row in bad}
         if strict or not len(rows):
             _refuse(table, reasons, "" if strict else f"none of the {len(table)} images can be read; the first is ")
         entries = index.stored[stored[rows]]
@@ -233,10 +233,6 @@ def _missing(index: Index, keys: Array) -> Array:
     unknown = (find(index.stored["key"], keys) < 0) & (find(index.unreadable["key"], keys) < 0) & (keys != b"")
     rows = np.flatnonzero(unknown)
     return np.sort(rows[np.unique(keys[rows], return_index=True)[1]])
-
-
-def _present(found: Array) -> Array:
-    return np.flatnonzero(found >= 0)
 
 
 def _cores() -> int:

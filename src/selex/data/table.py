@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from selex.data.labels import LABEL_FILES, LabelFile, NoLabelColumn, encode, read_label_file
-from selex.data.names import UNLABELLED_FOLDERS, label_name, readings, spell, unspell
+from selex.data.names import UNLABELLED_FOLDERS, first_repeat, label_name, readings, spell, unspell
 from selex.errors import InputError, Note
 from selex.types import UNLABELLED
 
@@ -157,10 +157,8 @@ def from_list(images: Sequence[str | os.PathLike[str] | Image.Image]) -> ImageTa
     absent = [path for row, path in enumerate(paths) if row not in held and not os.path.isfile(path)]
     if absent:
         raise InputError(f"no such image: {absent[0]}" + (f" (and {len(absent) - 1} more)" if absent[1:] else ""))
-    first: dict[str, int] = {}
-    for row, path in enumerate(paths):
-        if (other := first.setdefault(os.path.abspath(path), row)) != row:
-            raise InputError(f"{path} is in the list twice, at {other} and {row}")
+    if twice := first_repeat(map(os.path.abspath, paths)):
+        raise InputError("{} is in the list twice, at {} and {}".format(paths[twice[1]], *twice))
     files = [spell(path) for path in paths]
     return ImageTable(files, *encode([""] * len(files)), os.getcwd(), held)
 

@@ -79,7 +79,9 @@ class FeatureFile:
         return self._rows
 
     def save(self, done: int) -> None:
-        """Standing how many rows are done."""
+        """Note that so many rows are done, once they are on disk."""
+        if isinstance(self._rows, np.memmap):
+            self._rows.flush()
         self._digest.update(self._rows[self._digested : done].tobytes())
         self._digested = done
         self.standing = replace(self.standing, done=done, rows_sha256=self._digest.hexdigest())

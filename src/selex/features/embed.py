@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
@@ -117,8 +116,8 @@ class _Work:
     cache: FeatureCache | None = None
 
     @property
-    def looks(self) -> int:
-        """Crops of an image: views of each framing."""
+    def n_crops(self) -> int:
+        """Crops of an image: views at each scale."""
         return self.views * len(scales(self.images))
 
     def crops(self, rows: np.ndarray[Any, Any]) -> torch.Tensor:
@@ -156,13 +155,11 @@ def _fill(features: Features, done: int, work: _Work, progress: bool, save: Call
             features[rows] = piece.cpu().numpy()
             done = _next(todo, features)
             if time.monotonic() - saved_at > SAVE_EVERY:
-                _flush(features)
                 save(done)
                 saved, saved_at = done, time.monotonic()
                 shared.add(done)
     finally:
         if done > saved:
-            _flush(features)
             save(done)
         shared.add(done, last=True)
 
@@ -185,11 +182,6 @@ def _made(work: _Work, rows: np.ndarray[Any, Any], progress: bool) -> Iterator[t
             yield piece
             done += len(piece)
             advance(done)
-
-
-def _flush(features: Features) -> None:
-    if isinstance(features, np.memmap):
-        features.flush()
 
 
 def _check_finite(features: torch.Tensor, rows: np.ndarray[Any, Any]) -> None:
@@ -215,19 +207,16 @@ def _features(work: _Work, rows: np.ndarray[Any, Any]) -> Generator[torch.Tensor
     with forward.backbone.in_bfloat16() if forward.on_gpu else nullcontext():
         for crops in _prefetched(work, rows):
             features = forward(crops)
-            yield features if work.looks == 1 else _mean(features, work.looks)
-
-
-def _mean(features: torch.Tensor, views: int) -> torch.Tensor:
-    """The mean over views, which come one after the other, normalised."""
-    return normalize(features.view(views, -1, features.shape[1]).mean(0), dim=1)
+            if work.n_crops > 1:  # all rows of one view come after all rows of another
+                features = normalize(features.view(work.n_crops, -1, features.shape[1]).mean(0), dim=1)
+            yield features
 
 
 class _Forward:
     """Crops to normalised features; when memory runs out, in ever smaller pieces."""
 
     def __init__(self, work: _Work) -> None:
-        self.size, self.device = work.size * work.looks, work.device
+        self.size, self.device = work.size * work.n_crops, work.device
         self.on_gpu = work.device.type == "cuda"
         self.compiled = work.compile and self.on_gpu
         self.backbone = folded(work.backbone)
@@ -260,11 +249,11 @@ def _prefetched(work: _Work, rows: np.ndarray[Any, Any]) -> Iterator[torch.Tenso
         return crops.pin_memory() if work.device.type == "cuda" and not crops.is_cuda else crops
 
     with ThreadPoolExecutor(1) as reader:
-        waiting = deque([reader.submit(read, rows[: work.size])])
+        reading = reader.submit(read, rows[: work.size])
         for start in range(work.size, len(rows) + work.size, work.size):
-            crops = waiting.popleft().result()
+            crops = reading.result()
             if start < len(rows):
-                waiting.append(reader.submit(read, rows[start : start + work.size]))
+                reading = reader.submit(read, rows[start : start + work.size])
             yield crops.to(work.device, non_blocking=True)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,24 +90,22 @@ def check(method: Method, data: Data, processes: int = 1) -> None:
         raise InputError("every image is labelled, so there is nothing to discover: leave some unlabelled")
 
 
+@dataclass(eq=False)
 class Loop:
     """One training, from its parts."""
 
-    def __init__(
-        self,
-        method: Method,
-        data: Data,
-        seed: int,
-        fabric: Fabric,
-        checkpoints: Checkpoints | None = None,
-        callbacks: Callbacks | None = None,
-        compile: bool = False,
-    ) -> None:
-        self.method, self.data, self.seed, self.fabric = method, data, seed, fabric
-        self.checkpoints, self.callbacks, self.compile = checkpoints, callbacks or Callbacks(), compile
-        self.settings = method.settings
-        self.steps = Steps(method, fabric)
-        self.batches = Batches(method, data, seed, fabric)
+    method: Method
+    data: Data
+    seed: int
+    fabric: Fabric
+    checkpoints: Checkpoints | None = None
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        self.settings = self.method.settings
+        self.steps = Steps(self.method, self.fabric)
+        self.batches = Batches(self.method, self.data, self.seed, self.fabric)
         self.clusters: Any = None  # of the epoch before, to see what changed
         self.history: list[Entry] = []
 
