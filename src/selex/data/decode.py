@@ -80,11 +80,7 @@ def decode(source: str | bytes | Image.Image, size: int, box: Box | None = None)
 
 def check_sent(file: bytes, most: int = MAX_SENT) -> None:
     """Refuse what somebody sent and is no image, or one of too many pixels: by its header, before it is decoded."""
-    try:
-        with Image.open(io.BytesIO(file), formats=FORMATS) as image:
-            width, height = image.size
-    except Exception as error:  # as above
-        raise explain(error) from error
+    width, height = _size(file)
     if width * height > most:
         raise Unreadable(f"too large: {width} x {height} pixels, an image that is sent may have {most}")
 
@@ -267,16 +263,17 @@ def thumbnail(path: str, side: int = 96, quality: int = 70) -> bytes:
 def picture(path: str, shorter: int = 768, quality: int = 85) -> bytes:
     """A whole image, upright, as a JPEG whose shorter side has at most `shorter` pixels; else as `thumbnail`."""
     try:
-        return _jpeg(Image.fromarray(decode(path, min(_shorter(path), shorter))), quality)
+        return _jpeg(Image.fromarray(decode(path, min(*_size(path), shorter))), quality)
     except Unreadable:
         return _jpeg(Image.new("RGB", (shorter // 2, shorter // 2), PLACEHOLDER), quality)
 
 
-def _shorter(path: str) -> int:
-    """The shorter side of an image as it is on disk."""
+def _size(source: str | bytes) -> tuple[int, int]:
+    """Width and height of an image as its header says."""
     try:
-        with Image.open(path, formats=FORMATS) as image:
-            return int(min(image.size))
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
+            width, height = image.size
+            return int(width), int(height)
     except Exception as error:  # as in `decode`: damaged files raise nearly anything
         raise explain(error) from error
 

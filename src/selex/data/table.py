@@ -131,7 +131,7 @@ def from_folder(folder: str | os.PathLike[str], use_metadata: bool = True) -> Im
     if not paths:
         raise InputError(f"{folder}: no images in this folder (JPEG, PNG, WebP, GIF, TIFF or BMP)")
     files = [spell(path) for path in paths]
-    table = ImageTable(files, *encode(map(_folder_label, files)), root)
+    table = ImageTable(files, *encode(map(folder_label, files)), root)
     return _with_metadata(table) if use_metadata else table
 
 
@@ -218,8 +218,9 @@ def _walk(root: str) -> Iterator[str]:
                 yield path
 
 
-def _folder_label(file: str) -> str:
-    first, _, rest = file.partition(os.sep)
+def folder_label(file: str) -> str:
+    """The category that an image's first-level folder says, "" where it says none."""
+    first, _, rest = file.partition("/")
     return "" if not rest or first.lower() in UNLABELLED_FOLDERS else first
 
 

@@ -10,13 +10,14 @@ import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 import fsspec
 import pyarrow.parquet as pq
 
-from selex.data.names import UNLABELLED_FOLDERS, label_name, spell
-from selex.data.table import PICTURES, ImageTable, read_sources
+from selex.data.names import label_name, spell
+from selex.data.table import PICTURES, ImageTable, folder_label, read_sources
 from selex.errors import InputError
 from selex.io import first_line
 
@@ -78,23 +79,25 @@ class Tar:
         """Images in the order of the archive, which is read once from beginning to end."""
         files, path = _filesystem(self.place)
         shard = os.path.basename(path)
-        key, image, label = None, None, ""
         with files.open(path, "rb") as stream, tarfile.open(fileobj=stream, mode="r|*") as archive:
-            for member in filter(tarfile.TarInfo.isfile, archive):
-                folder, _, base = member.name.rpartition("/")
-                stem, _, kind = base.partition(".")
-                if (folder, stem) != key:
-                    if image:
-                        yield Encoded(_name(shard, f"{shard}/{image[0]}"), label, image[1])
-                    key, image, label = (folder, stem), None, ""
-                content = archive.extractfile(member)
-                assert content is not None  # of a file there is one
-                if f".{kind.lower()}".endswith(PICTURES):
-                    image = (member.name, content.read())
-                elif kind == "cls":
-                    label = label_name(content.read().decode("utf-8", "replace").strip())
-        if image:
-            yield Encoded(_name(shard, f"{shard}/{image[0]}"), label, image[1])
+            for _, members in groupby(filter(tarfile.TarInfo.isfile, archive), _sample):
+                image, label = None, ""
+                for member in members:
+                    content = archive.extractfile(member)
+                    assert content is not None  # of a file there is one
+                    kind = os.path.basename(member.name).partition(".")[2]
+                    if f".{kind.lower()}".endswith(PICTURES):
+                        image = (member.name, content.read())
+                    elif kind == "cls":
+                        label = label_name(content.read().decode("utf-8", "replace").strip())
+                if image:
+                    yield Encoded(_name(shard, f"{shard}/{image[0]}"), label, image[1])
+
+
+def _sample(member: tarfile.TarInfo) -> tuple[str, str]:
+    """What members of one sample have in common: their folder, and their name before the first dot."""
+    folder, _, base = member.name.rpartition("/")
+    return folder, base.partition(".")[0]
 
 
 @dataclass(frozen=True)
@@ -186,18 +189,13 @@ def _behind(url: str) -> list[Unit]:
     shown = {path: name for path, name in names.items() if not any(p.startswith(".") for p in name.split("/"))}
     images = [path for path in shown if path.lower().endswith(PICTURES)]
     if images:
-        labels = [_folder_label(shown[path]) for path in images]
+        labels = [folder_label(shown[path]) for path in images]
         versions = [_version(found[path]) for path in images]
         return _in_files(url, [spell(shown[path]) for path in images], images, labels, versions)
     shards = [files.unstrip_protocol(path) for path in shown if path.lower().endswith(SHARDS)]
     if not shards:
         raise InputError(f"{url}: no images and no .tar or .parquet shards there")
     return _shards(shards)
-
-
-def _folder_label(name: str) -> str:
-    first, _, rest = name.partition("/")
-    return "" if not rest or first.lower() in UNLABELLED_FOLDERS else first
 
 
 def _shards_in(folder: str) -> list[str]:

@@ -180,7 +180,11 @@ def supervised_self_expertise(
         The loss, a scalar.
     """
     check_temperature(temperature)
-    return _supervised(_prefix_logits(embeddings, labels, level_labels, kind), labels, level_labels, temperature)
+    check_labels(labels, embeddings)
+    _check_levels(labels, level_labels)
+    sizes = prefix_sizes(embeddings.shape[1], len(level_labels))
+    prefixes = logits_of(prefix_products(embeddings, sizes), kind)
+    return _supervised(prefixes, labels, level_labels, temperature)
 
 
 def self_expertise(
@@ -235,13 +239,6 @@ def prefix_distances(z: Tensor, sizes: Sequence[int]) -> Tensor:
         `len(sizes) × n × n` distances.
     """
     return -logits_of(prefix_products(z, sizes), "distance")
-
-
-def _prefix_logits(embeddings: Tensor, labels: Tensor, level_labels: Tensor, kind: Kind) -> Tensor:
-    """`L + 1 × n × n` logits over the dims of the ground truth, of which there are all, and of each level."""
-    check_labels(labels, embeddings)
-    _check_levels(labels, level_labels)
-    return logits_of(prefix_products(embeddings, prefix_sizes(embeddings.shape[1], len(level_labels))), kind)
 
 
 def _check_levels(labels: Tensor, level_labels: Tensor) -> None:

@@ -50,8 +50,8 @@ def prefix_products(rows: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.stack([sums[size] for size in sizes])
 
 
-def distances(inner: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Euclidean distances from inner products `... × n × m` and squared norms `... × n` and `... × m`.
+def minus_distances(inner: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Minus Euclidean distances from inner products `... × n × m` and squared norms `... × n` and `... × m`.
 
     What is below the rounding error of the inner products counts as 0 and has no gradient: that of a square root is
     infinite at 0.
@@ -59,7 +59,7 @@ def distances(inner: Tensor, a: Tensor, b: Tensor) -> Tensor:
     size = a[..., :, None] + b[..., None, :]
     squared = size - 2 * inner
     apart = squared > 8 * torch.finfo(size.dtype).eps * size
-    return squared.where(apart, 1).sqrt().where(apart, 0)
+    return -squared.where(apart, 1).sqrt().where(apart, 0)
 
 
 def cosines(inner: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -68,11 +68,7 @@ def cosines(inner: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return inner * scale_a[..., :, None] * scale_b[..., None, :]
 
 
-def _minus_distances(inner: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return -distances(inner, a, b)
-
-
-KINDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {"distance": _minus_distances, "cosine": cosines}
+KINDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {"distance": minus_distances, "cosine": cosines}
 """Logits from inner products and squared norms, by name."""
 
 

@@ -23,7 +23,7 @@ _MODEL_FILES = tuple(f"{MODEL}/{name}" for name in ("model.json", "model.safeten
 _RESULTS = ("clusters.csv", "clusters.parquet", "skipped.csv", "hierarchy.json", CONFIG, *FEATURE_FILES)
 PUBLISHED = (*_RESULTS, *_MODEL_FILES)
 """All that a run's results are; whatever else is in the folder is somebody else's."""
-_CHECKPOINT = re.compile(r"checkpoint-\d{5}\.pt")
+CHECKPOINT = re.compile(r"checkpoint-\d{5}\.pt")
 
 
 class Stage:
@@ -107,7 +107,7 @@ class Stage:
         remove_folder(self.work, [*FEATURE_FILES, f"{EMBEDDINGS}.part", *self._checkpoints()])
 
     def _checkpoints(self) -> list[str]:
-        return list(filter(_CHECKPOINT.fullmatch, self._in_work()))
+        return list(filter(CHECKPOINT.fullmatch, self._in_work()))
 
     def _in_work(self) -> list[str]:
         return os.listdir(self.work) if is_plain_folder(self.work) else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 import zipfile
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,10 +13,10 @@ import torch
 
 from selex.errors import InputError, Note
 from selex.io import first_line, whole
+from selex.runs.stage import CHECKPOINT
 
 FORMAT = 5
 KEPT = 2
-_NAME = re.compile(r"checkpoint-(\d{5})\.pt")
 
 
 class Checkpoints:
@@ -96,7 +95,7 @@ class Checkpoints:
 
 def paths(folder: Path) -> list[Path]:
     """Checkpoints in a folder, oldest first."""
-    return sorted(path for path in folder.glob("checkpoint-*.pt") if _NAME.fullmatch(path.name))
+    return sorted(path for path in folder.glob("checkpoint-*.pt") if CHECKPOINT.fullmatch(path.name))
 
 
 def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
