@@ -2,7 +2,8 @@
 
 A folder of photos is sorted once; then photos are added, removed, renamed and set aside as junk, and settings change.
 With `--rows` the cache alone: rows like features, and a few new ones among them. With `--many` a few new photos come to
-so many tiny ones (8 x 8 pixels of 100 kinds, their pixels as features): how long until they are sorted.
+so many tiny ones (8 x 8 pixels of 100 kinds, their pixels as features): how long `selex discover RUN --add FOLDER`
+takes, and how many seconds of a core that is.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,8 +30,6 @@ from selex.folders import take_folder
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.recluster import recluster
-from selex.runs.earlier import Earlier
-from selex.runs.results import Results
 from selex.runs.run import Run
 
 
@@ -138,22 +139,26 @@ def among_many(n: int, new: int, folder: Path) -> list[dict[str, object]]:
     """A few more photos among n; where the folder has a run of them already, nothing else is measured."""
     take_folder(folder, "benchmark of a growing collection")  # photos are added there: never among somebody's own
     os.environ["SELEX_CACHE"] = str(folder / "cache")
-    photos, run, rows = folder / "photos", folder / "run", []
+    photos, later, run, rows = folder / "photos", folder / "later", folder / "run", []
     config = Config.of(
         str(photos), categories=100, backbone="pixels", restarts=1, refine="none", search="bssk", adapt="off"
     )
 
-    def sort() -> Run:
-        before = Run.open(run) if run.exists() else None
-        found = Results.read_if_any(before) if before else None
-        return discover(config, run, earlier=Earlier.grown(before, found) if before and found else None)
+    def add() -> Run:
+        command = [sys.executable, "-m", "selex", "discover", str(run), "--add", str(later)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return Run.open(run)
 
     if not run.exists():
         tiny_photos(photos, range(n))
-        rows.append(measure("first run", sort))
-    there = 1 + max(int(path.stem) for path in photos.rglob("*.bmp"))
-    tiny_photos(photos, range(there, there + new))
-    return [*rows, measure(f"{new} added", sort)]
+        rows.append(measure("first run", lambda: discover(config, run)))
+    there = 1 + max(int(path.stem) for place in (photos, later) for path in place.rglob("*.bmp"))
+    tiny_photos(later, range(there, there + new))
+    before = os.times()
+    found = measure(f"{new} added", add)
+    after = os.times()
+    spent = after.children_user + after.children_system - before.children_user - before.children_system
+    return [*rows, {**found, "seconds of a core": round(spent, 1)}]
 
 
 def main() -> None:

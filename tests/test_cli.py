@@ -318,6 +318,16 @@ def test_help_is_quick_to_start():
         assert command in done.stdout
 
 
+def test_sorting_photos_imports_nothing_that_only_scores_need():
+    code = (
+        "import sys, selex.discovery, selex.review.core.outcome, selex.runs.earlier\n"
+        "slow = {'sklearn', 'scipy.stats', 'pandas', 'matplotlib'} & set(sys.modules)\n"
+        "assert not slow, slow"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_start(tmp_path):
     module = [sys.executable, "-m", "selex"]  # as it is started outside of tests
     done = subprocess.run([*module, "juggle"], cwd=tmp_path, capture_output=True, text=True, timeout=60)

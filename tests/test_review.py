@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -258,6 +259,19 @@ def test_what_is_not_on_the_disk_has_not_happened(review, monkeypatch):
         decide(review, "confirm", category=3)
     assert snapshot(review.state) == before
     assert review.version == "1.0"
+
+
+def test_a_number_of_a_category_that_is_gone_is_not_given_to_a_split(tmp_path):
+    run = small_run(tmp_path)
+    before = Results.read(run)
+    later = replace(before, last_number=before.last_number + 7)  # others came, and are gone
+    with closing(Ledger(run.folder)) as ledger:
+        rounds = ledger.round(before), ledger.round(later)
+        state = ledger.replay(rounds[1]).state
+    rows = np.flatnonzero(state.category == state.category[-1])
+    state.apply(Decision("split", category=int(state.category[-1]), parts=((int(rows[0]),),)))
+    assert state.names[-1] == f"novel-{later.last_number + 1}"
+    assert rounds == (1, 2), "these are not the same results"
 
 
 def test_a_file_that_is_not_ours_is_left_alone(folder):

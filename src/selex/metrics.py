@@ -7,7 +7,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from selex.errors import InputError
 from selex.types import Scores
@@ -47,11 +46,15 @@ def split_accuracy(truth: Any, clusters: Any, known: Any, version: Literal["v1",
 
 def nmi(truth: Any, clusters: Any) -> float:
     """Normalised mutual information of truth and clusters, in [0, 1]."""
+    from sklearn.metrics import normalized_mutual_info_score  # takes a second to import
+
     return float(normalized_mutual_info_score(_column(truth, "truth"), _column(clusters, "clusters")))
 
 
 def ari(truth: Any, clusters: Any) -> float:
     """Adjusted Rand index of truth and clusters: 1 is perfect, 0 is chance."""
+    from sklearn.metrics import adjusted_rand_score  # takes a second to import
+
     return float(adjusted_rand_score(_column(truth, "truth"), _column(clusters, "clusters")))
 
 

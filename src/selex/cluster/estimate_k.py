@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment, minimize_scalar
-from scipy.stats import t as student
 from torch import Tensor
 
 from selex.cluster.kmeans import Problem, Settings, note, prepare, run
@@ -121,6 +120,8 @@ def _combined(
     progress: Callable[[int, float], None] | None,
 ) -> KEstimate:
     """What shares make likely, Student's in the logarithm as few categories tell little, and silhouettes beside it."""
+    from scipy.stats import t as student  # takes a second to import
+
     error = float(np.hypot(count.error, _AT_BEST))
     shares = student(n_known - 1, np.log(count.n_clusters), error)
     ends = np.clip(np.exp(shares.interval(_WIDE)), *limits)

@@ -119,14 +119,15 @@ def fit_clusters(
     Returns:
         The clusters, and all that sorting new rows takes.
     """
-    known, total = _known(features, labels, memory)
+    rows = as_rows(start.maps.transform(features) if start else features, memory)
+    known, total = _known(rows, labels)
     fit = _Fit(features, labels, known, total, config or ClusterConfig(), variant, hidden, memory, progress)
     fit.check()
     generator = np.random.default_rng(rng)
     if start:
-        rows = start.maps.transform(features)
         found = FittedClusters(fit.resume(rows, start, generator), start.maps, start.selection)
         return calibrated(found, rows, known, start.temperature, memory) if calibrate else found
+    del rows  # which may be a copy
     spare = deepcopy(generator)  # so that what is selected gives what it would give if it were asked for
     estimate = fit.estimate(deepcopy(generator))
     count = estimate.n_clusters if estimate else fit.config.categories or 0
@@ -138,9 +139,8 @@ def fit_clusters(
     return calibrated(found, rows, known, fit.temperature(found, count, spare), memory) if calibrate else found
 
 
-def _known(features: Any, labels: Any, memory: int) -> tuple[NDArray[np.int64], int]:
+def _known(rows: Rows, labels: Any) -> tuple[NDArray[np.int64], int]:
     """Labels, checked, and how many rows there are in all processes."""
-    rows = as_rows(features, memory)
     with rows.group.together():
         return as_labels(labels, rows).cpu().numpy(), rows.total
 
@@ -263,18 +263,18 @@ class _Fit:
                 progress=advance,
             )
 
-    def resume(self, rows: Any, start: Start, rng: np.random.Generator) -> Hierarchy:
+    def resume(self, rows: Rows, start: Start, rng: np.random.Generator) -> Hierarchy:
         """All levels of clusters that continue from earlier ones."""
         config, count = self.config, len(start.centers)
         settings = Settings(config.balanced, config.iterations, config.restarts, self.variant or Variant())
-        data, known, n_known = prepare(rows, self.labels, self.memory)
-        problem = Problem(data, known, n_known, count - n_known, settings)
+        _, known, n_known = prepare(rows, self.labels, self.memory)
+        problem = Problem(rows, known, n_known, count - n_known, settings)
         base = continued(problem, start)
         if coarser := coarser_levels(base, problem, start, config.levels):
-            found = Hierarchy(tuple(as_data(level, data, rows) for level in (base, *coarser)))
+            found = Hierarchy(tuple(as_data(level, rows, self.features) for level in (base, *coarser)))
         else:
             with progress_bar("clustering, level", self.progress) as advance:
-                found = hierarchy_on(base, problem, rows, config.levels, rng, advance)
+                found = hierarchy_on(base, problem, self.features, config.levels, rng, advance)
         return Hierarchy((with_kept_centers(found.levels[0], start), *found.levels[1:]))
 
     def temperature(self, found: FittedClusters, count: int, rng: np.random.Generator) -> float | None:

@@ -52,9 +52,9 @@ class Rows:
         self.norms = self._norms()
         self.blank = self.norms == 0
         self._any_blank = bool(self.blank.any())
-        mean = self._mean()
+        mean = self._mean() if shift is None else shift.to(self.device, self.dtype)
         if shift is not None or mean.square().sum() > _FAR * (self.mean_norm() - mean.square().sum()).clamp(min=0):
-            self._centred, self.shift = True, mean if shift is None else shift.to(self.device, self.dtype)
+            self._centred, self.shift = True, mean
             self.norms = self._norms()
         if self.n * self.d * self.dtype.itemsize <= memory // 4:  # small: no pass need read it again
             self._ready = self.take(slice(None))

@@ -120,7 +120,7 @@ def _coarser_level(base: Level, rows: Rows, before: Tensor, n_known: int) -> Lev
     known = table[: base.n_known]
     if (table.sum(0) == 0).any() or known[:, n_known:].any() or ((known > 0).sum(1) != 1).any():
         return None
-    sums, sizes = rows.at(there).sums(before[there], k)
+    sums, sizes = (of[:k] for of in rows.sums(torch.where(before == UNLABELLED, k, before), k + 1))
     nearest = torch.cdist(torch.as_tensor(base.centers), sums / sizes[:, None]).argmin(1)
     parent = torch.where(table.any(1), table.argmax(1), nearest)
     found = torch.where(before == UNLABELLED, parent[labels], before)

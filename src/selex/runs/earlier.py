@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -83,8 +84,7 @@ class Earlier:
         found = cls.of(run, results, results.category, results.names)
         if found is None:
             return None
-        rows = np.flatnonzero(results.labelled)
-        given = {results.files[row]: results.names[results.category[row]] for row in rows.tolist()}
+        given = {file: found.category[file] for file in compress(results.files, results.labelled.tolist())}
         return replace(found, given=given, coarser=_coarser(run))
 
     def fits(self, backbone: Backbone, table: ImageTable) -> bool:

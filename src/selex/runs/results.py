@@ -58,7 +58,7 @@ class Results:
         for block in text_blocks(self.files):  # as one JSON text, without ever having it
             digest.update(f"{between}{json.dumps(block.to_pylist())[1:-1]}".encode())
             between = ", "
-        digest.update(f"], {json.dumps(self.names)}, {self.n_known}]".encode())
+        digest.update(f"], {json.dumps(self.names)}, {self.n_known}, {self.last_number}]".encode())
         for numbers in (self.category, self.labelled, self.confidence, self.runner_up):
             digest.update(numbers.tobytes())
         return digest.hexdigest()

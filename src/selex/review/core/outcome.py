@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -99,9 +100,9 @@ def labels_of(run: Run) -> Labels:
         for number in [*(number for number in ledger.rounds() if number != current), current]:
             timeline = ledger.replay(number)
             state, count = timeline.state, count + timeline.n_decisions
-            decided = {state.results.files[row] for row in np.flatnonzero(state.mark != UNDECIDED).tolist()}
+            decided = set(_files(state, state.mark != UNDECIDED))
             labels = {file: name for file, name in labels.items() if file not in decided} | _held(state)
-            junk = junk - decided | {state.results.files[row] for row in np.flatnonzero(state.mark == JUNK).tolist()}
+            junk = junk - decided | set(_files(state, state.mark == JUNK))
     finally:
         ledger.close()
     live = np.unique(state.category[state.mark != JUNK])
@@ -217,8 +218,14 @@ def _partners(old: Array, new: Array, before: State, results: Results) -> dict[i
 
 def _held(state: State) -> dict[str, str]:
     """The label of every confirmed row, by file."""
-    rows = np.flatnonzero(state.mark == CONFIRMED).tolist()
-    return {state.results.files[row]: state.names[state.category[row]] for row in rows}
+    held = state.mark == CONFIRMED
+    names = (state.names[category] for category in state.category[held].tolist())
+    return dict(zip(_files(state, held), names, strict=True))
+
+
+def _files(state: State, rows: Array) -> Iterator[str]:
+    """The files of some rows; all are read in order, which is much faster than one by one."""
+    return compress(state.results.files, rows.tolist())
 
 
 def _images(count: int) -> str:
