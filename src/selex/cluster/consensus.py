@@ -108,6 +108,7 @@ def memberships(
         among = made(embedding_bag(places, loadings, mode="sum"))
         parts = [among.sums(one.long(), k) for one in runs]
         loadings = torch.linalg.qr(torch.cat([sums + counts[:, None] * among.shift for sums, counts in parts]))[0]
+        loadings = among.group.agree(loadings)
     return normalize(embedding_bag(places, loadings, mode="sum"), dim=1)
 
 

@@ -87,14 +87,20 @@ def estimate_k(
     if method in ("auto", "combined"):
         count = count_by_share(rows, known, n_known, balanced, generator)
         if count:
-            return _combined(count, n_known, limits, balanced, generator, progress)
+            return _agreed(_combined(count, n_known, limits, balanced, generator, progress), rows)
         if method == "combined":
             raise InputError(_UNTOLD.format("combined"))
         limits = _limits(rows.total, n_known, max_clusters, tried=True)
     if method == "accuracy" and n_known < 2:
         raise InputError(f"method 'accuracy' needs two labelled categories, there are {n_known}; use 'silhouette'")
     judge = _Accuracy(rows, known) if method == "accuracy" else _Silhouette(rows, known, n_known)
-    return _Tries(judge, settings, generator, progress).best(*limits)
+    return _agreed(_Tries(judge, settings, generator, progress).best(*limits), rows)
+
+
+def _agreed(found: KEstimate, rows: Rows) -> KEstimate:
+    """The same in every process."""
+    agree = rows.group.agree
+    return replace(found, n_clusters=agree(found.n_clusters), low=agree(found.low), high=agree(found.high))
 
 
 _UNTOLD = (
@@ -199,12 +205,13 @@ class _Tries:
         """A coarse grid, Brent's method around its best count, and an interval."""
         seeds = self.rng.integers(1 << 31, size=self.settings.n_init)  # the same for every count: only that differs
         tried: dict[int, Values] = {}  # per count: clusterings × units
+        group = self.judge.rows.group
 
         def score(k: float) -> float:
-            count = round(k)
+            count = group.agree(round(k))
             if count not in tried:
                 tried[count] = self._runs(count, seeds)
-            return self.judge.mean(tried[count])
+            return group.agree(self.judge.mean(tried[count]))
 
         _search(score, low, high)
         curve = tuple((count, score(count)) for count in sorted(tried))
@@ -234,6 +241,7 @@ def _search(score: Callable[[float], float], low: int, high: int) -> None:
 class _Judge(ABC):
     """Scores a clustering unit by unit: labelled categories, or groups of rows, that the interval can resample."""
 
+    rows: Rows
     weights: Values
     name: str
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,10 @@ _PATIENCE = timedelta(days=7)  # others wait while the first embeds; one that is
 _SHORT = timedelta(seconds=2)  # for an answer from a process that may be gone
 _START = 300  # seconds in which all processes have to be there
 _PORT = "selex/port"
+_KINDS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
 _TORCH: Any = dist  # has stores, which its types do not mention
+
+T = TypeVar("T")
 
 
 class Group:
@@ -42,6 +45,14 @@ class Group:
     def all(self, flag: bool) -> bool:
         """Whether it is so in every process."""
         return bool(self.gather(torch.tensor([flag]), [1] * self.size).all())
+
+    def agree(self, value: T) -> T:
+        """What the first process has, a tensor or a number, in each of them.
+
+        Machines may differ in the last digit of what all have worked out, but not in what they decide by it: one would
+        wait for the others for ever.
+        """
+        return value
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -75,6 +86,14 @@ class Processes(Group):
         sent[: len(values)] = values
         parts = [part[:length] for part, length in zip(self._gather(sent), lengths, strict=True)]
         return torch.cat(parts).to(values.device, values.dtype)
+
+    def agree(self, value: T) -> T:
+        """A broadcast."""
+        given = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=_KINDS[type(value)])
+        sent = given.to(self._device, copy=True).contiguous()
+        dist.broadcast(sent, 0)
+        agreed = sent.to(given.device)
+        return cast(T, agreed if isinstance(value, Tensor) else agreed.item())
 
     def _gather(self, values: Tensor) -> list[Tensor]:
         sent = values.to(self._device)

@@ -85,9 +85,9 @@ def hierarchy_on(
         if progress:
             progress(len(levels), len(coarser) + 1)
         if settings.variant.grouping == "base":
-            group = _group(levels[0], n_known, rng, rows.memory)
+            group = rows.group.agree(_group(levels[0], n_known, rng, rows.memory))
         else:
-            group = _group(levels[-1], n_known, rng, rows.memory)[group]
+            group = rows.group.agree(_group(levels[-1], n_known, rng, rows.memory))[group]
         levels.append(run(rows, _hyper_labels(levels[0], group), n_known, n_novel, settings, rng))
     if progress:
         progress(len(levels), len(levels))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from selex.cluster.group import Group
 from selex.cluster.kmeans import as_data, as_labels
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
 from selex.errors import InputError, Note
@@ -83,7 +84,7 @@ def refined(rows: Rows, known: Tensor, level: Level, refine: Refinement) -> Leve
 
     centers, offsets = on_sphere(start, torch.ones_like(start[:, 0])), start.new_zeros(k)
     wanted = _wanted(rows.total, held_counts)
-    for softness in _softer(temperature, length) if refine == "balanced" else ():
+    for softness in _softer(temperature, length, rows.group) if refine == "balanced" else ():
         offsets = equal_shares(free, centers, offsets, softness * temperature, wanted, _FIRST)
     for _ in range(_ROUNDS):
         if refine == "balanced":
@@ -96,6 +97,7 @@ def refined(rows: Rows, known: Tensor, level: Level, refine: Refinement) -> Leve
     if refine == "balanced":
         for softness in _HARDER:
             offsets = equal_shares(free, centers, offsets, softness * temperature, wanted, _LAST)
+    centers, offsets = (rows.group.agree(values) for values in (centers, offsets))
     labels = known.clone()
     if len(free_index):
         labels[free_index] = free.nearest(centers, offsets)[0]
@@ -158,9 +160,9 @@ def _settled(sizes: Tensor, held_counts: Tensor) -> bool:
     return bool((sizes >= share / _SETTLED).all() and (sizes <= most).all())
 
 
-def _softer(temperature: float, length: Tensor) -> list[float]:
+def _softer(temperature: float, length: Tensor, group: Group) -> list[float]:
     """Multiples of the temperature to begin with, from where a row takes part everywhere: offsets have far to go."""
-    steps = math.ceil(math.log2(max(1.0, float(length) ** 2 / temperature)))
+    steps = group.agree(math.ceil(math.log2(max(1.0, float(length) ** 2 / temperature))))
     return [2.0**step for step in range(steps, 0, -1)]
 
 
@@ -171,7 +173,7 @@ def equal_shares(
     for _ in range(steps if rows.total else 0):
         step = (_counts(rows, centers, offsets, temperature).clamp(min=_LEAST) / wanted).log()
         offsets = offsets - temperature * step
-        if step.abs().max() < _EQUAL:
+        if rows.group.agree(bool(step.abs().max() < _EQUAL)):
             break
     return offsets - offsets.mean()
 

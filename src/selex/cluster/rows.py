@@ -53,7 +53,7 @@ class Rows:
         self.blank = self.norms == 0
         self._any_blank = bool(self.blank.any())
         mean = self._mean() if shift is None else shift.to(self.device, self.dtype)
-        if shift is not None or mean.square().sum() > _FAR * (self.mean_norm() - mean.square().sum()).clamp(min=0):
+        if shift is not None or self.group.agree(self._is_far(mean)):
             self._centred, self.shift = True, mean
             self.norms = self._norms()
         if self.n * self.d * self.dtype.itemsize <= memory // 4:  # small: no pass need read it again
@@ -217,6 +217,9 @@ class Rows:
         if not torch.isfinite(total).all():
             self._refuse()
         return (total / self.n).to(self.dtype)
+
+    def _is_far(self, mean: Tensor) -> bool:
+        return bool(mean.square().sum() > _FAR * (self.mean_norm() - mean.square().sum()).clamp(min=0))
 
     def mean_norm(self) -> Tensor:
         """Mean squared length of all rows."""

@@ -144,7 +144,7 @@ def _pick(weights: np.ndarray, places: np.ndarray, group: Group, rng: np.random.
     cumulative = np.concatenate([[0], np.cumsum(weights)])
     last = places[np.flatnonzero(weights)[-1]] if weights.any() else 0
     both = group.gather(torch.tensor([[cumulative[-1], last]], dtype=torch.float64), [1] * group.size)
-    target = rng.random() * float(both[:, 0].sum())
+    target = group.agree(rng.random() * float(both[:, 0].sum()))
     low, high = 0, int(both[:, 1].max())  # rounding may run past the last row that can be drawn
     while low < high:  # the first place up to which weights add up to more; many places are asked about in one message
         grid = np.unique(np.linspace(low, high - 1, _GRID).astype(np.int64))

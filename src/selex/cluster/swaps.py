@@ -66,7 +66,8 @@ def swapped(problem: Problem, level: Level, significant: float = SIGNIFICANT) ->
         if not most:
             break
         tried = _after(problem, level, swaps)
-        if level.inertia - tried.inertia > max(0.0, float(swaps.gains.sum()) / 2):
+        better = level.inertia - tried.inertia > max(0.0, float(swaps.gains.sum()) / 2)
+        if problem.rows.group.agree(better):
             level = tried
         else:
             most //= 2
@@ -79,6 +80,7 @@ def find_swaps(problem: Problem, level: Level, significant: float) -> Swaps:
     labels = torch.as_tensor(level.labels)[problem.free_index]
     costs, heirs = _costs(problem, centers, labels)
     gains, mine, new = _splits(problem, labels)
+    costs, gains = (problem.rows.group.agree(values) for values in (costs, gains))
     dropped, split = _pairs(costs, heirs, gains, significant)
     return Swaps(dropped, new[split], split, mine[split], gains[split] - costs[dropped])
 

@@ -33,7 +33,7 @@ def from_ward(problem: Problem, rng: np.random.Generator) -> Level:
     clusters = ward(
         (sums / counts[:, None]).double().cpu().numpy(), counts.double().cpu().numpy(), problem.n_known, problem.k
     )
-    number = torch.from_numpy(clusters).to(free.device)[problem.n_known :]
+    number = free.group.agree(torch.from_numpy(clusters).to(free.device))[problem.n_known :]
     return problem.ended(problem.means(number[group]))
 
 

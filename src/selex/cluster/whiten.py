@@ -112,7 +112,8 @@ def fit_whitener(features: Any, labels: Any, amount: float, memory: int = DEFAUL
     n_known = int(rows.group.gather(known.max().reshape(1)).max()) + 1
     scatter, free = _scatter(held, own, n_known)
     scale = scatter.trace() / rows.d
-    if not scale * rows.d > held.mean_norm() * (_ROUNDING * torch.finfo(rows.dtype).eps) ** 2:
+    spread = scale * rows.d > held.mean_norm() * (_ROUNDING * torch.finfo(rows.dtype).eps) ** 2
+    if not rows.group.agree(bool(spread)):
         return None
     amount = min(amount, free / (free + rows.d))
     even = amount * scatter / scale + (1 - amount) * torch.eye(rows.d, dtype=scatter.dtype, device=scatter.device)
@@ -120,7 +121,7 @@ def fit_whitener(features: Any, labels: Any, amount: float, memory: int = DEFAUL
     matrix = torch.linalg.solve_triangular(root, torch.eye(rows.d, dtype=root.dtype, device=root.device), upper=False)
     sums = torch.as_tensor(sum(x.sum(0, dtype=torch.float64) for _, x in rows.blocks(rows.d)))
     mean = rows.group.sum(sums) / rows.total + rows.shift
-    return Whitener(mean.float(), matrix.T.float().contiguous())
+    return Whitener(mean.float(), rows.group.agree(matrix.T.float().contiguous()))
 
 
 def _scatter(rows: Rows, labels: Tensor, k: int) -> tuple[Tensor, int]:
