@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -61,11 +62,12 @@ def test_results_have_the_digest_of_one_json_text(tmp_path):
     found = Results.read(
         made_up_run(tmp_path / "run", tmp_path / "no", ["a/ä.jpg", 'b "2".jpg'], [0, 1], 1, ["a", "novel-1"])
     )
-    text = json.dumps([list(found.files), found.names, found.n_known, found.last_number])
-    digest = hashlib.sha256(text.encode())
-    for numbers in (found.category, found.labelled, found.confidence, found.runner_up):
-        digest.update(numbers.tobytes())
-    assert found.digest == digest.hexdigest() == Results.unpack(found.pack(), "bytes").digest
+    numbers = b"".join(of.tobytes() for of in (found.category, found.labelled, found.confidence, found.runner_up))
+    for last, gone in ((0, []), (1, []), (3, [3])):  # the last number counts where no name has it
+        text = json.dumps([list(found.files), found.names, found.n_known, *gone])
+        same = replace(found, last_number=last)
+        assert same.digest == hashlib.sha256(text.encode() + numbers).hexdigest()
+        assert same.digest == Results.unpack(same.pack(), "bytes").digest
 
 
 def test_the_digest_does_not_depend_on_row_groups(column):

@@ -76,7 +76,7 @@ def values(folder):
         [array.tobytes() for array in arrays],
         (about, model.assigner.temperature, sorted(model.trained)),
         (asdict(run.config), run.root, run.clusters.to_pydict(), run.hierarchy, run.skipped),
-        (labels_of(run), list((reviewed(run) or [()])[0]), state),
+        (labels_of(run), list((reviewed(run) or [()])[0]), count_decisions(run), state),
     )
 
 

@@ -351,7 +351,51 @@ def test_the_corrected_table(review):
     row = table["file"].index(review.results.files[int(np.flatnonzero(review.results.category == 3)[0])])
     assert (table["category"][row], table["known"][row]) == ("known-0", 1)
     assert set(table["review"]) <= {"confirmed", "undecided", "unsure"}
-    assert [table] == list(corrected(review.run, review.state))
+    assert [table] == list(corrected(review.state))
+
+
+def more_results(folder):
+    """New results of the run in a folder, with four images more."""
+    names = ["known-0", "known-1", "novel-1", "novel-2", "novel-3"]
+    files = [f"{row:03d}.png" for row in range(44)]
+    made_up_run(folder, folder.parent / "photos", files, np.arange(44) % 5, 2, names)
+
+
+def test_results_that_come_while_others_are_read_are_not_missed(folder, monkeypatch):
+    read = Results.read
+
+    def slowly(run):
+        found = read(run)
+        monkeypatch.undo()
+        more_results(folder)
+        return found
+
+    monkeypatch.setattr(Results, "read", slowly)
+    review = Review(folder)
+    with closing(review.ledger), review.steady():
+        assert len(review.results) == len(review.embeddings) == len(review.paths) == len(review.state.category) == 44
+
+
+def test_results_that_could_not_be_taken_in_are_taken_in_later(folder, monkeypatch):
+    review = Review(folder)
+    with closing(review.ledger):
+        more_results(folder)
+        with monkeypatch.context() as broken:
+            broken.setattr(review.ledger, "changed", lambda: 1 // 0)
+            with pytest.raises(ZeroDivisionError), review.steady():
+                pass
+        assert len(review.results) == len(review.state.category) == 40, "all as it was"
+        with review.steady():
+            assert len(review.results) == len(review.embeddings) == len(review.state.category) == 44
+
+
+def test_a_corrected_table_is_of_the_results_that_were_decided_about(folder):
+    review = Review(folder)
+    with closing(review.ledger):
+        decide(review, "junk", rows=(0,))
+        blocks, _ = reviewed(review.run)
+        more_results(folder)
+        assert [file for block in blocks for file in block["file"]] == [f"{row:03d}.png" for row in range(1, 40)]
 
 
 def test_the_corrected_table_comes_in_blocks_and_is_of_the_moment(folder, tmp_path):
@@ -361,7 +405,7 @@ def test_the_corrected_table_comes_in_blocks_and_is_of_the_moment(folder, tmp_pa
     review = Review(folder)
     decide(review, "junk", rows=tuple(range(8, 16)))  # a whole row group
     decide(review, "name", category=3, name="a name")
-    blocks, names = corrected(review.run, review.state), list(review.state.names)
+    blocks, names = corrected(review.state), list(review.state.names)
     decide(review, "junk", rows=(0,))
     kept = [row for row in range(40) if not 8 <= row < 16]
     expected = [{**line, "category": names[line["cluster"]]} for line in review.run.clusters.take(kept).to_pylist()]
@@ -372,7 +416,7 @@ def test_the_corrected_table_comes_in_blocks_and_is_of_the_moment(folder, tmp_pa
         {**line, "known": 0, "review": ""} for line in expected
     ]
     for to in ("csv", "parquet"):
-        done = export(review.run, to, tmp_path / f"table.{to}", table=corrected(review.run, review.state))
+        done = export(review.run, to, tmp_path / f"table.{to}", table=corrected(review.state))
         assert done.images == 31
     assert parquet.read_table(tmp_path / "table.parquet")["file"].to_pylist() == [line["file"] for line in expected[1:]]
     review.ledger.close()

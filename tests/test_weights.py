@@ -85,7 +85,7 @@ def test_offline_says_which_file_to_put_where():
     start = time.monotonic()
     with pytest.raises(InputError) as error:
         load_backbone("dinov2-vits14-reg")
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 20
     message = one_line(error)
     for file in ("vit_small_patch14_reg4_dinov2.lvd142m.safetensors", "dinov2_vits14_reg4_pretrain.pth"):
         assert file in message

@@ -99,8 +99,10 @@ def _export_table(run: Run, form: Format, out: Path, blocks: Iterable[Columns]) 
 
 def _features(run: Run, files: Sequence[str]) -> Any:
     """Features of these images, which are all of the run or, in the same order, some of them."""
-    all_rows = enumerate(run.clusters["file"].to_pylist())
-    rows = [next(row for row, name in all_rows if name == file) for file in files]
+    row_of = {file: row for row, file in enumerate(run.clusters["file"].to_pylist())}
+    if not row_of.keys() >= set(files):
+        raise InputError(f"{run.folder}: has new results since this began: export again")
+    rows = [row_of[file] for file in files]
     return np.asarray(run.embeddings[rows], dtype=np.float32)
 
 

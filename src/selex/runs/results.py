@@ -58,7 +58,9 @@ class Results:
         for block in text_blocks(self.files):  # as one JSON text, without ever having it
             digest.update(f"{between}{json.dumps(block.to_pylist())[1:-1]}".encode())
             between = ", "
-        digest.update(f"], {json.dumps(self.names)}, {self.n_known}, {self.last_number}]".encode())
+        # a number that no name shows was that of a category that is gone, and is not used again
+        gone = f", {self.last_number}" if self.last_number and f"novel-{self.last_number}" not in self.names else ""
+        digest.update(f"], {json.dumps(self.names)}, {self.n_known}{gone}]".encode())
         for numbers in (self.category, self.labelled, self.confidence, self.runner_up):
             digest.update(numbers.tobytes())
         return digest.hexdigest()

@@ -116,7 +116,7 @@ def reviewed(run: Run) -> tuple[Iterator[Columns], int] | None:
     says what was decided of each image: `confirmed`, `unsure`, or `undecided` where nothing was.
     """
     timeline = _timeline(run)
-    return (corrected(run, timeline.state), timeline.n_decisions) if timeline and timeline.n_decisions else None
+    return (corrected(timeline.state), timeline.n_decisions) if timeline and timeline.n_decisions else None
 
 
 def count_decisions(run: Run) -> int:
@@ -131,20 +131,21 @@ def _timeline(run: Run) -> Timeline | None:
     if ledger is None:
         return None
     try:
-        number = ledger.find(Results.read(run))
-        return ledger.replay(number) if number is not None else None
+        results = Results.read(run)
+        number = ledger.find(results)
+        return ledger.replay(number, results) if number is not None else None
     finally:
         ledger.close()
 
 
-def corrected(run: Run, state: State) -> Iterator[Columns]:
-    """The clusters table of a run as a state has it now, a block at a time; see `reviewed`."""
+def corrected(state: State) -> Iterator[Columns]:
+    """The clusters table of a run as a state of its results has it now, a block at a time; see `reviewed`."""
     if (state.mark == JUNK).all():
         raise InputError("every image is marked as junk: nothing is left")
-    path = run.result("clusters.parquet")
+    table = state.results.files
+    assert isinstance(table, TextColumn)  # of the table itself, which stays open: no new results get into it
     known = [int(state.known(number) or state.named[number]) for number in range(len(state.names))]
-    # opened and copied now: neither new results nor new decisions get into it
-    table = TextColumn(path, path, "file")
+    # copied now: no new decisions get into it
     return _corrected_blocks(table, state.category.copy(), state.mark.copy(), list(state.names), known)
 
 

@@ -56,12 +56,13 @@ class Review:
     def __init__(self, folder: Path) -> None:
         self.run = Run.open(folder)
         self._lock = threading.RLock()
+        stamp = self._stamp()
         results = Results.read(self.run)  # before there is a ledger: nothing is made in a folder that is no run
         self.ledger = Ledger(folder)
         self.changes: Changes | None = None
         self.timeline = Timeline(results)
         try:
-            self._load(results)
+            self._load(self.run, results, stamp)
         except BaseException:
             self.ledger.close()
             raise
@@ -134,23 +135,25 @@ class Review:
 
     def _catch_up(self) -> None:
         """Take in what other processes did: new results, more decisions."""
-        if self._stamp() != self._read_at:
-            self.run = Run.open(self.run.folder)
-            for of_before in ("embeddings", "paths"):
-                self.__dict__.pop(of_before, None)
-            self._load(Results.read(self.run))
+        stamp = self._stamp()  # before anything is read: results that come meanwhile are read the next time
+        if stamp != self._read_at:
+            run = Run.open(self.run.folder)
+            self._load(run, Results.read(run), stamp)
         elif self.ledger.changed() != self._seen:
             self._follow()
 
-    def _load(self, results: Results) -> None:
-        self._read_at = self._stamp()
-        self.results = results
-        self.round = self.ledger.round(results)
-        self.timeline = self.ledger.replay(self.round, results)
-        self._seen = self.ledger.changed()
-        earlier = [number for number in self.ledger.rounds() if number < self.round]
+    def _load(self, run: Run, results: Results, stamp: tuple[int, int, int]) -> None:
+        """Take in results; all of this, or, where the ledger cannot be read, nothing."""
+        number = self.ledger.round(results)
+        timeline = self.ledger.replay(number, results)
+        seen = self.ledger.changed()
+        earlier = [other for other in self.ledger.rounds() if other < number]
         before = self.ledger.replay(earlier[-1]) if earlier else None
-        self.changes = compare(before.state, results) if before else None
+        changes = compare(before.state, results) if before else None
+        self.run, self.results, self.round, self.timeline = run, results, number, timeline
+        self.changes, self._seen, self._read_at = changes, seen, stamp
+        for of_before in ("embeddings", "paths"):
+            self.__dict__.pop(of_before, None)
 
     def _follow(self) -> None:
         for event in self.ledger.events(self.round, self.timeline.version):
