@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 import selex as package
 from commands import contents, digit_photos, several
 from commands import selex as alone
+from selex.cluster.group import is_first_attempt
 
 OPTIONS = (
     "--backbone",
@@ -175,3 +176,14 @@ def test_a_batch_that_cannot_be_shared(home):
         line = "error: a batch of 15 cannot be divided among 2 processes: set train.batch=14"
         assert done.stderr.splitlines() == [line]
     assert besides_store(home) == before
+
+
+def test_what_is_done_once_is_not_done_again_after_a_restart(monkeypatch):
+    assert is_first_attempt("run"), "nobody restarts it"
+    assert is_first_attempt("run")
+    store = torch.distributed.TCPStore("127.0.0.1", 0, 1, is_master=True)
+    said = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "1"}
+    said |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_MAX_RESTARTS": "2"}
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    assert [is_first_attempt(run) for run in ("run", "run", "other")] == [True, False, True]

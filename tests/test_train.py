@@ -94,7 +94,7 @@ def test_only_what_is_trained_is_optimised_and_kept(data, tmp_path):
     trained = {key for key, tensor in method.named_parameters() if tensor.requires_grad}
     state = keep.latest()
     assert set(state["method"]) == trained | {"level_labels"}  # its own buffer beside
-    assert all(key.startswith(("head.", "tail.rest.blocks.0.")) for key in trained)
+    assert all(key.startswith(("head.", "tail.blocks.0.")) for key in trained)
     assert len(state["optimizer"]) == len(trained)
     parts = loop(method, data)
     optimised = parts.steps.optimizer.param_groups[0]["params"]

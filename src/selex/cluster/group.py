@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections.abc import Iterator
@@ -134,6 +135,8 @@ def join(device: str | torch.device = "cpu") -> Group:
 def connect(kind: str) -> None:
     """Join the processes that were started; after a restart by `torchrun` too."""
     dist.init_process_group(kind, timeout=_PATIENCE, **(_apart() if restartable() else {}))
+    if kind == "nccl":
+        atexit.register(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
 
 
 def restartable() -> bool:
@@ -142,19 +145,35 @@ def restartable() -> bool:
     return agent and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
 
 
+def is_first_attempt(what: str) -> bool:
+    """Whether this is asked of `what` for the first time: not again when `torchrun` has started all processes again."""
+    return not restartable() or _store_of_torchrun().add(f"selex/attempts/{what}", 1) == 1
+
+
+def _store_of_torchrun() -> Any:
+    host, port, size = (os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"))
+    return _TORCH.TCPStore(host, int(port), int(size), is_master=False)
+
+
 def _apart() -> dict[str, Any]:
     """A store that the first process keeps itself, and who is who.
 
     The store of `torchrun` outlives a restart, with the addresses of processes that are gone: it only says where the
-    new one is. An address from before the restart leads nowhere, and is asked for again.
+    new one is, and only until all are there. An address from before the restart leads nowhere, and is asked for again.
     """
     rank, size, host = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["MASTER_ADDR"]
-    of_torchrun = _TORCH.TCPStore(host, int(os.environ["MASTER_PORT"]), size, is_master=False)
+    of_torchrun = _store_of_torchrun()
     if rank == 0:
         store = _TORCH.TCPStore(host, 0, size, is_master=True, timeout=_PATIENCE, wait_for_workers=False)
         of_torchrun.set(_PORT, str(store.port))
-        return {"store": store, "rank": rank, "world_size": size}
-    return {"store": _found(of_torchrun, host, size), "rank": rank, "world_size": size}
+        store.wait([f"selex/there/{other}" for other in range(1, size)])
+        of_torchrun.delete_key(_PORT)
+        store.set("selex/all", "there")
+    else:
+        store = _found(of_torchrun, host, size)
+        store.set(f"selex/there/{rank}", "")
+        store.wait(["selex/all"])
+    return {"store": store, "rank": rank, "world_size": size}
 
 
 def _found(of_torchrun: Any, host: str, size: int) -> Any:

@@ -41,7 +41,7 @@ def start(device: str | torch.device) -> Fabric:
         fabric = make(devices=processes, num_nodes=nodes, strategy="ddp", plugins=environment(), **about)
     except (RuntimeError, ValueError) as error:  # the cluster was asked for processes in a way that does not work
         raise InputError(f"cannot train with {processes * nodes} processes: {first_line(error)}") from None
-    if restartable():
+    if restartable() and not torch.distributed.is_initialized():
         connect("nccl" if place.type == "cuda" else "gloo")  # before Fabric does, which would meet processes of before
     fabric.launch()
     return fabric

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from selex.cluster.group import is_first_attempt
 from selex.cluster.holdout import kept_from_training, numbered
 from selex.cluster.pipeline import FittedClusters, calibrated
 from selex.cluster.select import Selection
@@ -98,7 +99,7 @@ def fit(
 ) -> int:
     """Train the method's backbone, from the newest checkpoint on; the number of epochs that it has seen."""
     checkpoints = Checkpoints(run.work, identity(config, method, images, seen), config.to_json())
-    if options.restart:
+    if options.restart and is_first_attempt(str(run.folder)):
         checkpoints.clear()
     # Who follows has waited for this: images are decoded now.
     fabric.broadcast((method.task.n_categories, cut.boxes if cut else None))
