@@ -98,7 +98,7 @@ def _export_table(run: Run, form: Format, out: Path, blocks: Iterable[Columns]) 
 
 
 def _features(run: Run, files: Sequence[str]) -> Any:
-    """Features of these images, which are all of the run or, in the same order, some of them."""
+    """Features of these images, which are all or some of the run's."""
     row_of = {file: row for row, file in enumerate(run.clusters["file"].to_pylist())}
     if not row_of.keys() >= set(files):
         raise InputError(f"{run.folder}: has new results since this began: export again")
