@@ -13,8 +13,8 @@ from torch.nn.functional import avg_pool2d, normalize
 
 from selex.config import Config
 from selex.data.crops import CropParams, HostImages, TwoScaleImages
-from selex.data.fill import MARK
 from selex.data.store import ImageStore
+from selex.data.store_files import MARK
 from selex.data.table import read_table
 from selex.errors import InputError
 from selex.features import attention_crop

@@ -380,8 +380,8 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_old_results(place):
 
 
 KILLS = [
-    ("selex.data.fill:decode", 20),  # images half read
-    ("selex.data.index:Index.save", 1),
+    ("selex.data.store_files:decode", 20),  # images half read
+    ("selex.data.store_files:Index.save", 1),
     ("selex.features.embed:_check_finite", 2),  # features half made
     ("selex.features.cache:FeatureFile.finish", 1),
     ("selex.discovery_steps:fit_clusters", 1),
@@ -433,7 +433,9 @@ def test_kill_9_then_the_same_command(shared, kill, before):
     assert sorted(contents(shared / out)) == FILES
 
 
-@pytest.mark.parametrize("where", [("selex.data.fill:decode", 20), ("selex.features.embed:_check_finite", 2)], ids=str)
+@pytest.mark.parametrize(
+    "where", [("selex.data.store_files:decode", 20), ("selex.features.embed:_check_finite", 2)], ids=str
+)
 def test_ctrl_c_is_one_line_and_can_be_gone_on_from(shared, where):
     forget_features()
     out = f"stopped {where[1]}"

@@ -17,10 +17,10 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from torchvision.transforms.functional import center_crop
 
-import selex.data.fill
+import selex.data.store_files
 from selex.data.decode import decode
-from selex.data.index import DATA, INDEX, find, load_index
 from selex.data.store import ImageStore
+from selex.data.store_files import DATA, INDEX, find, load_index
 from selex.data.table import read_table
 from selex.errors import InputError, Note
 from selex.folders import MARK
@@ -65,7 +65,7 @@ def decoded(monkeypatch):
         seen.append(source)
         return decode(source, size, box)
 
-    monkeypatch.setattr(selex.data.fill, "decode", watched)
+    monkeypatch.setattr(selex.data.store_files, "decode", watched)
     return seen
 
 
@@ -262,10 +262,10 @@ def test_nothing_readable_at_all(tmp_path):
 def test_an_image_that_could_not_be_opened_is_tried_again(photos, tmp_path, monkeypatch):
     def refused(source, size, box):
         if "coffee" in source:
-            raise selex.data.fill.Unreadable("Permission denied", passing=True)
+            raise selex.data.store_files.Unreadable("Permission denied", passing=True)
         return decode(source, size, box)
 
-    monkeypatch.setattr(selex.data.fill, "decode", refused)
+    monkeypatch.setattr(selex.data.store_files, "decode", refused)
     assert build(photos, tmp_path / "store").skipped == [("coffee.webp", "Permission denied")]
     monkeypatch.undo()
     assert build(photos, tmp_path / "store").skipped == []
@@ -348,7 +348,7 @@ def test_two_writers(digits, photos, tmp_path, monkeypatch):
         return decode(source, size, box)
 
     build(photos, tmp_path / "store")
-    monkeypatch.setattr(selex.data.fill, "decode", slow)
+    monkeypatch.setattr(selex.data.store_files, "decode", slow)
     writer = threading.Thread(target=build, args=(digits, tmp_path / "store"))
     writer.start()
     held.wait(60)
@@ -374,20 +374,20 @@ def test_what_another_writer_added_meanwhile_is_used(digits, tmp_path, decoded, 
 
 SLOW_BUILD = """
 import sys, time
-import selex.data.fill as fill
+import selex.data.store_files as store_files
 import selex.progress
 from selex.data.store import ImageStore
 from selex.data.table import read_table
 
-fill.SAVE_EVERY = 0.3
+store_files.SAVE_EVERY = 0.3
 selex.progress.SECONDS_A_LINE = 0
-decode = fill.decode
+decode = store_files.decode
 
 def slow(source, size, box):
     time.sleep(0.1)
     return decode(source, size, box)
 
-fill.decode = slow
+store_files.decode = slow
 try:
     ImageStore.build(read_table(sys.argv[1]), sys.argv[2], size=32, workers=2, progress=True)
 except KeyboardInterrupt:

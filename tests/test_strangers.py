@@ -18,8 +18,8 @@ from selex import Config, discover
 from selex.cli.demo import _write_images
 from selex.data.clusters import is_clusters_table, read_clusters, write_columns
 from selex.data.features import load_features, read_truth
-from selex.data.index import KIND
 from selex.data.store import ImageStore
+from selex.data.store_files import KIND
 from selex.data.table import read_table
 from selex.errors import InputError, Note
 from selex.folders import MARK, is_vacant, own_folder, take_folder

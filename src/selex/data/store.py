@@ -16,8 +16,7 @@ import numpy as np
 from PIL import Image
 
 from selex.data.decode import ORIENTATION, Pixels, Unreadable, decode, explain
-from selex.data.fill import Filler, locked
-from selex.data.index import DATA, KIND, Index, find, load_index
+from selex.data.store_files import DATA, KIND, Filler, Index, find, load_index, locked
 from selex.data.table import ImageTable, Source
 from selex.errors import InputError, Note
 from selex.folders import check_folder

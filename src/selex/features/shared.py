@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from selex.data.index import find
+from selex.data.store_files import find
 from selex.errors import InputError, Note
 from selex.folders import cache_folder, check_own_folder, own_folder, take_folder
 from selex.io import is_plain_file, is_plain_folder, whole

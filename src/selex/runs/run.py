@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from selex.checksums import Damaged, check_stamp, is_sealed, known_digest, read_lines, read_object
 from selex.config import Config
-from selex.data.index import is_store
 from selex.data.names import text_of_cell
 from selex.data.parquet import read_blocks, read_parquet
+from selex.data.store_files import is_store
 from selex.data.table import real_path
 from selex.errors import InputError, Note
 from selex.folders import check_name
