@@ -26,7 +26,7 @@ from selex.models.network import Backbone
 from selex.models.registry import IMAGENET_MEAN, IMAGENET_STD
 from selex.training.batches import Data
 from selex.training.checkpoint import Checkpoints
-from selex.training.distributed import start
+from selex.training.devices import start
 from selex.training.loop import Loop
 from selex.training.methods import METHODS, Batch, Task
 

@@ -15,7 +15,7 @@ from common import save, seconds
 from selex.config import PAPER
 from selex.data.crops import DeviceImages
 from selex.training.batches import Data
-from selex.training.distributed import start
+from selex.training.devices import start
 from selex.training.loop import Loop
 from selex.training.methods import METHODS, Task
 from train_gpu import Patterns, backbone

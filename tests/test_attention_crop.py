@@ -30,7 +30,7 @@ from selex.features.attention_crop import (
 from selex.models import load_backbone
 from selex.models.network import Backbone
 from selex.models.weights import WeightFile
-from selex.training.feature_bank import generator_of
+from selex.training.batches import generator_of
 from selex.training.fit import Seen, identity
 from test_trunk import backbone, images
 from training_for_tests import CROP, digit_data, fit, loop, seen_twice, small, without_times

@@ -10,8 +10,8 @@ from selex.data.crops import AugmentConfig, CropParams
 from selex.errors import InputError
 from selex.models import load_backbone
 from selex.models.trunk import split_backbone
-from selex.training import feature_bank
-from selex.training.feature_bank import FeatureBank, TrunkFeatures, filled, generator_of, room
+from selex.training import batches
+from selex.training.batches import FeatureBank, TrunkFeatures, filled, generator_of, room
 from training_for_tests import CROP, digit_data, loop, small
 
 
@@ -35,7 +35,7 @@ def test_centres_are_those_of_the_trunk_and_kept(made, data, monkeypatch):
     for _ in range(2):
         assert torch.allclose(torch.cat(list(made.centres())), expected, atol=1e-5)
     fresh = TrunkFeatures(made.trunk, data.images, CROP, made.device, 16)
-    monkeypatch.setattr(feature_bank, "room", lambda *_: False)
+    monkeypatch.setattr(batches, "room", lambda *_: False)
     assert torch.allclose(torch.cat(list(fresh.centres())), expected, atol=1e-5)
     assert fresh._kept is None
 
@@ -114,7 +114,7 @@ def test_a_step_has_two_different_views_of_each_image(data, views):
 
 
 def test_a_bank_that_does_not_fit(made, monkeypatch):
-    monkeypatch.setattr(feature_bank, "_free_memory", lambda: 100_000)
+    monkeypatch.setattr(batches, "_free_memory", lambda: 100_000)
     with pytest.raises(
         InputError, match=r"a bank of 3 views of 60 images takes .* GiB, more than there is: set a smaller"
     ):
@@ -122,11 +122,11 @@ def test_a_bank_that_does_not_fit(made, monkeypatch):
 
 
 def test_room(monkeypatch):
-    monkeypatch.setattr(feature_bank, "_free_memory", lambda: 1000)
+    monkeypatch.setattr(batches, "_free_memory", lambda: 1000)
     assert room(299, torch.device("cpu"))
     assert not room(301, torch.device("cpu"))
     monkeypatch.undo()
-    assert 0 < feature_bank._free_memory() < 2**50
+    assert 0 < batches._free_memory() < 2**50
 
 
 def test_filled():

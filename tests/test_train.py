@@ -18,8 +18,7 @@ from selex.cluster import balance
 from selex.errors import InputError
 from selex.training.batches import Batches, draw
 from selex.training.checkpoint import Checkpoints
-from selex.training.cuda import Graph, deterministic
-from selex.training.distributed import start
+from selex.training.devices import Graph, deterministic, start_fabric
 from selex.training.loop import Callbacks, check
 from selex.training.methods import Task
 from selex.training.steps import Steps
@@ -246,7 +245,7 @@ def test_one_process_alone(environment, monkeypatch, caplog, capfd):
     for key, value in environment.items():
         monkeypatch.setenv(key, value)
     with caplog.at_level(logging.INFO):
-        fabric = start("cpu")
+        fabric = start_fabric("cpu")
     assert (fabric.world_size, fabric.global_rank, fabric.device.type) == (1, 0, "cpu")
     assert not caplog.records
     assert capfd.readouterr() == ("", "")
@@ -257,7 +256,7 @@ def test_a_cluster_that_was_asked_in_a_way_that_does_not_work(monkeypatch):
         monkeypatch.setenv(key, value)
     monkeypatch.delenv("SLURM_NTASKS_PER_NODE", raising=False)
     with pytest.raises(InputError, match=r"cannot train with 4 processes: .*--ntasks-per-node"):
-        start("cpu")
+        start_fabric("cpu")
 
 
 def test_deterministic_is_asked_for_inside_and_not_after():

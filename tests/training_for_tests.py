@@ -12,7 +12,7 @@ from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.models import load_backbone
 from selex.training.batches import Data
-from selex.training.distributed import start
+from selex.training.devices import start_fabric
 from selex.training.loop import Loop, train
 from selex.training.methods import METHODS, Batch, Task
 
@@ -44,12 +44,12 @@ def small(name, backbone=None, task=TASK, **settings):
 
 
 def fit(method, data, seed=0, **more):
-    return train(method, data, seed, fabric=start("cpu"), **more)
+    return train(method, data, seed, fabric=start_fabric("cpu"), **more)
 
 
 def loop(method, data, seed=0):
     """The parts of a training, before its first step."""
-    return Loop(method, data, seed, start("cpu"))
+    return Loop(method, data, seed, start_fabric("cpu"))
 
 
 def batch(data, method, size=16, seed=0):

@@ -27,7 +27,7 @@ from selex.runs.earlier import Earlier
 from selex.runs.publish import publish
 from selex.runs.run import LABELS, Run
 from selex.runs.writer import write_run
-from selex.training.distributed import start
+from selex.training.devices import start_fabric
 from selex.training.fit import TrainOptions, train_worker
 from selex.training.methods import check_method
 
@@ -79,7 +79,7 @@ def discover(
         raise InputError(f"{config.data.photos}: photos at a URL need --engine ray")
     table = read_sources(config.data.sources, given) if photos is None else read_table(photos, given)
     check_categories(config, table)
-    fabric = start(device) if config.train.method != FROZEN else None
+    fabric = start_fabric(device) if config.train.method != FROZEN else None
     if fabric and fabric.global_rank:
         return train_worker(config, Path(out), table, fabric, Path(store) if store else None)
     group = join(device) if not fabric and _started() else ALONE

@@ -24,7 +24,7 @@ from selex.report.html import write_report
 from selex.report.plots import plot_examples
 from selex.runs.predictor import NOTHING, load
 from selex.runs.run import Run
-from selex.training.distributed import fabric_library
+from selex.training.devices import fabric_library
 from selex.training.fit import TrainOptions
 from selex.types import Scores
 

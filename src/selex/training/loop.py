@@ -23,7 +23,7 @@ from selex.metrics import matched
 from selex.progress import training_bar
 from selex.training.batches import Batches, Data
 from selex.training.checkpoint import Checkpoints
-from selex.training.cuda import compiled_blocks
+from selex.training.devices import compiled_blocks
 from selex.training.methods.base import Method
 from selex.training.steps import Steps
 from selex.types import Level

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from selex.training.cuda import Graph, deterministic
+from selex.training.devices import Graph, deterministic
 from selex.training.methods.base import Batch, Losses, Method, here_only
 
 if TYPE_CHECKING:
