@@ -15,7 +15,7 @@ import torch
 
 from common import save
 from selex import hssk
-from selex.bench.datasets.facts import facts
+from selex.bench.datasets.catalog import facts
 from selex.bench.suites import SUITES
 from selex.losses import prefix_distances, prefix_sizes
 from selex.models.heads import ProjectionHead

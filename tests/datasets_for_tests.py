@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 from scipy.io import savemat
 
-from selex.bench.datasets.facts import facts
+from selex.bench.datasets.catalog import facts
 
 
 def picture(path):

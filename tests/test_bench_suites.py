@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from selex.bench import paper
-from selex.bench.datasets.facts import facts
+from selex.bench.datasets.catalog import facts
 from selex.bench.paper import find, main_rows, paper_rows, scores_of
 from selex.bench.suites import OF_DATASET, SUITES, suite
 from selex.config import PAPER

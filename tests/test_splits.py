@@ -13,9 +13,8 @@ import datasets_for_tests as official
 import selex.bench.datasets.check
 import selex.bench.datasets.splits
 from datasets_for_tests import MINIATURES
-from selex.bench.datasets.catalog import Dataset, Part, load_dataset
+from selex.bench.datasets.catalog import Dataset, Part, agrees, facts, load_dataset
 from selex.bench.datasets.check import check, file_list_hash
-from selex.bench.datasets.facts import agrees, facts
 from selex.bench.datasets.splits import FOLDS, draw_labelled, hide_labels, load_benchmark, long_tail, missing, split
 from selex.cli.data import data_app
 from selex.errors import InputError

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from selex.bench import measure
 from selex.bench.datasets.splits import Benchmark, Split, hide_labels, load_benchmark, long_tail, own_dataset, shuffled
 from selex.bench.results import VERSIONS, Result
 from selex.bench.suites import Row
@@ -24,14 +25,14 @@ from selex.config import PAPER, Config
 from selex.data.store import ImageStore
 from selex.discovery import discover
 from selex.errors import InputError
-from selex.features.prepare import place_for
+from selex.features.prepare import load_backbone_for, place_for
 from selex.folders import take_folder
 from selex.io import temporary_folder
 from selex.metrics import split_accuracy
 from selex.runs.predictor import load
 from selex.runs.run import Run
 from selex.runs.versions import commit_of, versions
-from selex.training.fit import TrainOptions
+from selex.training.fit import TrainOptions, make_method
 from selex.training.methods import check_method
 from selex.types import Scores
 
@@ -95,7 +96,8 @@ def run(job: Job, seed: int, command: str = "", progress: bool = False, tell: Ca
     train, test = read_split(job)
     config = _config(job, train, seed)
     begun = time.perf_counter()
-    measure.reset_memory(job.device)
+    if _on_gpu(job):
+        torch.cuda.reset_peak_memory_stats(job.device)
     with _folder(job, seed) as out:
         found = discover(
             config,
@@ -168,7 +170,7 @@ def _draft(job: Job, seed: int, config: Config | None) -> Result:
         versions=versions(),
         commit=commit,
         clean=clean,
-        device=measure.device_name(job.device),
+        device=torch.cuda.get_device_name(job.device) if _on_gpu(job) else "CPU",
         seconds={},
         transductive={},
     )
@@ -212,18 +214,16 @@ def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, t
     if epochs:
         seconds["epoch"] = statistics.median(entry["seconds"] for entry in epochs)
     estimate, draft, chosen = tree["estimate"], _draft(job, seed, config), steps.get("kept", steps["cluster"])
+    selected = {name: chosen[name] for name in _SELECTED if name in chosen}  # what `auto` came to
     return replace(
         draft,
-        config={
-            **draft.config,
-            "selected": {name: chosen[name] for name in _SELECTED if name in chosen},
-        },  # what `auto` came to
+        config={**draft.config, "selected": selected},
         n_categories=len(tree["names"]),
         estimated=estimate and {key: estimate[key] for key in ("n_clusters", "low", "high")},
         seconds={key: round(value, 4) for key, value in seconds.items()},
-        memory_gb=measure.memory(job.device),
+        memory_gb=round(torch.cuda.max_memory_allocated(job.device) / 1e9, 2) if _on_gpu(job) else None,
         parameters=steps["train"]["parameters"] if epochs else 0,
-        flops=measure.flops(config, len(tree["names"]), tree["levels"][0]["n_known"]) if epochs else 0,
+        flops=_flops(config, len(tree["names"]), tree["levels"][0]["n_known"]) if epochs else 0,
         transductive=_scores(train, clusters, train.scored),
         curve=[{key: entry.get(key, math.nan) for key in _CURVE} for entry in epochs],
         command=command,
@@ -234,18 +234,32 @@ _SELECTED = ("adapt", "search", "refine", "kept", "untrained", "trained")
 _CURVE = ("epoch", "all", "known", "novel", "loss")
 
 
+def _flops(config: Config, n_categories: int, n_known: int) -> int:
+    """Operations of one image in two views, forward and backward, counted without doing them; those of losses aside."""
+    backbone, config = load_backbone_for(config, "cpu")
+    method = make_method(config, backbone, n_categories, n_known).to("meta")
+    size = config.train.view_size or backbone.crop
+    views = torch.zeros(2, 3, size, size, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        trunk = method.trunk.to("meta")
+        encoded = method.encode((trunk if size == backbone.crop else trunk.resized(size))(views))
+        torch.autograd.backward([part.sum() for part in encoded if part.requires_grad])
+    return int(counter.get_total_flops())
+
+
+def _on_gpu(job: Job) -> bool:
+    return torch.device(job.device).type == "cuda"
+
+
 def _scores(part: Benchmark, clusters: Any, scored: Any) -> dict[str, Scores]:
     ways: Any = VERSIONS
     return {way: split_accuracy(part.truth[scored], clusters[scored], part.known[scored], way) for way in ways}
 
 
 def _scorer(part: Benchmark) -> Callable[[Any], dict[str, float]]:
-    scored = part.scored
-
-    def score(clusters: Any) -> dict[str, float]:
-        return split_accuracy(part.truth[scored], clusters[scored], part.known[scored])._asdict()
-
-    return score
+    """What scores the clusters of an epoch."""
+    truth, known, scored = part.truth[part.scored], part.known[part.scored], part.scored
+    return lambda clusters: split_accuracy(truth, clusters[scored], known)._asdict()
 
 
 def _inductive(found: Run, test: Benchmark, job: Job) -> dict[str, Scores]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from selex.bench import paper
-from selex.bench.datasets.facts import facts
+from selex.bench.datasets.catalog import facts
 from selex.bench.groups import Part, Seeds, Setting, Version, average, by_row, by_setting, of_main, setting_of, spread
 from selex.bench.render import Column, Table
 from selex.bench.results import Result, provenance

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from selex.bench.datasets.catalog import Dataset, load_dataset
-from selex.bench.datasets.facts import Count, Facts, agrees, facts
+from selex.bench.datasets.catalog import Count, Dataset, Facts, agrees, facts, load_dataset
 from selex.bench.datasets.layout import still_packed
 from selex.bench.datasets.splits import draw_labelled, missing
 

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from selex.bench.datasets.catalog import Dataset, Part, load_dataset
-from selex.bench.datasets.facts import agrees, facts
+from selex.bench.datasets.catalog import Dataset, Part, agrees, facts, load_dataset
 from selex.data.labels import encode
 from selex.data.table import ImageTable, Labels
 from selex.errors import InputError
