@@ -26,7 +26,7 @@ from selex.models.network import Backbone
 from selex.models.registry import IMAGENET_MEAN, IMAGENET_STD
 from selex.training.batches import Data
 from selex.training.checkpoint import Checkpoints
-from selex.training.devices import start
+from selex.training.devices import start_fabric
 from selex.training.loop import Loop
 from selex.training.methods import METHODS, Batch, Task
 
@@ -68,7 +68,7 @@ def loop(
     compile: bool,
     checkpoints: Checkpoints | None = None,
 ) -> Loop:
-    fabric = start("cuda")
+    fabric = start_fabric("cuda")
     method = METHODS["selex"](backbone(fabric.device), Task(K, KNOWN), settings)
     return Loop(method, Data(images, labels, [], 224), 0, fabric, checkpoints, compile=compile)
 

@@ -15,7 +15,7 @@ from common import save, seconds
 from selex.config import PAPER
 from selex.data.crops import DeviceImages
 from selex.training.batches import Data
-from selex.training.devices import start
+from selex.training.devices import start_fabric
 from selex.training.loop import Loop
 from selex.training.methods import METHODS, Task
 from train_gpu import Patterns, backbone
@@ -37,7 +37,7 @@ def loop(view_bank: int) -> Loop:
     labels = np.where(np.arange(N) % 4 == 0, np.arange(N) % 8 // 4, -1)
     settings = PAPER.change(epochs=1, batch=BATCH, view_bank=view_bank).train
     method = METHODS["selex"](backbone(torch.device("cpu")), Task(4, 2), settings)
-    made = Loop(method, Data(DeviceImages(cast(Any, Few()), "cpu"), labels, [], 224), 0, start("cpu"))
+    made = Loop(method, Data(DeviceImages(cast(Any, Few()), "cpu"), labels, [], 224), 0, start_fabric("cpu"))
     made.prepare(0)
     return made
 
