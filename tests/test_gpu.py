@@ -10,7 +10,7 @@ from selex.features.embed import embed
 from selex.models import load_backbone
 from selex.models.heads import ProjectionHead
 from selex.training.checkpoint import Checkpoints
-from selex.training.devices import start
+from selex.training.devices import start_fabric
 from selex.training.loop import train
 from selex.training.methods import Task
 from training_for_tests import TRAINED, digit_data, seen_twice, small, weights
@@ -49,7 +49,7 @@ def fit(name, data, folder=None, stop=None, **settings):
             return prepare(*given)
 
         method.prepare = stopping
-    history = train(method, data, 0, fabric=start("cuda"), checkpoints=checkpoints)
+    history = train(method, data, 0, fabric=start_fabric("cuda"), checkpoints=checkpoints)
     return weights(method), history
 
 
