@@ -125,6 +125,14 @@ def test_two_processes_cluster_together_without_training(home):
     assert [(step.get("workers"), step.get("resumed")) for step in steps] == [(2, None), (None, True)]
 
 
+def test_where_the_first_process_is_lost_while_it_embeds_the_second_says_so(home):
+    command = ("discover", "photos", "--backbone", "tiny-vit", "--categories", 5, "--out", "lost")
+    first, second = several(*command, cwd=home, kill=("selex.discovery_steps:Job.embed", 1))
+    assert first.returncode == -9
+    assert second.returncode == 2
+    assert second.stderr == "error: another process was lost, which this one cannot do without: see its error\n"
+
+
 @pytest.fixture(scope="module")
 def undisturbed(home):
     done, _ = several(*DISCOVER, "--method", "selex", "--out", "whole", cwd=home)
@@ -139,8 +147,10 @@ def same_result(one, two):
 
 def test_two_processes_go_on_where_they_were_killed(home, undisturbed):
     command = (*DISCOVER, "--method", "selex")
-    first, _ = several(*command, "--out", "stopped", cwd=home, kill=("selex.training.steps:Steps.step", 5))
+    first, second = several(*command, "--out", "stopped", cwd=home, kill=("selex.training.steps:Steps.step", 5))
     assert first.returncode == -9
+    line = "error: another process was lost, which this one cannot do without: see its error\n"
+    assert (second.returncode, second.stderr) == (2, line)
     assert (home / "stopped" / ".work" / "checkpoint-00000.pt").exists()
     shutil.copytree(home / "stopped", home / "fewer")
     first, second = several("train", "stopped", "--resume", "--store", "store", cwd=home)

@@ -363,3 +363,14 @@ def test_a_number_of_processes_alone_starts_none(place, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")  # as some clusters set it in every shell
     done = selex("cluster", "shards", *GIVEN, "--out", "alone.csv", cwd=place)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "moment", [("selex.cluster.shards:Shard._stand", 1), ("selex.cluster.kmeans:Problem.means", 2)]
+)
+def test_where_one_process_is_lost_the_others_say_so_in_one_line(place, moment):
+    first, second = several("cluster", "shards", *GIVEN, "--out", "lost.csv", cwd=place, kill=moment)
+    assert first.returncode == -9
+    line = "error: another process was lost, which this one cannot do without: see its error\n"
+    assert (second.returncode, second.stderr) == (2, line)
+    assert not (place / "lost.csv").exists()

@@ -86,6 +86,8 @@ def _main() -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):  # Ctrl-C; in some versions of typer it is the code below
         code = INTERRUPTED
     except Exception as error:
+        if _lost_process(error):
+            _fail("another process was lost, which this one cannot do without: see its error")
         if not hasattr(error, "format_message"):  # not one of the command-line parser's own
             raise
         context = getattr(error, "ctx", None)
@@ -93,6 +95,15 @@ def _main() -> NoReturn:
     if code == INTERRUPTED:
         _tell("stopped", "stopped; nothing was written")
     sys.exit(code)
+
+
+def _lost_process(error: Exception) -> bool:
+    """Whether one of several processes has ended before this one."""
+    if processes() == 1 and "SLURM_PROCID" not in os.environ:
+        return False
+    from selex.cluster.group import lost_process
+
+    return lost_process(error)
 
 
 def _tell(event: str, line: str) -> None:
@@ -196,4 +207,6 @@ def on_device(name: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, AssertionError, TypeError) as error:
+        if _lost_process(error):
+            raise
         raise InputError(f"--device {name}: {first_line(error)}") from None

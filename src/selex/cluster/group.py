@@ -139,6 +139,11 @@ def connect(kind: str) -> None:
         atexit.register(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
 
 
+def lost_process(error: BaseException) -> bool:
+    """Whether this is what processes that wait for one that is gone are told by the library that connects them."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo/" in str(error))
+
+
 def restartable() -> bool:
     """Whether `torchrun --max-restarts` starts all processes again when one is lost."""
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

@@ -17,7 +17,6 @@ from selex.cluster.pipeline import FittedClusters, fit_clusters
 from selex.cluster.shards import Shard
 from selex.cluster.whiten import FeatureMaps
 from selex.config import ClusterConfig
-from selex.errors import InputError
 from selex.types import Hierarchy
 
 
@@ -38,10 +37,7 @@ def fit_together(task: Task | None, group: Group) -> FittedClusters | None:
     Without a task in the first one there is nothing to do. Processes part when it is done.
     """
     told = [task]
-    try:
-        dist.broadcast_object_list(told)
-    except RuntimeError:
-        raise InputError("the first process has ended: see its error") from None
+    dist.broadcast_object_list(told)
     found = _fit(told[0], group) if told[0] else None
     parts: list[Any] | None = [None] * group.size if group.rank == 0 else None
     dist.gather_object(found, parts)
