@@ -354,6 +354,16 @@ def test_help_shows_an_example(command, tmp_path):
     assert f"Example: selex {command}" in done.stdout
 
 
+@pytest.mark.parametrize("command", [(), ("evaluate",), ("bench", "table")], ids=str)
+def test_help_names_no_type_for_what_takes_no_value(command, tmp_path):
+    text = selex(*command, "--help", cwd=tmp_path).stdout
+    lines = [
+        line for line in text.splitlines() if any(flag in line for flag in (" --help ", " --json ", " --inductive "))
+    ]
+    assert lines
+    assert not any("bool" in line.lower() for line in lines)
+
+
 def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise():
     code = """
 import os, sys

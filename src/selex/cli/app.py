@@ -12,12 +12,44 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from selex.cli.log import LOG, check_not_among_photos
 from selex.errors import INTERRUPTED, InputError, Note
 from selex.io import first_line
 
-app = typer.Typer(name="selex", pretty_exceptions_enable=False, rich_markup_mode="markdown")
+
+class _PlainFlags:
+    """A command whose help names no type for flags, `--help` among them; typer would say `<bool>`."""
+
+    def get_params(self, context: Any) -> list[Any]:
+        """Arguments and options, as help shows them."""
+        params: list[Any] = super().get_params(context)  # type: ignore[misc]
+        for param in params:
+            param.metavar = " " if getattr(param, "is_flag", False) else param.metavar
+        return params
+
+
+class _Command(_PlainFlags, TyperCommand):
+    pass
+
+
+class _Group(_PlainFlags, TyperGroup):
+    pass
+
+
+class Commands(typer.Typer):
+    """Commands that belong together; their help is Markdown."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(cls=_Group, rich_markup_mode="markdown", **settings)
+
+    def command(self, *names: Any, **settings: Any) -> Any:
+        """Add a command."""
+        return super().command(*names, cls=_Command, **settings)
+
+
+app = Commands(name="selex", pretty_exceptions_enable=False)
 
 ON_FEATURES, MORE = "Commands on features", "More commands"  # panels of the help; commands on photos are in the first
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder written by `selex discover`.")]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selex.cli import settings
-from selex.cli.app import find_device, resumable
+from selex.cli.app import Commands, find_device, resumable
 from selex.cli.settings import configured, value
 from selex.config import Config
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from selex.bench.runner import Job
     from selex.bench.suites import Row
 
-app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
+app = Commands(no_args_is_help=True)
 
 STAMP = "written by selex bench table"
 

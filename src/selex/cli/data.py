@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from selex.cli.app import Commands
 from selex.errors import InputError
 
 if TYPE_CHECKING:
     from selex.models.weights import WeightRow
 
-data_app = typer.Typer(rich_markup_mode="markdown")
+data_app = Commands()
 
 
 @data_app.callback()
@@ -46,7 +47,7 @@ def check(
         raise typer.Exit(2)
 
 
-weights_app = typer.Typer(help="Weights of backbones: list, fetch, verify.", no_args_is_help=True)
+weights_app = Commands(help="Weights of backbones: list, fetch, verify.", no_args_is_help=True)
 
 
 @weights_app.command("list")

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from selex.config import GROUPS, PRESETS, Config, find, flat
-from selex.config.settings import allowed, from_file, metavar, parse
+from selex.config.settings import from_file, metavar, parse
 from selex.errors import InputError
 
 if sys.version_info >= (3, 11):
@@ -22,7 +22,7 @@ else:
     import tomli as tomllib
 
 BASICS, FEATURES, CLUSTERING, TRAINING = None, "Features", "Clustering", "Training"  # None is the first panel
-FLAG, _WIDE = " ", 16
+_WIDE = 16
 _PANELS = {"": BASICS, "data": BASICS, "features": FEATURES, "cluster": CLUSTERING, "train": TRAINING}
 
 
@@ -35,7 +35,7 @@ def option(name: str, *flags: str) -> Any:
     group, about = find(name)
     flags = flags or (f"--{about.name.replace('_', '-')}",)
     home = _home(group)
-    shown = FLAG if allowed(home, about.name)[0] is bool else metavar(home, about)
+    shown = metavar(home, about)
     return typer.Option(
         *flags,
         metavar=shown if len(shown) < _WIDE else "NAME",
@@ -46,7 +46,7 @@ def option(name: str, *flags: str) -> Any:
 
 def flag(name: str, about: str, panel: str | None = BASICS) -> Any:
     """An option that is on or off."""
-    return typer.Option(name, metavar=FLAG, help=about, rich_help_panel=panel)
+    return typer.Option(name, help=about, rich_help_panel=panel)
 
 
 def value(shown: str, about: str, panel: str | None = BASICS, *flags: str) -> Any:
