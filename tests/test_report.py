@@ -168,7 +168,7 @@ def softened(ended, refine, softer, tmp_path):
     reseal(tmp_path / "home/run")
     facts = read_facts(Run.open(tmp_path / "home/run"))
     features = facts.model.maps.transform(np.load(tmp_path / "home/run/embeddings.npy").astype(np.float64))
-    judged = facts.model.assigner(features, facts.clusters)
+    judged = facts.model.assigner(features, facts.category)
     offsets = facts.model.assigner.offsets
     assert (offsets is None) == (refine in ("none", "uniform"))
     less = np.zeros(len(facts.names)) if offsets is None else offsets.astype(np.float64)
@@ -184,8 +184,8 @@ def test_loo_confidence_is_confidence_with_the_centre_worked_out_without_the_ima
     """At the temperature of the run, where confidence is near 1, and at one where it is not."""
     facts, features, less = softened(ended, "none", softer, tmp_path)
     for row in range(60):
-        own = facts.clusters[row]
-        others = [other for other in range(60) if facts.clusters[other] == own and other != row]
+        own = facts.category[row]
+        others = [other for other in range(60) if facts.category[other] == own and other != row]
         centers = facts.model.assigner.centers.astype(np.float64)
         centers[own] = features[others].mean(0)
         odds = odds_of(facts, features[row], centers, less)
@@ -200,7 +200,7 @@ def test_loo_confidence_counts_what_categories_count_for(ended, tmp_path, refine
     facts, features, less = softened(ended, refine, softer, tmp_path)
     centers = facts.model.assigner.centers.astype(np.float64)
     for row in range(60):
-        own, size = facts.clusters[row], facts.sizes[facts.clusters[row]]
+        own, size = facts.category[row], facts.sizes[facts.category[row]]
         odds = odds_of(facts, features[row], centers, less)
         others = np.delete(np.arange(len(odds)), own)
         assert facts.runner_up[row] == others[odds[others].argmax()]
@@ -294,7 +294,7 @@ def test_label_errors_are_rows_nearer_to_another_centre(tmp_path, refine):
     facts = read_facts(discover(config, tmp_path / "run", store=tmp_path / "store"))
     assigner, expected = facts.model.assigner, set()
     for row in np.flatnonzero(facts.labelled):
-        own, n = facts.clusters[row], facts.sizes[facts.clusters[row]]
+        own, n = facts.category[row], facts.sizes[facts.category[row]]
         away = ((facts.whitened([row]).astype(np.float64) - assigner.centers) ** 2).sum(1)
         away[own] *= (n / (n - 1)) ** 2
         away -= 0 if assigner.offsets is None else assigner.offsets

@@ -80,7 +80,7 @@ def find_label_errors(facts: Facts) -> list[LabelError]:
     behind = facts.loo_penalty[rows] - facts.log_odds_margin[rows]
     order = np.argsort(-behind, kind="stable")
     return [
-        LabelError(row, int(facts.clusters[row]), int(facts.runner_up[row]), float(odds))
+        LabelError(row, int(facts.category[row]), int(facts.runner_up[row]), float(odds))
         for row, odds in zip(rows[order].tolist(), expit(behind[order]), strict=True)
     ]
 
@@ -88,7 +88,7 @@ def find_label_errors(facts: Facts) -> list[LabelError]:
 def _category(facts: Facts, number: int, errors: int, like: int | None) -> Category:
     rows = facts.members[number]
     typical, borderline = _examples(facts, rows)
-    distances, confidence = facts.distances[rows], facts.confidence[rows]
+    distances, confidence = facts.distance[rows], facts.confidence[rows]
     return Category(
         number=number,
         name=facts.names[number],
@@ -108,7 +108,7 @@ def _category(facts: Facts, number: int, errors: int, like: int | None) -> Categ
 
 def _examples(facts: Facts, rows: Ints) -> tuple[list[int], list[int]]:
     """Rows nearest to the centre, and of the others that are not labelled the least confident."""
-    near = rows[np.argsort(facts.distances[rows], kind="stable")]
+    near = rows[np.argsort(facts.distance[rows], kind="stable")]
     typical, rest = near[:MOST_TYPICAL], near[MOST_TYPICAL:]
     free = rest[~facts.labelled[rest]]  # a labelled image that is far away is a matter of its label
     borderline = free[np.argsort(facts.confidence[free], kind="stable")][:MOST_BORDERLINE]

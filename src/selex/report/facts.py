@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
@@ -25,49 +25,18 @@ Ints = NDArray[np.int64]
 _BLOCK = 8192  # rows whose features are looked at together
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a run found. Whatever is per row is in row order.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Facts(Results):
+    """What a run found, and what made it. `files` are names as the page shows them."""
 
-    Attributes:
-        title: what the photos are called.
-        files: name of each image, as it is shown.
-        paths: where each image is.
-        clusters: number of each image's category.
-        labelled: whether its label was given.
-        confidence: how likely its category is among all.
-        runner_up: number of the next best category, -1 where there is none.
-        distances: to the centre of its category.
-        features: rows × dimensions, memory-mapped.
-        model: the categories: names, centres, temperature.
-        tree: `hierarchy.json`.
-        metrics: what was logged.
-        skipped: images that could not be read, and why.
-    """
-
-    title: str
-    files: Sequence[str]
-    paths: Sequence[str]
-    clusters: Ints
-    labelled: NDArray[np.bool_]
-    confidence: Floats
-    runner_up: Ints
-    distances: Floats
-    features: NDArray[Any]
-    model: Model
-    tree: dict[str, Any]
-    metrics: list[dict[str, Any]]
-    skipped: list[list[str]]
-
-    @property
-    def names(self) -> list[str]:
-        """Name of each category, the known ones first."""
-        return self.model.names
-
-    @property
-    def n_known(self) -> int:
-        """How many categories are known."""
-        return self.model.n_known
+    title: str  # what the photos are called
+    paths: Sequence[str]  # where each image is
+    distance: Floats
+    features: NDArray[Any]  # rows × dimensions, memory-mapped
+    model: Model  # the categories: names, centres, temperature
+    tree: dict[str, Any]  # `hierarchy.json`
+    metrics: list[dict[str, Any]]  # what was logged
+    skipped: list[list[str]]  # images that could not be read, and why
 
     def whitened(self, rows: Ints) -> Floats:
         """Features of some rows as they are compared with the categories' centres."""
@@ -77,12 +46,12 @@ class Facts:
     @cached_property
     def sizes(self) -> Ints:
         """How many images each category has."""
-        return np.bincount(self.clusters, minlength=len(self.names))
+        return np.bincount(self.category, minlength=len(self.names))
 
     @cached_property
     def members(self) -> list[Ints]:
         """Rows of each category, in row order."""
-        order = np.argsort(self.clusters, kind="stable")
+        order = np.argsort(self.category, kind="stable")
         return np.split(order, np.cumsum(self.sizes)[:-1])
 
     @cached_property
@@ -92,9 +61,9 @@ class Facts:
         Without one of its n rows a centre is n / (n - 1) times as far from that row (where rows take part in several
         categories: about so). A row alone knows nothing: inf.
         """
-        sizes = self.sizes[self.clusters]
+        sizes = self.sizes[self.category]
         farther = (sizes / np.maximum(sizes - 1, 1)) ** 2 - 1
-        lost: Floats = self.distances**2 * farther / self.model.assigner.temperature
+        lost: Floats = self.distance**2 * farther / self.model.assigner.temperature
         return np.where(sizes == 1, np.inf, lost)
 
     @cached_property
@@ -102,10 +71,10 @@ class Facts:
         """By how much each row's category is likelier than the next best one, as a logarithm of odds."""
         margin: Floats = np.full(len(self.files), np.inf)  # where there is no other category
         rows = np.flatnonzero(self.runner_up >= 0)
-        farther = _squared_to(self, rows, self.runner_up[rows]) - self.distances[rows] ** 2
+        farther = _squared_to(self, rows, self.runner_up[rows]) - self.distance[rows] ** 2
         offsets = self.model.assigner.offsets
         if offsets is not None:
-            farther += offsets[self.clusters[rows]] - offsets[self.runner_up[rows]]
+            farther += offsets[self.category[rows]] - offsets[self.runner_up[rows]]
         margin[rows] = farther / self.model.assigner.temperature
         return margin
 
@@ -124,20 +93,14 @@ class Facts:
 def read_facts(run: Run) -> Facts:
     """Read a finished run; refuses one that is not finished, or whose files do not belong together."""
     found, model = Results.read(run, distances=True), load(run.folder)
-    root = str(run.root)
-    paths = ImagePaths(found.files, run.places())
+    table = {entry.name: getattr(found, entry.name) for entry in fields(Results)}
     return Facts(
+        **{**table, "files": _shown(found.files, str(run.root))},
         title=Path(run.config.data.photos).name.removesuffix(".csv").removesuffix(".parquet") or "images",
-        files=_shown(found.files, root),
-        paths=paths,
-        clusters=_within(run, found.category, len(model.names)),
-        labelled=found.labelled,
-        confidence=found.confidence,
-        runner_up=found.runner_up.astype(np.int64),
-        distances=np.asarray(found.distance),
-        features=_features(run, len(paths)),
+        paths=ImagePaths(found.files, run.places()),
+        features=_features(run, len(found)),
         model=model,
-        tree=_tree(run, len(model.names)),
+        tree=_tree(run, model.names),
         metrics=[entry for entry in run.metrics if isinstance(entry, dict)],
         skipped=_skipped(run),
     )
@@ -165,15 +128,19 @@ def _features(run: Run, n: int) -> NDArray[Any]:
     return features
 
 
-def _tree(run: Run, k: int) -> dict[str, Any]:
+def _tree(run: Run, names: list[str]) -> dict[str, Any]:
     """`hierarchy.json`, whose first level must be the categories, each of its levels the parents of the one below."""
     tree = run.hierarchy
     try:
         sizes = [len(level["sizes"]) for level in tree["levels"]]
         parents = [level["parents"] for level in tree["levels"][:-1]]
-        fitting = sizes[0] == k and all(
-            len(own) == here and min(own) >= 0 and max(own) < above
-            for own, here, above in zip(parents, sizes, sizes[1:], strict=False)
+        fitting = (
+            tree["names"] == names
+            and sizes[0] == len(names)
+            and all(
+                len(own) == here and min(own) >= 0 and max(own) < above
+                for own, here, above in zip(parents, sizes, sizes[1:], strict=False)
+            )
         )
     except (KeyError, IndexError, TypeError, ValueError):
         fitting = False
@@ -185,13 +152,6 @@ def _tree(run: Run, k: int) -> dict[str, Any]:
 def _skipped(run: Run) -> list[list[str]]:
     """Images that could not be read, and why; of a whole path only the name, as the page may be sent around."""
     return [[os.path.basename(file) if os.path.isabs(file) else file, reason] for file, reason in run.skipped]
-
-
-def _within(run: Run, clusters: Ints, k: int) -> Ints:
-    found = clusters.astype(np.int64)
-    if found.min() < 0 or found.max() >= k:
-        raise InputError(f"{run.folder}: the clusters table names cluster {found.max()}, the model has {k}")
-    return found
 
 
 def _shown(files: Sequence[str], root: str) -> Sequence[str]:

@@ -147,9 +147,9 @@ def draw_map(facts: Facts) -> Map | None:
     placed = place_categories(facts.model.assigner.centers[filled].astype(np.float64))
     letters = [min(len(facts.names[number]), LETTERS) for number in filled.tolist()]
     places[filled] = pushed_apart(placed, letters) if len(filled) <= ICONS else placed
-    rows = sample_rows(facts.clusters, MOST_DOTS)
+    rows = sample_rows(facts.category, MOST_DOTS)
     dots = _dots(facts, rows, places, cloud_radius(places[filled]))
-    owners = facts.clusters[rows]
+    owners = facts.category[rows]
     named = with_room(places[filled], letters, facts.sizes[filled]) if len(filled) > ICONS else [True] * len(filled)
     found = [
         Place(number, round(x, 1), round(y, 1), _path(dots[owners == number]), name)
@@ -192,7 +192,7 @@ def pushed_apart(places: Floats, letters: list[int]) -> Floats:
 
 def _dots(facts: Facts, rows: Ints, places: Floats, radius: float) -> Floats:
     """Where the images go."""
-    own = facts.clusters[rows]
+    own = facts.category[rows]
     away = facts.whitened(rows).astype(np.float64) - facts.model.assigner.centers[own]
     offset = away @ main_directions(away[:: -(-len(away) // 2000)])
     return place_images(offset, own, facts.runner_up[rows], facts.confidence[rows], places, radius)

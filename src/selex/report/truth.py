@@ -81,7 +81,7 @@ def compare(run: Run, facts: Facts, path: Path) -> Truth:
     scored = free & (true != "")
     if not scored.any():
         raise InputError(f"{path}: has no true category for any unlabelled image of {run.folder}; nothing to score")
-    names, found = true[scored].astype(str), facts.clusters[scored]
+    names, found = true[scored].astype(str), facts.category[scored]
     known = np.isin(names, facts.names[: facts.n_known])
     return Truth(
         rows=int(scored.sum()),
@@ -103,7 +103,7 @@ def _sides(true: NDArray[np.bool_], found: NDArray[np.bool_]) -> list[list[int]]
 
 def _failures(facts: Facts, rows: NDArray[np.int64], names: NDArray[Any], known: NDArray[np.bool_]) -> list[Failure]:
     """The images that are wrong and were thought most surely right."""
-    wrong = np.flatnonzero(~matched(names, facts.clusters[rows]))
+    wrong = np.flatnonzero(~matched(names, facts.category[rows]))
     surest = wrong[np.argsort(-facts.confidence[rows[wrong]], kind="stable")]
     found = [Failure(int(rows[one]), str(names[one]), bool(known[one])) for one in surest]
     sides = ([failure for failure in found if failure.known == side] for side in (True, False))
