@@ -6,10 +6,10 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TextIO, cast
+from typing import Annotated, Any, NoReturn, TextIO, TypeVar, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -17,6 +17,8 @@ from typer.core import TyperCommand, TyperGroup
 from selex.cli.log import LOG, check_not_among_photos
 from selex.errors import INTERRUPTED, InputError, Note
 from selex.io import first_line
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class _PlainFlags:
@@ -44,9 +46,9 @@ class Commands(typer.Typer):
     def __init__(self, **settings: Any) -> None:
         super().__init__(cls=_Group, rich_markup_mode="markdown", **settings)
 
-    def command(self, *names: Any, **settings: Any) -> Any:
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
         """Add a command."""
-        return super().command(*names, cls=_Command, **settings)
+        return super().command(name, cls=_Command, **settings)
 
 
 app = Commands(name="selex", pretty_exceptions_enable=False)
