@@ -20,7 +20,7 @@ def main(out: Path | None) -> None:
     begun = time.process_time()
     for seed in SEEDS:
         with tempfile.TemporaryDirectory() as folder:
-            for name, found in demo.run(Path(folder), seed, progress=True).items():
+            for name, found in demo.run_demo(Path(folder), seed, progress=True).items():
                 scores.setdefault(name, []).append(tuple(found))
     results: list[dict[str, object]] = []
     for name, values in scores.items():

@@ -15,7 +15,7 @@ import torch
 
 from common import save
 from selex import hssk
-from selex.bench.datasets.catalog import facts
+from selex.bench.datasets.catalog import published_facts
 from selex.bench.suites import SUITES
 from selex.losses import prefix_distances, prefix_sizes
 from selex.models.heads import ProjectionHead
@@ -27,7 +27,7 @@ def bounds() -> list[dict[str, object]]:
     """The bound that motivates the hierarchy, `lg K · ln(N / K²)`, on every dataset of the paper."""
     rows = list[dict[str, object]]()
     for name in SUITES["main"].datasets:
-        about = facts(name)
+        about = published_facts(name)
         if isinstance(about.train, int):
             bound = math.log2(about.classes) * math.log(about.train / about.classes**2)
             row = {"N": about.train, "K": about.classes, "N / K²": round(about.train / about.classes**2, 3)}

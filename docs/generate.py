@@ -20,7 +20,7 @@ from selex.bench.results import Result, read_results
 from selex.bench.suites import SUITES, Suite
 from selex.bench.tables import make_tables
 from selex.cli import app
-from selex.config import GROUPS, PRESETS, Config, find, settings_of
+from selex.config import GROUPS, PRESETS, Config, find_setting, settings_of
 from selex.config.settings import as_toml, metavar
 from selex.review.server.app import schema_of
 from selex.serve import schema_of as serve_schema
@@ -83,7 +83,7 @@ def _presets() -> list[dict[str, str]]:
     changed = dict.fromkeys(name for preset in PRESETS.values() for name in preset)
     rows = []
     for name in changed:
-        group, _ = find(name)
+        group, _ = find_setting(name)
         values = {preset: getattr(getattr(Config.of(preset=preset), group), name) for preset in PRESETS}
         rows.append({"setting": f"`{group}.{name}`", **{preset: f"`{value}`" for preset, value in values.items()}})
     return rows

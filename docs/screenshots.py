@@ -24,7 +24,7 @@ import uvicorn
 from PIL import Image, ImageEnhance, ImageFilter
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from selex.cli.demo import run as run_demo
+from selex.cli.demo import run_demo as run_demo
 from selex.config import Config
 from selex.discovery import discover
 from selex.review.core.decisions import Decision

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 from scipy.io import savemat
 
-from selex.bench.datasets.catalog import facts
+from selex.bench.datasets.catalog import published_facts
 
 
 def picture(path):
@@ -161,7 +161,7 @@ def cifar100(root):
 
 def imagenet100(root, others=("n01440764",)):
     """The hundred synsets with one training and one validation image each, among others that do not count."""
-    for number, synset in enumerate([*facts("imagenet100").synsets, *others]):
+    for number, synset in enumerate([*published_facts("imagenet100").synsets, *others]):
         picture(root / "train" / synset / f"{synset}_{number}.JPEG")
         picture(root / "val" / synset / f"ILSVRC2012_val_{number:08d}.JPEG")
 

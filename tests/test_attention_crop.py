@@ -31,7 +31,7 @@ from selex.models import load_backbone
 from selex.models.network import Backbone
 from selex.models.weights import WeightFile
 from selex.training.batches import generator_of
-from selex.training.fit import Seen, identity
+from selex.training.fit import Seen, training_identity
 from test_trunk import backbone, images
 from training_for_tests import CROP, digit_data, fit, loop, seen_twice, small, without_times
 
@@ -303,5 +303,5 @@ def test_a_training_with_attention_crops_is_another(data):
     config = Config.of("photos", categories=5, backbone="tiny-vit")
     changed = config.change(attention_crop=True)
     seen = Seen(np.asarray(data.labels), np.zeros(len(data.labels), dtype=bool))
-    plain, close = (identity(each, small("gcd"), data.images.store, seen) for each in (config, changed))
+    plain, close = (training_identity(each, small("gcd"), data.images.store, seen) for each in (config, changed))
     assert {key for key in plain if plain[key] != close[key]} == {"attention_crop"}

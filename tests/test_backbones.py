@@ -10,7 +10,7 @@ import lite1_reference
 from selex.errors import InputError
 from selex.models import BACKBONES, default_backbone, load_backbone
 from selex.models.convert import flat_tensors, network_state, resize_positions, vit_state
-from selex.models.weights import locate, read_checkpoint
+from selex.models.weights import find_weights, read_checkpoint
 
 IMAGES = torch.randint(0, 256, (2, 3, 224, 224), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
@@ -146,7 +146,7 @@ def test_lite1_against_a_forward_pass_written_out(tmp_path):
 
 def test_lite1_of_the_package_against_a_forward_pass_written_out():
     try:
-        file = locate("efficientnet-lite1", BACKBONES["efficientnet-lite1"].sources)
+        file = find_weights("efficientnet-lite1", BACKBONES["efficientnet-lite1"].sources)
     except InputError as reason:
         pytest.skip(str(reason))
     check_lite1(load_backbone("efficientnet-lite1"), read_checkpoint(file.path))

@@ -6,7 +6,7 @@ from PIL import Image
 
 from commands import refused, selex
 from results_for_tests import result, three_seeds
-from selex.bench.plots import epochs, figures, radar, sweep
+from selex.bench.plots import figures, plot_epochs, plot_radar, plot_sweep
 from selex.bench.suites import SUITES
 
 
@@ -19,7 +19,7 @@ def lines(axes):
 
 def test_a_sweep_shows_means_and_the_papers_numbers():
     rows = [run for value in (7, 2) for run in three_seeds(suite="levels", row=f"levels={value}")]
-    figure = sweep(SUITES["levels"], rows)
+    figure = plot_sweep(SUITES["levels"], rows)
     [axes] = figure.axes
     drawn = lines(axes)
     assert drawn["Novel"] == pytest.approx(np.array([[2, 7], [61, 61]]))
@@ -30,7 +30,7 @@ def test_a_sweep_shows_means_and_the_papers_numbers():
 
 
 def test_what_the_paper_prints_of_a_curve_is_one_point():
-    [axes] = sweep(SUITES["label-ratio"], three_seeds(suite="label-ratio", row="label_ratio=0.5")).axes
+    [axes] = plot_sweep(SUITES["label-ratio"], three_seeds(suite="label-ratio", row="label_ratio=0.5")).axes
     drawn = lines(axes)
     assert drawn["Novel, paper (dino-vitb16)"] == pytest.approx(np.array([[0.2, 0.5], [68.0, 72.8]]))
     assert drawn["Known, paper (dino-vitb16)"] == pytest.approx(np.array([[0.5], [75.3]]))
@@ -38,7 +38,7 @@ def test_what_the_paper_prints_of_a_curve_is_one_point():
 
 def test_a_panel_for_each_dataset_and_setting():
     runs = [result(suite="alpha", row="alpha=1", dataset=name) for name in ("cub", "pets", "cifar10", "cars")]
-    figure = sweep(SUITES["alpha"], runs)
+    figure = plot_sweep(SUITES["alpha"], runs)
     assert [axes.get_title().splitlines()[0] for axes in figure.axes] == [
         "CUB-200-2011",
         "Oxford-IIIT Pet",
@@ -52,7 +52,7 @@ def test_a_panel_for_each_dataset_and_setting():
 
 
 def test_the_radar_has_ours_and_the_papers():
-    figure = radar([*three_seeds(), result((0.9, 0.92, 0.88), dataset="pets")])
+    figure = plot_radar([*three_seeds(), result((0.9, 0.92, 0.88), dataset="pets")])
     novel, known = figure.axes
     assert (novel.get_title(), known.get_title()) == ("Novel", "Known")
     names = [label.get_text() for label in novel.get_xticklabels()]
@@ -70,7 +70,7 @@ def test_epochs_are_averaged_over_seeds():
         [{"epoch": e, "all": 0.5 + 0.1 * e + shift, "known": 0.7, "novel": 0.4} for e in range(3)]
         for shift in (0, 0.02)
     ]
-    [axes] = epochs([result(seed=seed, curve=curve) for seed, curve in enumerate(curves)]).axes
+    [axes] = plot_epochs([result(seed=seed, curve=curve) for seed, curve in enumerate(curves)]).axes
     assert lines(axes)["All"] == pytest.approx(np.array([[0, 1, 2], [51, 61, 71]]))
     [band, *_] = axes.collections
     low, high = band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()

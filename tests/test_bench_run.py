@@ -11,7 +11,7 @@ from commands import digit_photos, refused, selex
 from selex import InputError, Run, bssk, load, split_accuracy
 from selex.bench.datasets.splits import own_dataset
 from selex.bench.results import read_results
-from selex.bench.runner import Job, planned, read_split, run
+from selex.bench.runner import Job, read_split, result_name, run_job
 from selex.bench.suites import SUITES
 from selex.config import PAPER
 from selex.runs.versions import commit_of
@@ -122,8 +122,8 @@ def test_a_row_that_changes_nothing_is_run_once(digits):
 
 def test_frozen_blocks_flops_and_shuffled_rows(digits):
     job = Job(str(digits / "digits" / "labels.csv"), None, "selex", "tiny-vit", _settings())
-    whole = run(job, 0, tell=lambda line: None)
-    gcd = run(replace(job, method="gcd"), 0, tell=lambda line: None)
+    whole = run_job(job, 0, tell=lambda line: None)
+    gcd = run_job(replace(job, method="gcd"), 0, tell=lambda line: None)
     assert whole.flops > 2 * 2 * whole.parameters  # two views, and a multiplication and an addition a weight and token
     assert gcd.flops == pytest.approx(whole.flops, rel=0.3)
     row = SUITES["row-order"].row("shuffled")
@@ -132,12 +132,12 @@ def test_frozen_blocks_flops_and_shuffled_rows(digits):
     assert sorted(zip(mixed.table.files, mixed.truth, mixed.known, mixed.table.labels, strict=True)) == sorted(
         zip(by_class.table.files, by_class.truth, by_class.known, by_class.table.labels, strict=True)
     )
-    assert run(replace(job, suite="row-order", row=row), 0, tell=lambda line: None).config["shuffled"] is True
+    assert run_job(replace(job, suite="row-order", row=row), 0, tell=lambda line: None).config["shuffled"] is True
 
 
 def test_seeds_differ_and_repeat(digits):
     job = Job(str(digits / "digits" / "labels.csv"), None, "gcd", "tiny-vit", _settings())
-    one, same, other = (run(job, seed, tell=lambda line: None) for seed in (0, 0, 1))
+    one, same, other = (run_job(job, seed, tell=lambda line: None) for seed in (0, 0, 1))
     assert one.curve == same.curve
     assert one.transductive == same.transductive
     assert one.curve != other.curve
@@ -146,11 +146,11 @@ def test_seeds_differ_and_repeat(digits):
 def test_rows_of_a_suite_change_what_they_say(digits):
     rows = SUITES["components"].rows
     job = Job(str(digits / "digits" / "labels.csv"), None, "selex", "tiny-vit", _settings(), suite="components")
-    results = [run(replace(job, row=row), 0, tell=lambda line: None) for row in (rows[0], rows[-1])]
+    results = [run_job(replace(job, row=row), 0, tell=lambda line: None) for row in (rows[0], rows[-1])]
     assert [result.row for result in results] == ["none", "HSSK+USE+SSE"]
     assert [result.config["train"]["hssk"] for result in results] == [False, True]
     assert results[0].curve[0]["loss"] != results[1].curve[0]["loss"]
-    assert [planned(replace(job, row=row), 0) for row in (rows[0], rows[-1])] == [r.file_name for r in results]
+    assert [result_name(replace(job, row=row), 0) for row in (rows[0], rows[-1])] == [r.file_name for r in results]
 
 
 def test_estimated_categories_and_a_model_that_stays(digits):
@@ -170,7 +170,7 @@ def test_estimated_categories_and_a_model_that_stays(digits):
 
 def test_plain_k_means_uses_no_label(digits):
     job = Job(str(digits / "digits" / "labels.csv"), None, "kmeans", "pixels", _settings(), runs=digits / "runs")
-    result = run(job, 0, tell=lambda line: None)
+    result = run_job(job, 0, tell=lambda line: None)
     assert (result.method, result.epochs, result.n_categories, result.inductive) == ("kmeans", 0, 5, None)
     features = Run.open(next(path for path in (digits / "runs").iterdir() if path.is_dir())).embeddings
     found = np.asarray(bssk(features, None, 5, balanced=False, n_init=10, rng=0).labels)
@@ -242,7 +242,7 @@ def test_an_image_that_cannot_be_read_stops_it(digits):
     next((digits / "digits" / "photos").rglob("*.png")).write_text("no image")
     job = Job(str(digits / "digits" / "labels.csv"), None, "frozen", "pixels", _settings())
     with pytest.raises(InputError, match="not a JPEG"):
-        run(job, 0)
+        run_job(job, 0)
 
 
 def _settings():
@@ -251,7 +251,7 @@ def _settings():
 
 def test_settings_are_in_the_file(digits):
     job = Job(str(digits / "digits" / "labels.csv"), None, "frozen", "pixels", _settings())
-    path = run(job, 0, tell=lambda line: None).save(digits / "out")
+    path = run_job(job, 0, tell=lambda line: None).save(digits / "out")
     config = json.loads(path.read_text())["config"]
     assert config["train"]["lr"] == 0.01
     assert config["label_ratio"] == 0.5

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from selex.bench import paper
-from selex.bench.datasets.catalog import facts
-from selex.bench.paper import find, main_rows, paper_rows, scores_of
-from selex.bench.suites import OF_DATASET, SUITES, suite
+from selex.bench.datasets.catalog import published_facts
+from selex.bench.paper import find_row, main_rows, paper_rows, scores_of
+from selex.bench.suites import OF_DATASET, SUITES, find_suite
 from selex.config import PAPER
 from selex.config.groups import QUIRKS
 from selex.errors import InputError
@@ -37,20 +37,20 @@ def test_every_row_is_sound(about, row):
 def test_rows_and_datasets_of_a_suite_are_named_once(about):
     labels = [row.label for row in about.rows]
     assert len(set(labels)) == len(labels)
-    assert all(facts(name) for name in about.datasets)
+    assert all(published_facts(name) for name in about.datasets)
 
 
 def test_components_are_all_eight_combinations():
-    found = {tuple(row.settings[part] for part in ("hssk", "use", "sse")) for row in suite("components").rows}
-    assert len(suite("components").rows) == len(found) == 8
-    assert suite("components").row("HSSK+SSE").settings == {"hssk": True, "use": False, "sse": True}
-    assert suite("components").row("USE").settings["balanced"] is False
+    found = {tuple(row.settings[part] for part in ("hssk", "use", "sse")) for row in find_suite("components").rows}
+    assert len(find_suite("components").rows) == len(found) == 8
+    assert find_suite("components").row("HSSK+SSE").settings == {"hssk": True, "use": False, "sse": True}
+    assert find_suite("components").row("USE").settings["balanced"] is False
 
 
 def test_the_baseline_of_the_components_is_gcd(tmp_path):
     data = digit_data(tmp_path)
     found = {}
-    for name, settings in (("selex", suite("components").row("none").settings), ("gcd", {})):
+    for name, settings in (("selex", find_suite("components").row("none").settings), ("gcd", {})):
         trained = {key: value for key, value in settings.items() if key != "balanced"}
         method = prepared(name, data, **trained)
         found[name] = method(batch(data, method))["loss"].item()
@@ -59,27 +59,27 @@ def test_the_baseline_of_the_components_is_gcd(tmp_path):
 
 @pytest.mark.parametrize("name", OF_DATASET)
 def test_settings_of_a_dataset_are_settings(name):
-    assert facts(name)
+    assert published_facts(name)
     assert PAPER.change(**OF_DATASET[name]) != PAPER
 
 
 def test_every_difference_of_the_published_code_has_a_row():
-    assert set(QUIRKS) <= {row.settings.get("published_quirks") for row in suite("published").rows}
+    assert set(QUIRKS) <= {row.settings.get("published_quirks") for row in find_suite("published").rows}
 
 
 def test_frozen_blocks_are_what_is_not_trained():
-    assert suite("frozen-blocks").row("frozen=10").settings == {"trained_blocks": 2}
+    assert find_suite("frozen-blocks").row("frozen=10").settings == {"trained_blocks": 2}
 
 
 @pytest.mark.parametrize(("wrong", "near"), [("alhpa", "alpha"), ("component", "components"), ("Levels", "levels")])
 def test_an_unknown_suite_is_answered_with_the_nearest(wrong, near):
     with pytest.raises(InputError, match=rf"no suite '{wrong}'; did you mean '{near}'\?"):
-        suite(wrong)
+        find_suite(wrong)
 
 
 def test_an_unknown_row_is_answered_with_the_nearest():
     with pytest.raises(InputError, match=r"did you mean 'alpha=0\.5'\?"):
-        suite("alpha").row("alpha=0.55")
+        find_suite("alpha").row("alpha=0.55")
 
 
 def test_the_papers_file_lies_where_it_is_looked_for():
@@ -107,9 +107,9 @@ def test_some_of_the_papers_numbers_by_hand(key, method, dataset, backbone, scor
 def test_what_the_paper_does_not_have_is_none():
     assert scores_of("main", "pim", "aircraft") is None
     assert scores_of(None, "selex", "cub") is None
-    assert find("components/HSSK", "gcd") is None
-    assert find("time/selex", "selex").more["epoch_seconds"] == 84.29
-    assert find("estimated-k/K=auto", "selex").more["counts"] == {"cub": 231, "cars": 230}
+    assert find_row("components/HSSK", "gcd") is None
+    assert find_row("time/selex", "selex").more["epoch_seconds"] == 84.29
+    assert find_row("estimated-k/K=auto", "selex").more["counts"] == {"cub": 231, "cars": 230}
 
 
 def test_every_number_of_the_paper_is_a_percentage():
@@ -151,4 +151,4 @@ def test_the_same_number_in_two_tables_is_the_same():
                 assert row.scores[name] == main[name], row
         if row.section == "aggregated":
             for part in ("fine-grained", "coarse-grained"):
-                assert find(part, row.method).scores["average"] == row.scores[part]
+                assert find_row(part, row.method).scores["average"] == row.scores[part]

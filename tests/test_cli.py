@@ -389,7 +389,7 @@ def few_digits():
 def test_demo(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "TRAINING", {**demo.TRAINING, "epochs": 2})
     monkeypatch.setattr(demo, "load_digits", few_digits)
-    results = demo.run(tmp_path / "out")
+    results = demo.run_demo(tmp_path / "out")
     lines = capsys.readouterr().out.splitlines()
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         ".selex",

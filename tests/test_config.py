@@ -7,7 +7,7 @@ import pytest
 from commands import refused, selex
 from selex import ClusterConfig, Config, InputError, TrainConfig
 from selex.cli.settings import configured
-from selex.config import GROUPS, PAPER, PRESETS, find, settings_of
+from selex.config import GROUPS, PAPER, PRESETS, find_setting, settings_of
 
 PATHS = [path for group in ("", *GROUPS) for path, _ in settings_of(group)]
 
@@ -15,12 +15,12 @@ PATHS = [path for group in ("", *GROUPS) for path, _ in settings_of(group)]
 def test_a_name_means_one_setting():
     names = [path.rpartition(".")[2] for path in PATHS]
     assert len(set(names)) == len(names)
-    assert {group for group, _ in map(find, names)} == {"", *GROUPS}
+    assert {group for group, _ in map(find_setting, names)} == {"", *GROUPS}
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_every_setting_is_described(path):
-    _, about = find(path)
+    _, about = find_setting(path)
     assert about.metadata["summary"].endswith(".")
     assert about.name in path
 
@@ -50,7 +50,7 @@ def test_what_config_prints_is_read_back(preset, tmp_path):
     (tmp_path / "all.toml").write_text(done.stdout)
     assert configured(Config.of(preset="paper"), tmp_path / "all.toml", None) == Config.of(preset=preset)
     for path in PATHS:
-        group, about = find(path)
+        group, about = find_setting(path)
         assert f"# {about.metadata['summary']}\n{about.name} = " in done.stdout
     for group in GROUPS:
         assert f"\n[{group}]\n" in done.stdout
@@ -148,7 +148,7 @@ def test_help_of_discover_fits_a_screen(tmp_path, monkeypatch):
     for group in ("Features", "Clustering", "Training"):
         assert f"─ {group} ─" in page
     for name in ("categories", "attention_crop", "epochs", "backbone"):
-        assert find(name)[1].metadata["summary"].replace("`", "") in page
+        assert find_setting(name)[1].metadata["summary"].replace("`", "") in page
 
 
 def test_groups_are_frozen_and_replaced():

@@ -38,7 +38,7 @@ def test_crops_on_a_device_are_the_stores_crops(store, block, monkeypatch):
 def test_cut_from_any_corner(store):
     images = crops.DeviceImages(store, "cpu")
     top, left = torch.tensor([0, 3]), torch.tensor([5, 1])
-    found = crops.cut(images.pixels, images.offsets[[1, 2]], images.shapes[[1, 2], 1], top, left, 16)
+    found = crops.crop_pixels(images.pixels, images.offsets[[1, 2]], images.shapes[[1, 2], 1], top, left, 16)
     assert found[0].permute(1, 2, 0).numpy().tolist() == store[1][0:16, 5:21].tolist()
     assert found[1].permute(1, 2, 0).numpy().tolist() == store[2][3:19, 1:17].tolist()
 

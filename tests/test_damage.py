@@ -21,8 +21,8 @@ from selex.errors import Note
 from selex.features.cache import FeatureFile, Standing
 from selex.features.embed import embed
 from selex.models import load_backbone
-from selex.models.registry import store as store_file
-from selex.models.weights import locate
+from selex.models.download import save_stream as store_file
+from selex.models.weights import find_weights
 from selex.review.core.decisions import Decision
 from selex.review.core.ledger import FILE
 from selex.review.core.outcome import count_decisions, labels_of, reviewed
@@ -31,7 +31,7 @@ from selex.review.recluster import recluster
 from selex.runs.export import export
 from selex.runs.predictor import load
 from selex.runs.run import LABELS
-from selex.training.checkpoint import newest
+from selex.training.checkpoint import newest_checkpoint
 
 FLIPS = 40
 """Of one bit each, in every file. `make chaos` makes more."""
@@ -356,17 +356,17 @@ def test_weights_in_our_cache_that_are_damaged_are_fetched_anew(tmp_path, monkey
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path))
     monkeypatch.delenv("SELEX_WEIGHTS", raising=False)
     place = Place(hashlib.sha256(b"weights" * 1000).hexdigest() if pinned else None)
-    found = locate("net", [place])
+    found = find_weights("net", [place])
     found.path.write_bytes(b"weighty" + found.path.read_bytes()[7:])
     with pytest.warns(Note, match=r"net.pth: is damaged; it is fetched again"):
-        assert locate("net", [place]) == found
+        assert find_weights("net", [place]) == found
     assert found.path.read_bytes() == b"weights" * 1000
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "net.pth").write_bytes(b"other")
     monkeypatch.setenv("SELEX_WEIGHTS", str(tmp_path / "mine"))  # a folder of the user's own is left alone
     if pinned:
         with pytest.raises(InputError, match="is not the file it should be"):
-            locate("net", [place])
+            find_weights("net", [place])
     assert (tmp_path / "mine" / "net.pth").read_bytes() == b"other"
 
 
@@ -376,4 +376,4 @@ def test_a_checkpoint_that_is_damaged_is_not_gone_on_with(tmp_path):
     path = tmp_path / "checkpoint-00002.pt"
     path.write_bytes(path.read_bytes().replace(np.float32(500).tobytes(), np.float32(5000).tobytes()))
     with pytest.warns(Note, match=r"is damaged\); training resumes from checkpoint-00001.pt"):
-        assert newest(tmp_path)[1]["weights"][0] == 1
+        assert newest_checkpoint(tmp_path)[1]["weights"][0] == 1

@@ -21,7 +21,7 @@ from selex.errors import InputError, Note
 from selex.features import embed as embedding
 from selex.features.embed import embed
 from selex.models import load_backbone
-from selex.models.trunk import folded
+from selex.models.trunk import fold_norms
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_folded_norms_give_the_features_of_the_backbone_and_leave_it_alone(tmp_p
         expected = backbone(torch.stack([Noise.image(row, 240) for row in range(3)])).numpy()
     np.testing.assert_allclose(features, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
     assert backbone.fingerprint() == before
-    assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in folded(backbone).modules())
+    assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in fold_norms(backbone).modules())
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 7, 100])

@@ -11,7 +11,7 @@ from selex.errors import InputError
 from selex.models import load_backbone
 from selex.models.trunk import split_backbone
 from selex.training import batches
-from selex.training.batches import FeatureBank, TrunkFeatures, filled, generator_of, room
+from selex.training.batches import FeatureBank, TrunkFeatures, fits_in_memory, generator_of, pad_rows
 from training_for_tests import CROP, digit_data, loop, small
 
 
@@ -35,7 +35,7 @@ def test_centres_are_those_of_the_trunk_and_kept(made, data, monkeypatch):
     for _ in range(2):
         assert torch.allclose(torch.cat(list(made.centres())), expected, atol=1e-5)
     fresh = TrunkFeatures(made.trunk, data.images, CROP, made.device, 16)
-    monkeypatch.setattr(batches, "room", lambda *_: False)
+    monkeypatch.setattr(batches, "fits_in_memory", lambda *_: False)
     assert torch.allclose(torch.cat(list(fresh.centres())), expected, atol=1e-5)
     assert fresh._kept is None
 
@@ -123,17 +123,17 @@ def test_a_bank_that_does_not_fit(made, monkeypatch):
 
 def test_room(monkeypatch):
     monkeypatch.setattr(batches, "_free_memory", lambda: 1000)
-    assert room(299, torch.device("cpu"))
-    assert not room(301, torch.device("cpu"))
+    assert fits_in_memory(299, torch.device("cpu"))
+    assert not fits_in_memory(301, torch.device("cpu"))
     monkeypatch.undo()
     assert 0 < batches._free_memory() < 2**50
 
 
 def test_filled():
     rows = torch.arange(6.0).view(3, 2)
-    assert torch.equal(filled(rows, 3), rows)
-    assert torch.equal(filled(rows, 2), rows)
-    assert filled(rows, 5)[:, 1].tolist() == [1, 3, 5, 5, 5]
+    assert torch.equal(pad_rows(rows, 3), rows)
+    assert torch.equal(pad_rows(rows, 2), rows)
+    assert pad_rows(rows, 5)[:, 1].tolist() == [1, 3, 5, 5, 5]
 
 
 def test_generators_differ_in_every_number():

@@ -18,7 +18,7 @@ from selex import Config, Run, discover
 from selex.checksums import stamped_line
 from selex.data.decode import thumbnail
 from selex.metrics import matched
-from selex.report.categories import build_tree, find_categories, find_label_errors, ranked
+from selex.report.categories import build_tree, find_categories, find_label_errors, novel_by_confidence
 from selex.report.curves import training_charts
 from selex.report.facts import read_facts
 from selex.report.html import write_report
@@ -260,7 +260,7 @@ def test_new_categories_are_ranked_by_mean_loo_confidence(run, page):
 def test_an_image_alone_in_its_category_is_the_least_sure(tmp_path):
     made, _ = make(tmp_path, categories=30)
     facts = read_facts(made)
-    order = ranked(find_categories(facts, []))
+    order = novel_by_confidence(find_categories(facts, []))
     alone = [category.loo_confidence for category in order if category.size == 1]
     assert len(alone) > 3
     assert set(alone) == {0.0}

@@ -13,9 +13,17 @@ import datasets_for_tests as official
 import selex.bench.datasets.check
 import selex.bench.datasets.splits
 from datasets_for_tests import MINIATURES
-from selex.bench.datasets.catalog import Dataset, Part, agrees, facts, load_dataset
-from selex.bench.datasets.check import check, file_list_hash
-from selex.bench.datasets.splits import FOLDS, draw_labelled, hide_labels, load_benchmark, long_tail, missing, split
+from selex.bench.datasets.catalog import Dataset, Part, load_dataset, matches_published, published_facts
+from selex.bench.datasets.check import check_dataset, file_list_hash
+from selex.bench.datasets.splits import (
+    FOLDS,
+    draw_labelled,
+    hide_labels,
+    load_benchmark,
+    long_tail,
+    missing_images,
+    split_dataset,
+)
 from selex.cli.data import data_app
 from selex.errors import InputError
 
@@ -38,13 +46,13 @@ def whole(tmp_path, monkeypatch):
     def of(name, **more):
         MINIATURES[name](tmp_path)
         dataset = load_dataset(name, tmp_path)
-        half = int(draw_labelled(np.isin(dataset.train.truth, list(facts(name).known))).sum())
+        half = int(draw_labelled(np.isin(dataset.train.truth, list(published_facts(name).known))).sum())
         mine = replace(
-            facts(name),
+            published_facts(name),
             classes=len(np.unique(dataset.train.truth)),
             train=len(dataset.train),
             test=len(dataset.test),
-            known=frozenset(number for number in facts(name).known if number < len(dataset.classes)),
+            known=frozenset(number for number in published_facts(name).known if number < len(dataset.classes)),
             labelled=half,
             unlabelled=len(dataset.train) - half,
             file_list=None,
@@ -52,7 +60,7 @@ def whole(tmp_path, monkeypatch):
         )
         mine = replace(mine, **more)
         for module in (selex.bench.datasets.splits, selex.bench.datasets.check):
-            monkeypatch.setattr(module, "facts", lambda name: mine)
+            monkeypatch.setattr(module, "published_facts", lambda name: mine)
         return tmp_path
 
     return of
@@ -60,29 +68,29 @@ def whole(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", MINIATURES)
 def test_known_classes_are_as_many_as_published(name):
-    published = facts(name)
+    published = published_facts(name)
     assert len(published.known) == KNOWN[name]
     assert max(published.known) < published.classes
 
 
 def test_some_known_classes_by_hand():
-    assert {0, 5, 7, 9, 150, 199} <= facts("cub").known
-    assert not {1, 2, 3, 4, 195} & facts("cub").known
-    assert {0, 1, 2, 7, 195} <= facts("cars").known
-    assert not {3, 4, 190} & facts("cars").known
-    assert facts("pets").known == set(range(19))
-    assert facts("cifar100").known == set(range(80))
+    assert {0, 5, 7, 9, 150, 199} <= published_facts("cub").known
+    assert not {1, 2, 3, 4, 195} & published_facts("cub").known
+    assert {0, 1, 2, 7, 195} <= published_facts("cars").known
+    assert not {3, 4, 190} & published_facts("cars").known
+    assert published_facts("pets").known == set(range(19))
+    assert published_facts("cifar100").known == set(range(80))
 
 
 def test_herbarium_classes_are_a_draw_of_the_legacy_generator():
-    assert facts("herbarium19").known == set(np.random.RandomState(0).choice(range(683), 341, replace=False))
+    assert published_facts("herbarium19").known == set(np.random.RandomState(0).choice(range(683), 341, replace=False))
 
 
 def test_imagenet_synsets_are_a_draw_of_the_legacy_generator():
     synsets = ImageNetInfo("imagenet-1k").label_names()
     assert synsets == sorted(synsets)
     drawn = np.sort(np.random.RandomState(0).choice(range(1000), 100, replace=False))
-    assert facts("imagenet100").synsets == tuple(synsets[number] for number in drawn)
+    assert published_facts("imagenet100").synsets == tuple(synsets[number] for number in drawn)
 
 
 def published_draw(truth, known, ratio):
@@ -109,23 +117,23 @@ def test_cub_has_1498_labelled_rows():
     per_class = np.full(200, 30)
     per_class[[106, 125, 134, 140, 189, 195]] = 29
     truth = np.repeat(np.arange(200), per_class)
-    assert len(truth) == facts("cub").train
-    labelled = draw_labelled(np.isin(truth, list(facts("cub").known)))
-    assert labelled.sum() == facts("cub").labelled == 1498
-    assert (~labelled).sum() == facts("cub").unlabelled == 4496
+    assert len(truth) == published_facts("cub").train
+    labelled = draw_labelled(np.isin(truth, list(published_facts("cub").known)))
+    assert labelled.sum() == published_facts("cub").labelled == 1498
+    assert (~labelled).sum() == published_facts("cub").unlabelled == 4496
 
 
 @pytest.mark.parametrize(("name", "a_class"), [("cifar10", 5000), ("cifar100", 500)])
 def test_cifar_sizes_follow_from_equal_classes(name, a_class):
-    published = facts(name)
+    published = published_facts(name)
     labelled = draw_labelled(np.isin(np.repeat(np.arange(published.classes), a_class), list(published.known)))
     assert (labelled.sum(), (~labelled).sum()) == (published.labelled, published.unlabelled)
 
 
-@pytest.mark.parametrize("name", [name for name in MINIATURES if facts(name).train])
+@pytest.mark.parametrize("name", [name for name in MINIATURES if published_facts(name).train])
 def test_published_sizes_add_up(name):
     """Rounded to hundreds as some are."""
-    published = facts(name)
+    published = published_facts(name)
     sizes = [
         1000 * float(size[:-1]) if isinstance(size, str) else size
         for size in (published.labelled, published.unlabelled)
@@ -134,16 +142,22 @@ def test_published_sizes_add_up(name):
 
 
 def test_rounded_sizes_agree_within_their_rounding():
-    assert [agrees(count, "2.0K") for count in (1949, 1950, 2000, 2049, 2051)] == [False, True, True, True, False]
-    assert agrees(7, 7)
-    assert not agrees(7, 8)
-    assert agrees(7, None)
+    assert [matches_published(count, "2.0K") for count in (1949, 1950, 2000, 2049, 2051)] == [
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert matches_published(7, 7)
+    assert not matches_published(7, 8)
+    assert matches_published(7, None)
 
 
 def test_a_split_labels_training_rows_of_known_classes_only(tmp_path):
     official.herbarium19(tmp_path)
     dataset = load_dataset("herbarium19", tmp_path)
-    train, test = split(dataset, frozenset({1, 2}))
+    train, test = split_dataset(dataset, frozenset({1, 2}))
     assert train.truth.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert train.known.tolist() == [False, False, True, True, True, True, False, False]
     assert train.table.labelled.sum() == 2
@@ -160,7 +174,7 @@ def test_a_split_labels_training_rows_of_known_classes_only(tmp_path):
 
 def test_a_split_of_cifar_holds_its_images(tmp_path):
     official.cifar10(tmp_path)
-    train, _ = split(load_dataset("cifar10", tmp_path), facts("cifar10").known)
+    train, _ = split_dataset(load_dataset("cifar10", tmp_path), published_facts("cifar10").known)
     assert np.asarray(train.table.source(8))[0, 0].tolist() == [5, 7, 0]
     assert train.table.labelled.sum() == 4
     assert set(train.table.categories) <= {"airplane", "automobile", "bird", "cat", "deer"}
@@ -170,13 +184,13 @@ def test_a_split_of_cifar_holds_its_images(tmp_path):
 def test_label_ratios_outside_0_to_1_are_refused(tmp_path, ratio):
     official.cifar10(tmp_path)
     with pytest.raises(InputError, match="label ratio"):
-        split(load_dataset("cifar10", tmp_path), facts("cifar10").known, ratio)
+        split_dataset(load_dataset("cifar10", tmp_path), published_facts("cifar10").known, ratio)
 
 
 def test_a_dataset_without_its_known_classes_is_refused(tmp_path):
     official.cub(tmp_path)
     with pytest.raises(InputError, match="has 3 classes, but class 5 should be known"):
-        split(load_dataset("cub", tmp_path), facts("cub").known)
+        split_dataset(load_dataset("cub", tmp_path), published_facts("cub").known)
 
 
 @pytest.mark.parametrize("name", MINIATURES)
@@ -185,7 +199,7 @@ def test_a_whole_dataset_loads(whole, name):
     train, test = load_benchmark(name, root)
     assert len(train.table) == len(train.truth) == len(train.known) > 0
     assert len(test.table) == len(test.truth) > 0
-    assert all(finding.ok for finding in check(name, root))
+    assert all(finding.ok for finding in check_dataset(name, root))
 
 
 def test_a_dataset_with_missing_or_empty_images_is_refused(whole):
@@ -193,7 +207,7 @@ def test_a_dataset_with_missing_or_empty_images_is_refused(whole):
     first, second = load_dataset("cub", root).train.files[:2]
     (root / first).unlink()
     (root / second).write_bytes(b"")
-    assert missing(load_dataset("cub", root)) == [first, second]
+    assert missing_images(load_dataset("cub", root)) == [first, second]
     with pytest.raises(InputError, match=f"2 images are missing or empty, first {re.escape(first)}; see selex data"):
         load_benchmark("cub", root)
 
@@ -210,7 +224,7 @@ def test_the_hash_of_a_file_list_does_not_depend_on_its_order():
 
 
 def wrong(name, root):
-    return {finding.what: finding for finding in check(name, root) if not finding.ok}
+    return {finding.what: finding for finding in check_dataset(name, root) if not finding.ok}
 
 
 def test_check_of_a_miniature_says_what_was_expected(tmp_path):
@@ -248,7 +262,7 @@ def test_check_tells_other_file_names(whole):
 
 
 def test_check_tells_changed_official_files(whole):
-    root = whole("cifar10", md5=facts("cifar10").md5)
+    root = whole("cifar10", md5=published_facts("cifar10").md5)
     [finding] = wrong("cifar10", root).values()
     assert finding.what == "official files"
     assert finding.found == "7 changed, first data_batch_1"
@@ -281,7 +295,7 @@ def classes_of_forty(tmp_path):
     truth = rng.permutation(np.repeat(np.arange(10), 40))
     part = Part([f"{row}.jpg" for row in range(400)], truth)
     names = [f"class {number}" for number in range(10)]
-    return split(Dataset(str(tmp_path), names, part, part), frozenset(range(6)))
+    return split_dataset(Dataset(str(tmp_path), names, part, part), frozenset(range(6)))
 
 
 def test_a_long_tail_thins_classes_exponentially(classes_of_forty):

@@ -20,7 +20,7 @@ from torchvision.transforms.functional import center_crop
 import selex.data.store_files
 from selex.data.decode import decode
 from selex.data.store import ImageStore
-from selex.data.store_files import DATA, INDEX, find, load_index
+from selex.data.store_files import DATA, INDEX, find_keys, load_index
 from selex.data.table import read_table
 from selex.errors import InputError, Note
 from selex.folders import MARK
@@ -360,14 +360,14 @@ def test_two_writers(digits, photos, tmp_path, monkeypatch):
 
 
 def test_what_another_writer_added_meanwhile_is_used(digits, tmp_path, decoded, monkeypatch):
-    lock = selex.data.store.locked
+    lock = selex.data.store.lock_store
 
     def late(folder):
-        monkeypatch.setattr(selex.data.store, "locked", lock)
+        monkeypatch.setattr(selex.data.store, "lock_store", lock)
         build(digits, tmp_path / "store")
         return lock(folder)
 
-    monkeypatch.setattr(selex.data.store, "locked", late)
+    monkeypatch.setattr(selex.data.store, "lock_store", late)
     assert same(build(digits, tmp_path / "store"))
     assert len(decoded) == 40
 
@@ -460,5 +460,7 @@ def test_find_against_a_plain_search():
     keys = np.array([rng.bytes(2) for _ in range(50)], dtype="S16")
     keys = rng.permutation(np.unique(keys))
     wanted = np.concatenate([rng.permutation(keys)[:20], np.array([b"", b"\xff\xff\xff", b"a"], dtype="S16")])
-    assert find(keys, wanted).tolist() == [[*keys.tolist(), key].index(key) if key in keys else -1 for key in wanted]
-    assert find(keys[:0], wanted).tolist() == [-1] * 23
+    assert find_keys(keys, wanted).tolist() == [
+        [*keys.tolist(), key].index(key) if key in keys else -1 for key in wanted
+    ]
+    assert find_keys(keys[:0], wanted).tolist() == [-1] * 23

@@ -24,11 +24,11 @@ from selex.data.table import read_table
 from selex.errors import InputError, Note
 from selex.folders import MARK, is_vacant, own_folder, take_folder
 from selex.io import read_csv, whole, whole_folder, write_csv
-from selex.models.registry import Unavailable, store
+from selex.models.download import Unavailable, save_stream
 from selex.report.facts import read_facts
-from selex.report.plots import is_plot, save
+from selex.report.plots import is_plot, save_figure
 from selex.runs.export import export
-from selex.training.checkpoint import newest
+from selex.training.checkpoint import newest_checkpoint
 
 TEMPORARY = ".selex-0123456789abcdef.tmp"
 NAMES = (
@@ -324,7 +324,7 @@ class Hostile:
 def test_a_hostile_checkpoint_is_not_loaded_and_nobody_is_told_to_do_so_unsafely(tmp_path, capsys):
     torch.save({"format": Hostile()}, tmp_path / "checkpoint-00001.pt")
     with pytest.raises(InputError, match="it holds more than tensors, or is damaged") as caught:
-        newest(tmp_path)
+        newest_checkpoint(tmp_path)
     assert "weights_only" not in str(caught.value)
     assert capsys.readouterr().out == ""
 
@@ -350,7 +350,7 @@ def test_figures_and_tables_of_a_user_are_not_written_over(tmp_path):
     for ending in (".png", ".svg", ".pdf"):
         mine, ours = tmp_path / f"mine{ending}", tmp_path / f"ours{ending}"
         figure.savefig(mine)
-        save(figure, ours)
+        save_figure(figure, ours)
         assert is_plot(ours)
         assert not is_plot(mine)
     (tmp_path / "clusters.csv").write_text("file,cluster,notes\na.png,1,mine\n")
@@ -380,7 +380,7 @@ def test_a_download_that_breaks_off_leaves_nothing_and_keeps_what_was_there(tmp_
     target.write_text("old")
     (tmp_path / TEMPORARY).write_text("left by a killed one")
     with pytest.raises(Unavailable):
-        store(Stream(b"half"), target, None, length=8)
+        save_stream(Stream(b"half"), target, None, length=8)
     assert target.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["weights.pt"]
 

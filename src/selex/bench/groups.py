@@ -12,8 +12,8 @@ from statistics import mean, stdev
 from typing import Literal, NamedTuple, TypeVar
 
 from selex.bench.results import Result
-from selex.bench.suites import Row, suite
-from selex.config import GROUPS, PAPER, flat, settings_of
+from selex.bench.suites import Row, find_suite
+from selex.config import GROUPS, PAPER, flatten, settings_of
 from selex.errors import InputError
 from selex.types import Scores
 
@@ -23,7 +23,7 @@ Key = TypeVar("Key")
 _APART = {"data.photos", "data.labels", "features.weights", "seed"}  # may differ among seeds, or are not kept
 _SETTINGS = [path for group in ("", *GROUPS) for path, _ in settings_of(group) if path not in _APART]
 _SETTINGS += ["label_ratio", "long_tail", "table"]
-_USUAL = flat(asdict(PAPER))
+_USUAL = flatten(asdict(PAPER))
 """What a result that was made before there was such a setting was made with."""
 
 
@@ -104,7 +104,7 @@ def of_main(results: Sequence[Result], name: str) -> list[Result]:
     runs = [run for run in results if run.suite == "main" and _dataset_and_setting(run) in there]
     return [
         replace(run, row=row.label)
-        for row in suite(name).rows
+        for row in find_suite(name).rows
         for run in runs
         if row.label not in there[_dataset_and_setting(run)] and _is_row(run, row)
     ]
@@ -125,7 +125,7 @@ def _grouped(
 
 def _is_row(run: Result, row: Row) -> bool:
     """Whether a run of the main suite is what a row of another one asks for."""
-    config = _USUAL | {"label_ratio": 0.5, "long_tail": None} | flat(dict(run.config))
+    config = _USUAL | {"label_ratio": 0.5, "long_tail": None} | flatten(dict(run.config))
     named = {path.rpartition(".")[2]: value for path, value in config.items()}
     asked = {**row.settings, "label_ratio": row.label_ratio, "long_tail": row.long_tail}
     usual = (row.method or run.method) == run.method and row.fold is None and not row.shuffled
@@ -147,6 +147,6 @@ def _seeds(results: list[Result]) -> Seeds:
 
 
 def _differing(one: Result, other: Result) -> str:
-    settings, others = (_USUAL | flat(dict(result.config)) for result in (one, other))
+    settings, others = (_USUAL | flatten(dict(result.config)) for result in (one, other))
     names = [name for name in _SETTINGS if settings.get(name) != others.get(name)]
     return f"{names[0]} ({settings.get(names[0])}, {others.get(names[0])})" if names else ""

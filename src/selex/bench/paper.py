@@ -48,11 +48,11 @@ def scores_of(key: str | None, method: str, dataset: str, backbone: str = BACKBO
     """The paper's scores under a key: `main` for the tables that compare methods, else as `find` has it."""
     if key == "main":
         return main_rows().get((method, backbone), {}).get(dataset)
-    row = find(key, method, backbone)
+    row = find_row(key, method, backbone)
     return row.scores.get(dataset) if row else None
 
 
-def find(key: str | None, method: str, backbone: str = BACKBONE) -> PaperRow | None:
+def find_row(key: str | None, method: str, backbone: str = BACKBONE) -> PaperRow | None:
     """The row that a key such as `components/HSSK+USE` or `long-tailed` names, for a method; None if there is none."""
     section, _, at = (key or "").partition("/")
     asked = (section, method, at, backbone)

@@ -32,17 +32,17 @@ def figures(results: Sequence[Result]) -> dict[str, Figure]:
     drawn: dict[str, Figure] = {}
     main = [result for result in results if result.suite == "main"]
     if main:
-        drawn["radar"] = radar(main)
+        drawn["radar"] = plot_radar(main)
     if any(len(result.curve) > 1 for result in main):
-        drawn["epochs"] = epochs(main)
+        drawn["epochs"] = plot_epochs(main)
     for about in SUITES.values():
         runs = [result for result in results if result.suite == about.name]
         if about.axis and runs:
-            drawn[about.name] = sweep(about, runs)
+            drawn[about.name] = plot_sweep(about, runs)
     return drawn
 
 
-def radar(results: Sequence[Result]) -> Figure:
+def plot_radar(results: Sequence[Result]) -> Figure:
     """Accuracy on novel and on known categories over the datasets, ours as lines with dots, the paper's dashed."""
     lines: list[tuple[dict[str, Scores], dict[str, str]]] = []
     for method, color in RIVALS.items():
@@ -66,7 +66,7 @@ def radar(results: Sequence[Result]) -> Figure:
     return figure
 
 
-def sweep(about: Suite, results: Sequence[Result]) -> Figure:
+def plot_sweep(about: Suite, results: Sequence[Result]) -> Figure:
     """Accuracy against the value that a suite varies, a panel for each dataset and setting."""
     panels = by_row(results)
     figure, every = _panels(len(panels))
@@ -79,7 +79,7 @@ def sweep(about: Suite, results: Sequence[Result]) -> Figure:
     return figure
 
 
-def epochs(results: Sequence[Result]) -> Figure:
+def plot_epochs(results: Sequence[Result]) -> Figure:
     """Accuracy after each epoch, mean and spread over seeds, a panel for each dataset and setting."""
     panels = by_setting([result for result in results if len(result.curve) > 1])
     flat = [(name, setting, seeds) for setting, cells in panels.items() for name, seeds in cells.items()]

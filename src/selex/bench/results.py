@@ -128,13 +128,13 @@ def read_results(folder: str | os.PathLike[str], mixed: bool = False) -> list[Re
 
 def check_versions(results: Sequence[Result]) -> None:
     """Refuse results of several versions of selex: their numbers do not belong into one table."""
-    first = {vintage(result): result.file for result in reversed(results)}
+    first = {code_version(result): result.file for result in reversed(results)}
     if len(first) > 1:
         found = ", ".join(f"{version} ({Path(file).name})" for version, file in sorted(first.items()))
         raise InputError(f"results of several versions of selex: {found}; keep them apart, or add --mixed-versions")
 
 
-def vintage(result: Result) -> str:
+def code_version(result: Result) -> str:
     """The version, and the digest of the code where the result names it."""
     named = (result.versions.get(part) for part in ("selex", "code"))
     return " ".join(filter(None, named)) or "unknown"
@@ -143,8 +143,8 @@ def vintage(result: Result) -> str:
 def provenance(result: Result) -> str:
     """The vintage, and the commit where the result names it."""
     if result.commit is None:
-        return vintage(result)
-    return f"{vintage(result)} (commit {result.commit[:12]}{'' if result.clean else ', with changes'})"
+        return code_version(result)
+    return f"{code_version(result)} (commit {result.commit[:12]}{'' if result.clean else ', with changes'})"
 
 
 def _check_names(values: dict[str, Any]) -> None:

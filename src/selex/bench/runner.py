@@ -16,7 +16,15 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from selex.bench.datasets.splits import Benchmark, Split, hide_labels, load_benchmark, long_tail, own_dataset, shuffled
+from selex.bench.datasets.splits import (
+    Benchmark,
+    Split,
+    hide_labels,
+    load_benchmark,
+    long_tail,
+    own_dataset,
+    shuffle_rows,
+)
 from selex.bench.results import VERSIONS, Result
 from selex.bench.suites import Row
 from selex.checksums import file_digest
@@ -85,13 +93,15 @@ def read_split(job: Job) -> tuple[Benchmark, Benchmark | None]:
     if job.row.long_tail:
         train = long_tail(train, job.row.long_tail, np.random.default_rng(0))
     if job.row.shuffled:
-        train = shuffled(train, np.random.default_rng(0))
+        train = shuffle_rows(train, np.random.default_rng(0))
     if job.row.fold is not None:
         return hide_labels(train, job.row.fold), None
     return train, test
 
 
-def run(job: Job, seed: int, command: str = "", progress: bool = False, tell: Callable[[str], None] = print) -> Result:
+def run_job(
+    job: Job, seed: int, command: str = "", progress: bool = False, tell: Callable[[str], None] = print
+) -> Result:
     """One run with one seed."""
     train, test = read_split(job)
     config = _config(job, train, seed)
@@ -125,7 +135,7 @@ def as_main(job: Job) -> Job:
     return same if drawn and _settings(job) == _settings(same) else job
 
 
-def planned(job: Job, seed: int) -> str:
+def result_name(job: Job, seed: int) -> str:
     """Name of the file that a run will write."""
     return _draft(job, seed, None).file_name
 
@@ -280,7 +290,7 @@ def _folder(job: Job, seed: int) -> Iterator[Path]:
     """Where the run is written: a folder that stays, or one that does not."""
     if job.runs:
         take_folder(job.runs, RUNS)
-        yield job.runs / planned(job, seed).removesuffix(".json")
+        yield job.runs / result_name(job, seed).removesuffix(".json")
         return
     with temporary_folder(Path(tempfile.gettempdir())) as folder:
         yield folder / "run"

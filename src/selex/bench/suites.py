@@ -57,7 +57,7 @@ class Suite:
         raise unknown(f"row of {self.name}", label, [row.label for row in self.rows])
 
 
-def suite(name: str) -> Suite:
+def find_suite(name: str) -> Suite:
     """A suite by name; a name that does not exist is answered with the nearest one."""
     if name not in SUITES:
         raise unknown("suite", name, SUITES)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import chain
 
 from selex.bench import paper
-from selex.bench.datasets.catalog import facts
+from selex.bench.datasets.catalog import published_facts
 from selex.bench.groups import Part, Seeds, Setting, Version, average, by_row, by_setting, of_main, setting_of, spread
 from selex.bench.render import Column, Table
 from selex.bench.results import Result, provenance
-from selex.bench.suites import SUITES, Row, Suite, suite
+from selex.bench.suites import SUITES, Row, Suite, find_suite
 from selex.errors import InputError
 from selex.types import Scores
 
@@ -43,12 +43,12 @@ def make_tables(results: Sequence[Result], name: str = "main", show: Show | None
         return [_holdout(runs, show) for runs in of_datasets]
     if name == "time":
         return [_time(runs) for runs in of_datasets]
-    return [_ablation(suite(name), *key, rows, show) for key, rows in by_row(chosen).items()]
+    return [_ablation(find_suite(name), *key, rows, show) for key, rows in by_row(chosen).items()]
 
 
 def _of_suite(results: Sequence[Result], name: str) -> list[Result]:
     """The results of a suite."""
-    suite(name)  # a wrong name is answered before a missing result
+    find_suite(name)  # a wrong name is answered before a missing result
     chosen = [result for result in results if result.suite == name]
     if not chosen:
         there = ", ".join(sorted({result.suite for result in results})) or "none"
@@ -66,7 +66,7 @@ def method_name(setting: Setting) -> str:
 def dataset_name(name: str) -> str:
     """The dataset's own name."""
     try:
-        return facts(name).title
+        return published_facts(name).title
     except InputError:  # a dataset of one's own
         return name
 
@@ -140,9 +140,9 @@ def _span(counts: Iterable[int]) -> str:
 
 
 def _paper_count(row: Row, method: str, dataset: str) -> str:
-    found = paper.find(row.paper, method)
+    found = paper.find_row(row.paper, method)
     if row.categories == "true":
-        return str(facts(dataset).classes) if found and dataset in found.scores else "-"
+        return str(published_facts(dataset).classes) if found and dataset in found.scores else "-"
     return str(found.more.get("counts", {}).get(dataset, "-")) if found else "-"
 
 
@@ -155,7 +155,7 @@ def _holdout(results: list[Result], show: Show) -> Table:
     best_first = sorted(means, key=lambda key: -means[key].all)
     rows = [[method_name(key), *_theirs(means[key]), str(len(grouped[key]))] for key in best_first]
     columns = [Column(name) for name in ("Method", "All", "Known", "Novel", "Runs")]
-    title = f"{suite('holdout').title}, {dataset_name(results[0].dataset)}"
+    title = f"{find_suite('holdout').title}, {dataset_name(results[0].dataset)}"
     return Table(title, columns, rows, ["Scored on images whose label was hidden; no other truth was looked at."])
 
 
@@ -181,7 +181,7 @@ def _time_row(setting: Setting, label: str, seeds: Seeds) -> list[str]:
         _number(average(run.parameters * 1e-6 for run in runs if run.parameters is not None)),
         _number(average(run.memory_gb for run in runs if run.memory_gb is not None)),
     ]
-    theirs = paper.find(f"time/{setting.method}", setting.method)
+    theirs = paper.find_row(f"time/{setting.method}", setting.method)
     more = [theirs.more[key] if theirs else math.nan for key in ("epoch_seconds", "gflops", "parameters_m")]
     devices = ", ".join(sorted({run.device for run in runs}))
     return [name, setting.backbone, devices, str(len(runs)), *numbers, *map(_number, more)]

@@ -134,7 +134,7 @@ def run(
 
 def _rows(suite: str, names: list[str] | None, categories: Count) -> list[Row]:
     """The rows of a suite that are asked for, all where none is named."""
-    from selex.bench.suites import suite as find_suite
+    from selex.bench.suites import find_suite
 
     chosen = find_suite(suite)
     rows = [chosen.row(name) for name in names] if names else chosen.rows
@@ -152,8 +152,7 @@ def _usual(preset: str | None, dataset: str) -> Config:
 def _run_all(jobs: list[Job], seeds: Iterable[int], out: Path) -> None:
     """Every job with every seed, but for those whose result is there."""
     from selex.bench.results import RESULTS
-    from selex.bench.runner import RUNS, as_main, check_dataset, planned
-    from selex.bench.runner import run as run_one
+    from selex.bench.runner import RUNS, as_main, check_dataset, result_name, run_job
     from selex.folders import check_folder, check_outside, take_folder
 
     check_folder(out, RESULTS)
@@ -164,12 +163,12 @@ def _run_all(jobs: list[Job], seeds: Iterable[int], out: Path) -> None:
         if job.runs:
             check_folder(job.runs, RUNS)
         for seed in seeds:
-            if (out / planned(job, seed)).exists():
-                check_dataset(job, out / planned(job, seed))
-                typer.echo(f"{planned(job, seed)}: exists, skipped")
+            if (out / result_name(job, seed)).exists():
+                check_dataset(job, out / result_name(job, seed))
+                typer.echo(f"{result_name(job, seed)}: exists, skipped")
                 continue
             with resumable("finished runs are kept"):
-                result = run_one(job, seed, _command(), True, typer.echo)
+                result = run_job(job, seed, _command(), True, typer.echo)
             take_folder(out, RESULTS)
             result.save(out)
 
@@ -210,7 +209,7 @@ def table(
     """
     from selex.bench.render import to_latex, to_markdown
     from selex.bench.results import read_results
-    from selex.bench.suites import suite as find_suite
+    from selex.bench.suites import find_suite
     from selex.bench.tables import Show, make_tables
     from selex.io import check_target, whole
 
@@ -245,7 +244,7 @@ def plot(
     from selex.errors import InputError
     from selex.folders import take_folder
     from selex.io import check_target
-    from selex.report.plots import is_plot, save
+    from selex.report.plots import is_plot, save_figure
 
     drawn = figures(read_results(results, mixed_versions))
     if not drawn:
@@ -257,7 +256,7 @@ def plot(
     for path in paths:
         check_target(path, [], is_plot)
     for path, figure in paths.items():
-        save(figure, path)
+        save_figure(figure, path)
         typer.echo(f"wrote {path}")
 
 

@@ -35,7 +35,7 @@ TRAINING = {"epochs": 24, "batch": 64, "lr": 0.05, "temperature": 0.1, "alpha": 
 Results = dict[str, Scores]
 
 
-def run(out: Path, seed: int = 0, progress: bool = False) -> Results:
+def run_demo(out: Path, seed: int = 0, progress: bool = False) -> Results:
     """Write the digits as images, discover their categories by pixels and by SelEx, sort new ones, show the result."""
     fabric_library()  # so that it is not missed after the first half
     take_folder(out, "demonstration")

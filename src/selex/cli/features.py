@@ -184,9 +184,9 @@ def demo(out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for th
 
     Example: `selex demo --out demo`
     """
-    from selex.cli.demo import run
+    from selex.cli.demo import run_demo
 
-    run(out, progress=True)
+    run_demo(out, progress=True)
 
 
 def _read(features: Path, labels: Path | None, normalize: bool) -> tuple[Any, list[str] | None]:

@@ -132,14 +132,14 @@ def train(
     Example: `selex train birds --epochs 50`
     """
     from selex.runs.run import Run
-    from selex.training.fit import interrupted
+    from selex.training.fit import interrupted_config
     from selex.training.methods import find_method
 
     opened = Run.open(run)
     base = replace(opened.config, train=replace(Config.of(preset=preset or "photos").train, method="selex"))
     refine = "auto" if method and method != FROZEN and not find_method(method).clusters else None  # nothing to refine
     config = configured(base, config_file, changes, method=method, epochs=epochs, refine=refine)
-    config = interrupted(opened) if resume else config
+    config = interrupted_config(opened) if resume else config
     train = {"restart": restart, "tensorboard": tensorboard}
     _discover(config, run, train, not resume, device=find_device(device), store=store or opened.store, strict=False)
 

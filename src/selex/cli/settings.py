@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from selex.config import GROUPS, PRESETS, Config, find, flat
+from selex.config import GROUPS, PRESETS, Config, find_setting, flatten
 from selex.config.settings import from_file, metavar, parse
 from selex.errors import InputError
 
@@ -32,7 +32,7 @@ def _home(group: str) -> type:
 
 def option(name: str, *flags: str) -> Any:
     """The option of a setting, described as the setting is."""
-    group, about = find(name)
+    group, about = find_setting(name)
     flags = flags or (f"--{about.name.replace('_', '-')}",)
     home = _home(group)
     shown = metavar(home, about)
@@ -107,7 +107,7 @@ def show_config(
 def _with_file(base: Config, path: Path) -> Config:
     try:
         with path.open("rb") as file:
-            values = flat(tomllib.load(file))
+            values = flatten(tomllib.load(file))
         return base.change(**{name: _from_file(name, value) for name, value in values.items()})
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
@@ -124,10 +124,10 @@ def _split(change: str) -> tuple[str, str]:
 
 
 def _parsed(name: str, value: Any) -> Any:
-    group, about = find(name)
+    group, about = find_setting(name)
     return parse(_home(group), about, value) if isinstance(value, str) else value
 
 
 def _from_file(name: str, value: Any) -> Any:
-    group, about = find(name)
+    group, about = find_setting(name)
     return from_file(_home(group), about, value)

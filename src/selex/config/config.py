@@ -47,7 +47,7 @@ class Config:
         """The same but for these settings, by name: `config.change(whiten=0)`, or `**{"cluster.whiten": 0}`."""
         groups: dict[str, Any] = {}
         for key, value in settings.items():
-            group, about = find(key)
+            group, about = find_setting(key)
             groups.setdefault(group, {})[about.name] = value
         own = groups.pop("", {})
         return replace(self, **{name: replace(getattr(self, name), **values) for name, values in groups.items()}, **own)
@@ -60,7 +60,7 @@ class Config:
     def from_json(cls, values: dict[str, Any]) -> Config:
         """A config from such values."""
         try:
-            return cls().change(**flat(values))
+            return cls().change(**flatten(values))
         except (InputError, TypeError) as error:
             raise InputError(f"settings of another version of selex: {error}") from None
 
@@ -80,7 +80,7 @@ GROUPS: dict[str, type[Group]] = {
 """Every group of settings by name."""
 
 
-def find(key: str) -> tuple[str, Field[Any]]:
+def find_setting(key: str) -> tuple[str, Field[Any]]:
     """The group and the field of a setting, by its name with or without that of its group."""
     paths = {path: (group, about) for group in ("", *GROUPS) for path, about in settings_of(group)}
     names = {about.name: path for path, (_, about) in paths.items()}
@@ -99,7 +99,7 @@ def settings_of(group: str) -> Iterator[tuple[str, Field[Any]]]:
             yield f"{group}.{about.name}" if group else about.name, about
 
 
-def flat(values: dict[str, Any]) -> dict[str, Any]:
+def flatten(values: dict[str, Any]) -> dict[str, Any]:
     """`{"cluster": {"whiten": 0}}` as `{"cluster.whiten": 0}`."""
     flat: dict[str, Any] = {}
     for key, value in values.items():

@@ -129,7 +129,7 @@ def color_jitter(views: Tensor, color: Tensor) -> Tensor:
     return full.clamp(0, 255)
 
 
-def cut(
+def crop_pixels(
     pixels: Tensor,
     offsets: Tensor,
     widths: Tensor,
@@ -170,7 +170,7 @@ class DeviceImages:
         """The middle of some images: uint8 `(n, 3, crop, crop)` on the device."""
         index = torch.as_tensor(np.asarray(rows)).to(self.pixels.device)
         corner = (self.shapes[index] - crop).double().div(2).round().long()  # as the store does
-        return cut(self.pixels, self.offsets[index], self.shapes[index, 1], corner[:, 0], corner[:, 1], crop)
+        return crop_pixels(self.pixels, self.offsets[index], self.shapes[index, 1], corner[:, 0], corner[:, 1], crop)
 
     def crops(self, rows: Tensor | np.ndarray[Any, Any], params: CropParams, crop: int) -> Tensor:
         """Views of some images, one each: uint8 `(n, 3, crop, crop)` on the device."""
@@ -178,7 +178,7 @@ class DeviceImages:
         corner = params.corner(self.shapes[index], crop)
         mirrored = params.mirrored.to(self.pixels.device)
         offsets, widths = self.offsets[index], self.shapes[index, 1]
-        return cut(self.pixels, offsets, widths, corner[:, 0], corner[:, 1], crop, mirrored)
+        return crop_pixels(self.pixels, offsets, widths, corner[:, 0], corner[:, 1], crop, mirrored)
 
     @staticmethod
     def fit(stores: Sequence[ImageStore], device: torch.device) -> bool:

@@ -75,7 +75,7 @@ def decode(source: str | bytes | Image.Image, size: int, box: Box | None = None)
     except Unreadable:
         raise
     except Exception as error:  # Pillow meets damaged files with nearly every kind of exception.
-        raise explain(error) from error
+        raise as_unreadable(error) from error
 
 
 def check_sent(file: bytes, most: int = MAX_SENT) -> None:
@@ -94,7 +94,7 @@ def is_image(path: str) -> bool:
         return False
 
 
-def explain(error: Exception) -> Unreadable:
+def as_unreadable(error: Exception) -> Unreadable:
     """What a failure inside Pillow means for a person."""
     if isinstance(error, UnidentifiedImageError):
         return Unreadable("not a JPEG, PNG, WebP, GIF, TIFF or BMP image")
@@ -275,7 +275,7 @@ def _size(source: str | bytes) -> tuple[int, int]:
             width, height = image.size
             return int(width), int(height)
     except Exception as error:  # as in `decode`: damaged files raise nearly anything
-        raise explain(error) from error
+        raise as_unreadable(error) from error
 
 
 def _jpeg(image: Image.Image, quality: int) -> bytes:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from selex.data.decode import ORIENTATION, Pixels, Unreadable, decode, explain
-from selex.data.store_files import DATA, KIND, Filler, Index, find, load_index, locked
+from selex.data.decode import ORIENTATION, Pixels, Unreadable, as_unreadable, decode
+from selex.data.store_files import DATA, KIND, Filler, Index, find_keys, load_index, lock_store
 from selex.data.table import ImageTable, Source
 from selex.errors import InputError, Note
 from selex.folders import check_folder
@@ -83,7 +83,7 @@ class ImageStore:
         try:
             index = load_index(folder)
             if len(_missing(index, keys)):
-                with locked(folder):  # who had the lock may have added some
+                with lock_store(folder):  # who had the lock may have added some
                     filler = Filler(table, folder, size, load_index(folder), strict, boxes)
                     rows = _missing(filler.index, keys)
                     index = filler.run(rows.tolist(), keys[rows].tolist(), workers or _cores(), progress)
@@ -118,7 +118,10 @@ class ImageStore:
         strict: bool,
         boxes: Array | None,
     ) -> ImageStore:
-        stored, unreadable = find(index.stored["key"], keys), find(index.unreadable["key"], keys)
+        stored, unreadable = (
+            find_keys(index.stored["key"], keys),
+            find_keys(index.unreadable["key"], keys),
+        )
         rows, bad = np.flatnonzero(stored >= 0), np.flatnonzero(unreadable >= 0)
         reasons = absent | {int(row): str(index.unreadable["reason"][unreadable[row]]) for row in bad}
         if strict or not len(rows):
@@ -224,12 +227,14 @@ def _content(image: Image.Image) -> list[bytes]:
         facts = (image.mode, image.size, image.getpalette(), image.info.get("transparency"))
         return [repr((*facts, image.getexif().get(ORIENTATION))).encode(), image.tobytes()]
     except Exception as error:  # An image opened but not yet loaded can fail in every way that a file can.
-        raise explain(error) from error
+        raise as_unreadable(error) from error
 
 
 def _missing(index: Index, keys: Array) -> Array:
     """Rows that have a key which is not in the index; of rows with the same key the first."""
-    unknown = (find(index.stored["key"], keys) < 0) & (find(index.unreadable["key"], keys) < 0) & (keys != b"")
+    unknown = (
+        (find_keys(index.stored["key"], keys) < 0) & (find_keys(index.unreadable["key"], keys) < 0) & (keys != b"")
+    )
     rows = np.flatnonzero(unknown)
     return np.sort(rows[np.unique(keys[rows], return_index=True)[1]])
 

@@ -103,7 +103,7 @@ def _read_index(folder: Path) -> Index | None:
     return index if version == VERSION and kinds == (STORED, UNREADABLE) and index.end <= room else None
 
 
-def find(keys: Array, wanted: Array) -> Array:
+def find_keys(keys: Array, wanted: Array) -> Array:
     """Where each wanted key is among `keys`, -1 where it is not."""
     if not len(keys):
         return np.full(len(wanted), -1)
@@ -117,7 +117,7 @@ SAVE_EVERY = 5.0
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_store(folder: Path) -> Iterator[None]:
     """Be the only one who writes to a store, after whoever does now; the folder is taken, or refused, as one."""
     take_folder(folder, KIND)
     with file_locked(folder / MARK) as free:

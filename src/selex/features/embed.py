@@ -22,7 +22,7 @@ from selex.errors import InputError
 from selex.features.cache import FeatureFile, Features, Standing
 from selex.features.shared import FeatureCache, SharedRows
 from selex.models.network import Backbone
-from selex.models.trunk import folded
+from selex.models.trunk import fold_norms
 from selex.progress import images_bar
 
 CPU_BATCH = 32
@@ -219,7 +219,7 @@ class _Forward:
         self.size, self.device = work.size * work.n_crops, work.device
         self.on_gpu = work.device.type == "cuda"
         self.compiled = work.compile and self.on_gpu
-        self.backbone = folded(work.backbone)
+        self.backbone = fold_norms(work.backbone)
         self.network: Any = torch.compile(self.backbone, dynamic=False) if self.compiled else self.backbone
 
     def __call__(self, crops: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from selex.data.store_files import find
+from selex.data.store_files import find_keys
 from selex.errors import InputError, Note
 from selex.folders import cache_folder, check_own_folder, own_folder, take_folder
 from selex.io import is_plain_file, is_plain_folder, whole
@@ -59,7 +59,7 @@ class FeatureCache:
         if not files:
             return np.zeros(len(keys), dtype=bool)
         first = np.cumsum([0, *(len(entries) for _, entries, _ in files)])
-        place = find(np.concatenate([entries["key"] for _, entries, _ in files]), keys)
+        place = find_keys(np.concatenate([entries["key"] for _, entries, _ in files]), keys)
         for (path, entries, rows), low, high in zip(files, first, first[1:], strict=False):
             here = np.flatnonzero((place >= low) & (place < high))
             if not _copy(entries, rows, features, here[here >= start], place[here[here >= start]] - low):

@@ -25,9 +25,9 @@ from selex.losses.similarity import (
     check_temperature,
     full_precision,
     logits_among,
+    masked_out,
     own_entries,
     products,
-    without,
 )
 from selex.types import UNLABELLED
 
@@ -90,7 +90,7 @@ def supervised_from_logits(scaled: Tensor, labels: Tensor) -> Tensor:
     """Supervised contrastive loss of each level, from `... × n × n` logits over temperature and `... × n` labels."""
     others = (labels != UNLABELLED)[..., None, :] & ~own_entries(scaled)
     positives = (labels[..., :, None] == labels[..., None, :]) & others
-    log_shares = scaled - without(scaled, ~others).logsumexp(-1, keepdim=True)  # keepdim: each row by its own sum
+    log_shares = scaled - masked_out(scaled, ~others).logsumexp(-1, keepdim=True)  # keepdim: each row by its own sum
     n_positives = positives.sum(-1)
     row_losses = -log_shares.masked_fill(~positives, 0).sum(-1) / n_positives.clamp(min=1)
     return row_losses.sum(-1) / (n_positives > 0).sum(-1).clamp(min=1)
@@ -106,7 +106,7 @@ def log_shares_of_views(view_a: Tensor, view_b: Tensor, temperature: float, kind
 def log_shares_of(square: Tensor, temperature: float) -> Tensor:
     """The same from the logits between all rows."""
     scaled = square / temperature
-    return without(scaled, own_entries(scaled)).log_softmax(1)
+    return masked_out(scaled, own_entries(scaled)).log_softmax(1)
 
 
 def positives_of(square: Tensor) -> Tensor:

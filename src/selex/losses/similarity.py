@@ -93,7 +93,7 @@ def own_entries(square: Tensor) -> Tensor:
     return torch.eye(square.shape[-1], dtype=torch.bool, device=square.device)
 
 
-def without(scaled: Tensor, mask: Tensor) -> Tensor:
+def masked_out(scaled: Tensor, mask: Tensor) -> Tensor:
     """Logits that add nothing to a softmax where the mask is set.
 
     Not minus infinity: the gradient of a row that is left out as a whole would be nan.

@@ -20,7 +20,7 @@ from selex.io import first_line
 from selex.models.convert import State, flat_tensors, lite1_state, network_state, resize_positions, vit_state
 from selex.models.network import Backbone, Pixels, check_patches, tiny_vit
 from selex.models.registry import BACKBONES, IMAGENET_MEAN, IMAGENET_STD, HubFile, Source, Spec, UrlFile
-from selex.models.weights import WeightFile, given_file, locate, read_checkpoint
+from selex.models.weights import WeightFile, find_weights, given_file, read_checkpoint
 
 CROP = 224
 STORED = 256
@@ -75,7 +75,7 @@ def _named(spec: Spec, weights: str | Path | None) -> Backbone:
         return _backbone(spec, Pixels())
     if spec.arch == "tiny":
         return _backbone(spec, tiny_vit(spec.crop))
-    file = given_file(weights) if weights is not None else locate(spec.name, spec.sources)
+    file = given_file(weights) if weights is not None else find_weights(spec.name, spec.sources)
     return _fill(spec, _read(file), file)
 
 
@@ -210,7 +210,7 @@ def _from_timm(name: str, arch: str, weights: str | Path | None) -> Backbone:
     except (RuntimeError, ValueError) as error:
         raise InputError(f"timm has no network {arch!r}: {first_line(error)}") from error
     about: dict[str, Any] = bare.pretrained_cfg
-    file = given_file(weights) if weights is not None else locate(name, _timm_sources(about))
+    file = given_file(weights) if weights is not None else find_weights(name, _timm_sources(about))
     tensors = _tensors(file)
     state = network_state(tensors, next(iter(bare.state_dict()))) or tensors
     crop, size = _timm_crop(about)

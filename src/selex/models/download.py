@@ -48,7 +48,7 @@ def download(url: str, target: Path, sha256: str | None = None) -> Path:
             length = int(answer.headers.get("Content-Length") or 0)  # where it does not say, 0
             console = Console(stderr=True)
             with wrap_file(answer, length, description=target.name, console=console, transient=True) as stream:
-                return store(stream, target, sha256, length)
+                return save_stream(stream, target, sha256, length)
     except (OSError, HTTPException, Unavailable) as error:
         raise Unavailable(f"{_shown(url)}: {first_line(error)}") from error
 
@@ -56,7 +56,7 @@ def download(url: str, target: Path, sha256: str | None = None) -> Path:
 def download_wheel(package: str, version: str, folder: Path) -> Path:
     """The wheel of a package, from the first index that has it."""
     reasons = [f"no index has a wheel of {package} {version}"]
-    for index in indexes():
+    for index in package_indexes():
         try:
             for link in _links(f"{index.rstrip('/')}/{_normal(package)}/"):
                 file = unquote(urlsplit(link).path.rpartition("/")[2])
@@ -67,7 +67,7 @@ def download_wheel(package: str, version: str, folder: Path) -> Path:
     raise Unavailable("; ".join(reasons))
 
 
-def indexes() -> list[str]:
+def package_indexes() -> list[str]:
     """Addresses of the package indexes that pip or uv is told to use; PyPI where neither is told anything."""
     say = os.environ.get
     first = say("UV_DEFAULT_INDEX") or say("UV_INDEX_URL") or _pip("index-url") or "https://pypi.org/simple"
@@ -151,7 +151,7 @@ def _ask(address: str, seconds: float, answered: threading.Event) -> None:
     answered.set()
 
 
-def store(stream: IO[bytes], target: Path, sha256: str | None, length: int = 0) -> Path:
+def save_stream(stream: IO[bytes], target: Path, sha256: str | None, length: int = 0) -> Path:
     """Write a stream to `target`: all of it and with the pinned digest, or nothing at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()

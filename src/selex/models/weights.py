@@ -57,7 +57,7 @@ def weight_folders() -> list[Path]:
     return folders
 
 
-def locate(name: str, sources: Sequence[Source]) -> WeightFile:
+def find_weights(name: str, sources: Sequence[Source]) -> WeightFile:
     """The weight file of a backbone: the first one on this machine, else the first that can be fetched."""
     if not sources:
         raise InputError(f"no pretrained weights are known for {name}: give a file")
@@ -150,7 +150,7 @@ def fetch_weights(name: str) -> WeightFile:
     """Make sure a named backbone's weights are on this machine; checks their digest."""
     if name not in BACKBONES:
         raise InputError(f"no backbone is called {name}; there are {', '.join(BACKBONES)}")
-    return locate(name, BACKBONES[name].sources)
+    return find_weights(name, BACKBONES[name].sources)
 
 
 def verify_weights() -> list[WeightRow]:

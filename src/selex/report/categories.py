@@ -63,7 +63,7 @@ def _most_alike(facts: Facts, filled: list[int]) -> dict[int, int]:
     return {number: filled[other] for number, other in zip(filled, cosine.argmax(1).tolist(), strict=True)}
 
 
-def ranked(categories: list[Category]) -> list[Category]:
+def novel_by_confidence(categories: list[Category]) -> list[Category]:
     """New categories, the one with the highest confidence first."""
     new = [category for category in categories if not category.known]
     return sorted(new, key=lambda category: (-category.loo_confidence, -category.size, category.number))

@@ -51,7 +51,7 @@ def training_charts(metrics: Iterable[dict[str, Any]]) -> list[Chart]:
     grouped = {key for _, keys in _GROUPS for key in keys}
     more = [(key, (key,)) for key in curves if key not in grouped]
     groups = [(title, {key: curves[key] for key in keys if key in curves}) for title, keys in (*_GROUPS, *more)]
-    return [draw(title, lines, _STEP) for title, lines in groups if lines]
+    return [line_chart(title, lines, _STEP) for title, lines in groups if lines]
 
 
 def estimate_chart(tree: dict[str, Any]) -> Chart | None:
@@ -60,10 +60,10 @@ def estimate_chart(tree: dict[str, Any]) -> Chart | None:
         return None
     points = [(float(count), float(score)) for count, score in tree["curve"]]
     found = tree["estimate"]
-    return draw("How many categories?", {found["method"]: points}, "categories", mark=found["n_clusters"])
+    return line_chart("How many categories?", {found["method"]: points}, "categories", mark=found["n_clusters"])
 
 
-def draw(title: str, curves: dict[str, Points], unit: str, mark: float | None = None) -> Chart:
+def line_chart(title: str, curves: dict[str, Points], unit: str, mark: float | None = None) -> Chart:
     """Curves in a common frame; `mark` is a place on the x-axis to point out."""
     xs, ys = ([point[axis] for points in curves.values() for point in points] for axis in (0, 1))
     x_ticks, y_ticks = _ticks(min(xs), max(xs), 5, whole=True), _ticks(min(ys), max(ys), 4)

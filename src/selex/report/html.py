@@ -96,7 +96,7 @@ def choose_format(
     words = _WORDS + 2 * sum(len(facts.files[row].encode(errors="replace")) for row in sample) / len(sample)
     small = sum(map(len, _every(facts, categories).values())) * (words + _SMALL_BYTES)
     for form in FORMATS:
-        count = len(wanted(categories, errors, form, failures))
+        count = len(shown_rows(categories, errors, form, failures))
         each = sum(len(_data(facts.paths[row], form.side, form.quality)) for row in sample) / len(sample)
         most = min(form.most, LIMIT - small)
         if count * (each + words) + len(categories) * _MORE_WORDS <= most:
@@ -104,7 +104,7 @@ def choose_format(
     return FORMATS[-1]
 
 
-def wanted(
+def shown_rows(
     categories: Sequence[Category], errors: Sequence[LabelError], form: Format, failures: Sequence[Failure] = ()
 ) -> list[int]:
     """Rows whose images the page shows, each once."""
@@ -123,7 +123,7 @@ def make_pictures(
 ) -> Pictures:
     """Encode the images that the page shows."""
     form = choose_format(facts, categories, errors, failures)
-    rows = wanted(categories, errors, form, failures)
+    rows = shown_rows(categories, errors, form, failures)
     first = [category.typical[0] for category in categories]
     every = _every(facts, categories)
     jobs = [(row, form.side, form.quality) for row in rows] + [(row, ICON_SIDE, _ICON_QUALITY) for row in first]

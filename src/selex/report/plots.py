@@ -32,7 +32,7 @@ def plot_estimate(estimate: KEstimate, path: Path) -> None:
         axes.set_xscale("log")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_examples(
@@ -53,7 +53,7 @@ def plot_examples(
         text = f"{names[cluster]}\n{np.sum(labels == cluster)} images"
         color = _BLUE if cluster < known else _ORANGE
         row[0].text(-0.25, 0.5, text, transform=row[0].transAxes, ha="right", va="center", fontsize=9, color=color)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def is_plot(path: Path) -> bool:
@@ -61,7 +61,7 @@ def is_plot(path: Path) -> bool:
     return _MARK.encode() in path.read_bytes()
 
 
-def save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     """Write the picture, in the format that the file's ending names."""
     check_ending(path)
     with whole(path) as partial:

@@ -12,11 +12,19 @@ from typing import Any
 from selex import __version__
 from selex.config import Config
 from selex.data.clusters import DOUBTFUL
-from selex.report.categories import Category, LabelError, Node, build_tree, find_categories, find_label_errors, ranked
+from selex.report.categories import (
+    Category,
+    LabelError,
+    Node,
+    build_tree,
+    find_categories,
+    find_label_errors,
+    novel_by_confidence,
+)
 from selex.report.curves import Chart, estimate_chart, training_charts
 from selex.report.facts import Facts, read_facts
 from selex.report.map import Map, draw_map
-from selex.report.truth import Truth, compare
+from selex.report.truth import Truth, compare_with_truth
 from selex.runs.run import Run
 
 STEPS = 3
@@ -49,7 +57,7 @@ def summarise(run: Run, truth: Path | None = None, step: Callable[[int], None] =
     step(0)
     facts = read_facts(run)
     step(1)
-    compared = compare(run, facts, truth) if truth else None
+    compared = compare_with_truth(run, facts, truth) if truth else None
     errors = find_label_errors(facts)
     categories = find_categories(facts, errors)
     step(2)
@@ -58,7 +66,7 @@ def summarise(run: Run, truth: Path | None = None, step: Callable[[int], None] =
     return Summary(
         facts=facts,
         categories={category.number: category for category in categories},
-        new=ranked(categories),
+        new=novel_by_confidence(categories),
         known=[category for category in categories if category.known],
         errors=errors,
         doubtful=int((facts.confidence < DOUBTFUL).sum()),

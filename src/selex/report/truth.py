@@ -71,7 +71,7 @@ class Truth:
     mostly: dict[int, tuple[str, float]]  # found category: the true one that most of its images have, and their share
 
 
-def compare(run: Run, facts: Facts, path: Path) -> Truth:
+def compare_with_truth(run: Run, facts: Facts, path: Path) -> Truth:
     """Score a run against a truth file as `selex evaluate` does, and say where they differ."""
     table = read_clusters(run.folder / "clusters.csv")
     if len(table.ids) != len(facts.files):

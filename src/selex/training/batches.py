@@ -59,7 +59,7 @@ class TrunkFeatures:
             rows = np.arange(first, min(first + self.chunk, len(self)))
             states = self._through(self._here(self.images.centre_crops(rows, self.crop)))
             if first == 0:
-                keep = room(states[0].nbytes * len(self), self.device)
+                keep = fits_in_memory(states[0].nbytes * len(self), self.device)
             if keep:
                 kept.append(states)
             yield states
@@ -83,7 +83,7 @@ class TrunkFeatures:
         trunk = self.trunk
         if crops.dtype not in self._recorded:
             self._recorded[crops.dtype] = Graph(lambda given: {"states": trunk(given)})
-        return self._recorded[crops.dtype](filled(crops, self.chunk))["states"][: len(crops)]
+        return self._recorded[crops.dtype](pad_rows(crops, self.chunk))["states"][: len(crops)]
 
 
 class FeatureBank:
@@ -95,7 +95,7 @@ class FeatureBank:
 
     def __init__(self, states: TrunkFeatures, views: int, refresh: float, augment: AugmentConfig, seed: int) -> None:
         self.states, self.views, self.augment, self.seed = states, views, augment, seed
-        if not room(LEAST * views * len(states), torch.device("cpu"), share=0.8):
+        if not fits_in_memory(LEAST * views * len(states), torch.device("cpu"), share=0.8):
             raise self._too_large(LEAST * views * len(states), "at least ")
         self.n_chunks = -(-views * len(states) // states.chunk)
         self.per_epoch = math.ceil(refresh * self.n_chunks)
@@ -133,7 +133,7 @@ class FeatureBank:
         shape = (self.views * len(self.states), *like.shape[1:])
         size = math.prod(shape) * like.element_size()
         for device in (self.states.device, torch.device("cpu")):
-            if room(size, device, share=0.8):
+            if fits_in_memory(size, device, share=0.8):
                 return torch.empty(shape, dtype=like.dtype, device=device)
         raise self._too_large(size)
 
@@ -142,7 +142,7 @@ class FeatureBank:
         return InputError(f"{what}, more than there is: set a smaller train.view_bank, or 0")
 
 
-def filled(rows: Tensor, size: int) -> Tensor:
+def pad_rows(rows: Tensor, size: int) -> Tensor:
     """Rows of a whole chunk, the last one repeated: one shape for all, so that kernels are chosen and compiled once."""
     missing = size - len(rows)
     return rows if missing <= 0 else torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])])
@@ -154,7 +154,7 @@ def generator_of(*numbers: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state[0]) << 31 | int(state[1]) >> 1)
 
 
-def room(size: int, device: torch.device, share: float = 0.3) -> bool:
+def fits_in_memory(size: int, device: torch.device, share: float = 0.3) -> bool:
     """Whether a device has room for so many bytes in a share of its free memory."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -219,7 +219,7 @@ class Batches:
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """The share of this process in each batch: drawn with replacement, labelled images more often."""
         size = self.settings.batch
-        order = torch.from_numpy(draw(self.data.labels, np.random.default_rng([self.seed, _SAMPLER, epoch])))
+        order = torch.from_numpy(sample_epoch(self.data.labels, np.random.default_rng([self.seed, _SAMPLER, epoch])))
         share = size // self.fabric.world_size
         mine = slice(self.fabric.global_rank * share, (self.fabric.global_rank + 1) * share)
         views = self.from_bank if self.bank else self.new_views
@@ -256,7 +256,7 @@ class Batches:
         return self.bank.pick(rows[mine].repeat(2), slots.flatten())
 
     def _chunks(self, chunks: Iterator[Tensor]) -> Iterator[tuple[Tensor, int]]:
-        return ((filled(chunk, self.states.chunk), len(chunk)) for chunk in chunks)
+        return ((pad_rows(chunk, self.states.chunk), len(chunk)) for chunk in chunks)
 
     def _states_of(self, images: AnyImages, crop: int) -> TrunkFeatures:
         a_step = 2 * self.settings.batch // self.fabric.world_size  # one shape for all
@@ -273,7 +273,7 @@ class Batches:
         return FeatureBank(states, settings.view_bank, settings.refresh, self.augment, self.seed)
 
 
-def draw(labels: Any, rng: np.random.Generator) -> Any:
+def sample_epoch(labels: Any, rng: np.random.Generator) -> Any:
     """Rows of an epoch, N draws with replacement: labelled rows weigh 1, unlabelled ones n_labelled / N."""
     labelled = np.asarray(labels) >= 0
     if not labelled.any():

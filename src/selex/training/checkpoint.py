@@ -32,7 +32,7 @@ class Checkpoints:
 
     def latest(self) -> dict[str, Any] | None:
         """The newest checkpoint that can be read, in the host's memory, or None if there is none."""
-        found = newest(self.folder)
+        found = newest_checkpoint(self.folder)
         if found is None:
             return None
         path, state = found
@@ -53,7 +53,7 @@ class Checkpoints:
 
     def paths(self) -> list[Path]:
         """Checkpoints, oldest first."""
-        return paths(self.folder)
+        return checkpoint_paths(self.folder)
 
     def last_good(self) -> str:
         """What a message says of where training can be taken up again."""
@@ -93,15 +93,15 @@ class Checkpoints:
             )
 
 
-def paths(folder: Path) -> list[Path]:
+def checkpoint_paths(folder: Path) -> list[Path]:
     """Checkpoints in a folder, oldest first."""
     return sorted(path for path in folder.glob("checkpoint-*.pt") if CHECKPOINT.fullmatch(path.name))
 
 
-def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+def newest_checkpoint(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     """The newest checkpoint in a folder that can be read, and where it is; None if there is none."""
     damaged = ""
-    for path in reversed(paths(folder)):
+    for path in reversed(checkpoint_paths(folder)):
         try:
             _check_members(path)
             state = torch.load(path, map_location="cpu", weights_only=True)

@@ -29,7 +29,7 @@ from selex.models.network import Backbone
 from selex.runs.run import Run
 from selex.runs.writer import BOARD, RunWriter
 from selex.training.batches import Data
-from selex.training.checkpoint import Checkpoints, newest
+from selex.training.checkpoint import Checkpoints, newest_checkpoint
 from selex.training.loop import Callbacks, Entry, Score, train
 from selex.training.methods import Method, Task, find_method
 from selex.types import UNLABELLED
@@ -86,7 +86,7 @@ def make_method(config: Config, backbone: Backbone, n_categories: int, n_known: 
         return find_method(training.method)(backbone, task, training)
 
 
-def fit(
+def train_run(
     run: RunWriter,
     config: Config,
     method: Method,
@@ -98,7 +98,7 @@ def fit(
     options: TrainOptions,
 ) -> int:
     """Train the method's backbone, from the newest checkpoint on; the number of epochs that it has seen."""
-    checkpoints = Checkpoints(run.work, identity(config, method, images, seen), config.to_json())
+    checkpoints = Checkpoints(run.work, training_identity(config, method, images, seen), config.to_json())
     if options.restart and is_first_attempt(str(run.folder)):
         checkpoints.clear()
     # Who follows has waited for this: images are decoded now.
@@ -125,9 +125,9 @@ def train_worker(config: Config, out: Path, table: ImageTable, fabric: Any, stor
     return Run(out)
 
 
-def interrupted(run: Run) -> Config:
+def interrupted_config(run: Run) -> Config:
     """What the training that was interrupted in a run was asked to do."""
-    found = newest(run.work)
+    found = newest_checkpoint(run.work)
     if found is None:
         raise InputError(f"{run.folder}: has no checkpoint to resume from; leave --resume out")
     path, state = found
@@ -136,7 +136,7 @@ def interrupted(run: Run) -> Config:
     return Config.from_json(state["more"])
 
 
-def identity(config: Config, method: Method, images: ImageStore, seen: Seen) -> dict[str, Any]:
+def training_identity(config: Config, method: Method, images: ImageStore, seen: Seen) -> dict[str, Any]:
     """What makes two trainings the same: a checkpoint of one is no use to another."""
     wanted = {**asdict(config.features), "size": config.data.size, "seed": config.seed}
     del wanted["views"]  # of features that are clustered, not of those that are trained
@@ -146,7 +146,7 @@ def identity(config: Config, method: Method, images: ImageStore, seen: Seen) -> 
     return {**asdict(method.settings), **wanted, **found}
 
 
-def classify(method: Method, features: Any, labels: Any) -> FittedClusters:
+def classify_features(method: Method, features: Any, labels: Any) -> FittedClusters:
     """Categories of trained features by the method's own classifier."""
     rows = features if isinstance(features, torch.Tensor) else torch.from_numpy(np.array(features))
     hierarchy = method.to(rows.device).classify(rows, torch.as_tensor(labels, device=rows.device))

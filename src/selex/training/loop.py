@@ -58,7 +58,7 @@ def train(
     compile: bool = False,
 ) -> list[Entry]:
     """Train a method's network in place; the metrics of every epoch."""
-    check(method, data, fabric.world_size)
+    check_trainable(method, data, fabric.world_size)
     loop = Loop(method, data, seed, fabric, checkpoints, callbacks or Callbacks(), compile)
     try:
         return loop.run()
@@ -72,7 +72,7 @@ def train(
         loop.close()
 
 
-def check(method: Method, data: Data, processes: int = 1) -> None:
+def check_trainable(method: Method, data: Data, processes: int = 1) -> None:
     """Refuse what cannot be trained on, before anything is done."""
     n, settings = len(data.images), method.settings
     if settings.batch > n:

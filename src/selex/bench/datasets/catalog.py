@@ -21,15 +21,15 @@ from PIL import Image
 
 from selex.bench.datasets.layout import (
     Lookup,
-    lines,
-    locate,
-    pairs,
-    pictures,
+    find_path,
+    image_names,
     read_batch,
+    read_lines,
     read_mat,
     read_names,
+    read_pairs,
     still_packed,
-    visible,
+    visible_names,
 )
 from selex.data.table import Labels
 from selex.errors import InputError, Note, unknown
@@ -54,7 +54,7 @@ class Facts:
     synsets: tuple[str, ...] = ()  # for ImageNet-100, the folders that make it up
 
 
-def facts(name: str) -> Facts:
+def published_facts(name: str) -> Facts:
     """What is published about a dataset; a name that does not exist is answered with the nearest one."""
     published = _published()
     if name not in published:
@@ -64,7 +64,7 @@ def facts(name: str) -> Facts:
     return Facts(known=known, synsets=synsets, **entry)
 
 
-def agrees(found: int, published: Count | None) -> bool:
+def matches_published(found: int, published: Count | None) -> bool:
     """Whether a number of rows is the published one, as exactly as that was published."""
     if isinstance(published, str):
         return abs(found - 1000 * float(published.removesuffix("K"))) <= 50
@@ -108,7 +108,7 @@ class Dataset:
 
 def load_dataset(name: str, root: str | os.PathLike[str]) -> Dataset:
     """One of the datasets of `CATALOG` by name; no image file is opened."""
-    facts(name)  # a wrong name is answered before a wrong folder
+    published_facts(name)  # a wrong name is answered before a wrong folder
     dataset = CATALOG[name](Path(root))
     for part in (dataset.train, dataset.test):
         if not len(part):
@@ -121,12 +121,12 @@ def load_dataset(name: str, root: str | os.PathLike[str]) -> Dataset:
 
 def cub(root: Path) -> Dataset:
     """CUB-200-2011: `images.txt` and its three companions."""
-    base = locate(root, "images.txt", "CUB_200_2011/images.txt").parent
-    names = pairs(base / "classes.txt")
+    base = find_path(root, "images.txt", "CUB_200_2011/images.txt").parent
+    names = read_pairs(base / "classes.txt")
     number = Lookup(((key, row) for row, (key, _) in enumerate(names)), base / "classes.txt")
-    class_of = Lookup(pairs(base / "image_class_labels.txt"), base / "image_class_labels.txt")
-    in_train = Lookup(pairs(base / "train_test_split.txt"), base / "train_test_split.txt")
-    images = pairs(base / "images.txt")
+    class_of = Lookup(read_pairs(base / "image_class_labels.txt"), base / "image_class_labels.txt")
+    in_train = Lookup(read_pairs(base / "train_test_split.txt"), base / "train_test_split.txt")
+    images = read_pairs(base / "images.txt")
 
     def part(flag: str) -> Part:
         return _part((f"images/{name}", number[class_of[key]]) for key, name in images if in_train[key] == flag)
@@ -137,12 +137,12 @@ def cub(root: Path) -> Dataset:
 def aircraft(root: Path) -> Dataset:
     """FGVC-Aircraft by variant, training and validation images together."""
     places = ("variants.txt", "data/variants.txt", "fgvc-aircraft-2013b/data/variants.txt")
-    base = locate(root, *places).parent
-    classes = lines(base / "variants.txt")
+    base = find_path(root, *places).parent
+    classes = read_lines(base / "variants.txt")
     number = Lookup(((name, row) for row, name in enumerate(classes)), base / "variants.txt")
 
     def part(file: str) -> Part:
-        return _part((f"images/{image}.jpg", number[variant]) for image, variant in pairs(base / file))
+        return _part((f"images/{image}.jpg", number[variant]) for image, variant in read_pairs(base / file))
 
     return Dataset(str(base), classes, part("images_variant_trainval.txt"), part("images_variant_test.txt"))
 
@@ -150,15 +150,15 @@ def aircraft(root: Path) -> Dataset:
 def cars(root: Path) -> Dataset:
     """Stanford Cars, from the devkit or from the single `cars_annos.mat`; the devkit's order is the published one."""
     names = ("devkit/cars_train_annos.mat", "cars_annos.mat", "devkit/cars_annos.mat")
-    found = locate(root, *names, *(f"stanford_cars/{name}" for name in names))
+    found = find_path(root, *names, *(f"stanford_cars/{name}" for name in names))
     base = found.parent.parent if found.parent.name == "devkit" else found.parent
     return _cars_of_one_file(base, found) if found.name == "cars_annos.mat" else _cars_of_devkit(base)
 
 
 def pets(root: Path) -> Dataset:
     """Oxford-IIIT Pet: `annotations/trainval.txt` and `annotations/test.txt`."""
-    base = locate(root, "annotations/trainval.txt", "oxford-iiit-pet/annotations/trainval.txt").parent.parent
-    parts = [pairs(base / "annotations" / name) for name in ("trainval.txt", "test.txt")]
+    base = find_path(root, "annotations/trainval.txt", "oxford-iiit-pet/annotations/trainval.txt").parent.parent
+    parts = [read_pairs(base / "annotations" / name) for name in ("trainval.txt", "test.txt")]
     # an image is called after its breed: Maine_Coon_12 23 1 11
     names = {rest.split()[0]: image.rpartition("_")[0] for part in parts for image, rest in part}
     if set(names) != {str(number) for number in range(1, len(names) + 1)}:
@@ -169,7 +169,7 @@ def pets(root: Path) -> Dataset:
 
 def cifar10(root: Path) -> Dataset:
     """CIFAR-10, python version."""
-    base = locate(root, "batches.meta", "cifar-10-batches-py/batches.meta").parent
+    base = find_path(root, "batches.meta", "cifar-10-batches-py/batches.meta").parent
     batches = [f"data_batch_{number}" for number in range(1, 6)]
     return Dataset(
         str(base),
@@ -181,7 +181,7 @@ def cifar10(root: Path) -> Dataset:
 
 def cifar100(root: Path) -> Dataset:
     """CIFAR-100 with its fine labels, python version."""
-    base = locate(root, "meta", "cifar-100-python/meta").parent
+    base = find_path(root, "meta", "cifar-100-python/meta").parent
     return Dataset(
         str(base),
         read_names(base / "meta", "fine_label_names"),
@@ -192,8 +192,8 @@ def cifar100(root: Path) -> Dataset:
 
 def imagenet100(root: Path) -> Dataset:
     """ImageNet-100: 100 of the synset folders of an ImageNet tree with `train` and `val`; the others are ignored."""
-    base = locate(root, "train", "ILSVRC/Data/CLS-LOC/train").parent
-    classes = list(facts("imagenet100").synsets)
+    base = find_path(root, "train", "ILSVRC/Data/CLS-LOC/train").parent
+    classes = list(published_facts("imagenet100").synsets)
     return Dataset(str(base), classes, _tree(base, "train", classes), _tree(base, "val", classes))
 
 
@@ -202,8 +202,8 @@ def herbarium19(root: Path) -> Dataset:
 
     Classes count the folders in the order of their names as text (0, 1, 10, 100, ...): so does the published split.
     """
-    train = locate(root, "small-train", "train")
-    classes = [name for name in visible(train) if (train / name).is_dir()]
+    train = find_path(root, "small-train", "train")
+    classes = [name for name in visible_names(train) if (train / name).is_dir()]
     test = train.name.replace("train", "validation")
     return Dataset(str(root), classes, _tree(root, train.name, classes), _tree(root, test, classes))
 
@@ -238,7 +238,7 @@ def _cars_of_devkit(base: Path) -> Dataset:
         return _part((f"{folder}/{row['fname']}", int(row["class"]) - 1) for row in rows)
 
     train = part(base / "devkit" / "cars_train_annos.mat", "cars_train")
-    return Dataset(str(base), [str(name) for name in names], train, part(locate(base, *places), "cars_test"))
+    return Dataset(str(base), [str(name) for name in names], train, part(find_path(base, *places), "cars_test"))
 
 
 def _cars_of_one_file(base: Path, annotations: Path) -> Dataset:
@@ -274,12 +274,14 @@ def _cifar_part(base: Path, batches: Sequence[str], key: str) -> Part:
 
 def _tree(base: Path, part: str, classes: Sequence[str]) -> Part:
     """The images of the folder `part`, one sub-folder a class."""
-    folder = locate(base, part)
+    folder = find_path(base, part)
     absent = [name for name in classes if not (folder / name).is_dir()]
     if absent:
-        loose = "sort its images into a folder for each class" if pictures(folder) else ""
+        loose = "sort its images into a folder for each class" if image_names(folder) else ""
         advice = loose or still_packed(folder) or "unpack its archive again"
         raise InputError(f"{folder}: {len(absent)} of {len(classes)} folders are missing, first {absent[0]}; {advice}")
     return _part(
-        (f"{part}/{name}/{image}", number) for number, name in enumerate(classes) for image in pictures(folder / name)
+        (f"{part}/{name}/{image}", number)
+        for number, name in enumerate(classes)
+        for image in image_names(folder / name)
     )

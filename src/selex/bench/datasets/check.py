@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from selex.bench.datasets.catalog import Count, Dataset, Facts, agrees, facts, load_dataset
+from selex.bench.datasets.catalog import Count, Dataset, Facts, load_dataset, matches_published, published_facts
 from selex.bench.datasets.layout import still_packed
-from selex.bench.datasets.splits import draw_labelled, missing
+from selex.bench.datasets.splits import draw_labelled, missing_images
 
 SHOWN = 16  # of the 64 digits of a hash: enough to tell two apart
 
@@ -28,12 +28,12 @@ class Finding:
     mend: str = ""
 
 
-def check(name: str, root: str | os.PathLike[str]) -> list[Finding]:
+def check_dataset(name: str, root: str | os.PathLike[str]) -> list[Finding]:
     """Compare a dataset with what is published about it: sizes, classes, labelled rows, names and contents of files.
 
     A root that cannot be read at all, or a name that does not exist, is an `InputError`.
     """
-    published, dataset = facts(name), load_dataset(name, root)
+    published, dataset = published_facts(name), load_dataset(name, root)
     findings = [*_sizes(published, dataset), _images(dataset), *_halves(published, dataset), _names(published, dataset)]
     return [*findings, _contents(published, dataset)] if published.md5 else findings
 
@@ -51,7 +51,7 @@ def _sizes(published: Facts, dataset: Dataset) -> Iterator[Finding]:
 
 
 def _images(dataset: Dataset) -> Finding:
-    absent, total = missing(dataset), len(dataset.train) + len(dataset.test)
+    absent, total = missing_images(dataset), len(dataset.train) + len(dataset.test)
     if not absent:
         return Finding("missing images", "0", "0", True)
     state = "its images are not unpacked" if len(absent) == total else "an archive is only partly unpacked"
@@ -87,4 +87,4 @@ def _md5(path: Path) -> str:
 
 def _count(what: str, expected: Count | None, found: int, mend: str) -> Finding:
     shown = f"{expected:,}" if isinstance(expected, int) else expected or ""
-    return Finding(what, shown, f"{found:,}", agrees(found, expected), mend)
+    return Finding(what, shown, f"{found:,}", matches_published(found, expected), mend)

@@ -32,7 +32,7 @@ class Lookup(dict[str, Value]):
         raise InputError(f"{self.where}: says nothing about {key!r}; unpack the official archive again")
 
 
-def locate(root: Path, *places: str) -> Path:
+def find_path(root: Path, *places: str) -> Path:
     """The first of some files or folders that exists below the root."""
     if not root.is_dir():
         raise InputError(f"{root}: no such folder")
@@ -45,12 +45,12 @@ def locate(root: Path, *places: str) -> Path:
 
 def still_packed(folder: Path) -> str:
     """What to do about the archives that lie in a folder, "" where there is none."""
-    archives = [name for name in visible(folder) if name.lower().endswith(ARCHIVES)]
+    archives = [name for name in visible_names(folder) if name.lower().endswith(ARCHIVES)]
     more = f" (and {len(archives) - 1} more)" if archives[1:] else ""
     return f"unpack {archives[0]}{more}, which lies there" if archives else ""
 
 
-def lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
     """The lines of a text file that say something: neither blank nor a comment."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -59,10 +59,10 @@ def lines(path: Path) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
-def pairs(path: Path) -> list[tuple[str, str]]:
+def read_pairs(path: Path) -> list[tuple[str, str]]:
     """The first word of every line and the rest of it."""
     found = []
-    for line in lines(path):
+    for line in read_lines(path):
         first, _, rest = line.partition(" ")
         if not rest:
             raise InputError(f"{path}: the line {line!r} should have two columns")
@@ -84,12 +84,12 @@ def read_mat(path: Path, *names: str) -> list[Any]:
         raise unreadable(path, error) from None
 
 
-def pictures(folder: Path) -> list[str]:
+def image_names(folder: Path) -> list[str]:
     """Names of the images of a folder, sorted; hidden files, which some systems leave, are none."""
-    return [name for name in visible(folder) if name.lower().endswith(PICTURES)]
+    return [name for name in visible_names(folder) if name.lower().endswith(PICTURES)]
 
 
-def visible(folder: Path) -> list[str]:
+def visible_names(folder: Path) -> list[str]:
     """Names of what a folder holds, sorted, without hidden files and folders."""
     return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 

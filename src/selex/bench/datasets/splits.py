@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from selex.bench.datasets.catalog import Dataset, Part, agrees, facts, load_dataset
+from selex.bench.datasets.catalog import Dataset, Part, load_dataset, matches_published, published_facts
 from selex.data.labels import encode
 from selex.data.table import ImageTable, Labels
 from selex.errors import InputError
@@ -50,18 +50,18 @@ class Split(NamedTuple):
 
 def load_benchmark(name: str, root: str | os.PathLike[str], label_ratio: float = 0.5) -> Split:
     """A dataset by name from its folder, split as published; one that is not whole is refused."""
-    dataset, published = load_dataset(name, root), facts(name)
+    dataset, published = load_dataset(name, root), published_facts(name)
     advice = f"see selex data check {name} --root {os.fspath(root)}"
-    if absent := missing(dataset):
+    if absent := missing_images(dataset):
         raise InputError(f"{dataset.root}: {len(absent)} images are missing or empty, first {absent[0]}; {advice}")
     expected, found = (published.train, published.test), (len(dataset.train), len(dataset.test))
     for word, many, count in zip(("training", "test"), expected, found, strict=True):
-        if not agrees(count, many):
+        if not matches_published(count, many):
             raise InputError(f"{dataset.root}: {count} {word} images where {published.title} has {many}; {advice}")
-    return split(dataset, published.known, label_ratio)
+    return split_dataset(dataset, published.known, label_ratio)
 
 
-def split(dataset: Dataset, known_classes: frozenset[int], label_ratio: float = 0.5) -> Split:
+def split_dataset(dataset: Dataset, known_classes: frozenset[int], label_ratio: float = 0.5) -> Split:
     """The one rule for all datasets: a share of the known classes' training rows keeps its label."""
     if not 0 < label_ratio <= 1:
         raise InputError(f"label ratio {label_ratio}: give a share above 0 and up to 1")
@@ -123,21 +123,21 @@ def long_tail(benchmark: Benchmark, imbalance: float, rng: np.random.Generator) 
         for held in (True, False):
             rows = np.flatnonzero((benchmark.truth == number) & (labelled == held))
             kept += rng.permutation(rows)[: max(1, round(share * len(rows)))].tolist()
-    return take(benchmark, np.sort(np.array(kept, dtype=np.int64)))
+    return take_rows(benchmark, np.sort(np.array(kept, dtype=np.int64)))
 
 
-def shuffled(benchmark: Benchmark, rng: np.random.Generator) -> Benchmark:
+def shuffle_rows(benchmark: Benchmark, rng: np.random.Generator) -> Benchmark:
     """The same part with its rows in random order: lists of images are sorted by class, which can leak."""
-    return take(benchmark, rng.permutation(len(benchmark.truth)))
+    return take_rows(benchmark, rng.permutation(len(benchmark.truth)))
 
 
-def take(benchmark: Benchmark, rows: Labels) -> Benchmark:
+def take_rows(benchmark: Benchmark, rows: Labels) -> Benchmark:
     """Some rows of a part."""
     table, truth, known = benchmark.table.take(rows), benchmark.truth[rows], benchmark.known[rows]
     return replace(benchmark, table=table, truth=truth, known=known)
 
 
-def missing(dataset: Dataset) -> list[str]:
+def missing_images(dataset: Dataset) -> list[str]:
     """Names of the images that are not there or empty, as a broken download or an interrupted unpacking leaves them."""
     names = [name for part in (dataset.train, dataset.test) if not part.images for name in part.files]
     return [name for name in names if not _has_content(os.path.join(dataset.root, name))]
