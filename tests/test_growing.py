@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from commands import digit_photos, refused, selex
+from selex.cluster import pipeline
 from selex.config import Config
 from selex.data.crops import HostImages, TwoScaleImages
 from selex.data.store import ImageStore
@@ -22,6 +23,8 @@ from selex.models import load_backbone
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.recluster import recluster
+from selex.runs.earlier import Earlier
+from selex.runs.results import Results
 from selex.runs.run import Run
 
 FIVE = ("discover", "photos", "--backbone", "pixels", "--categories", 5, "--out")
@@ -335,3 +338,41 @@ def test_photos_that_are_added_leave_the_others_where_they_are(tmp_path, monkeyp
     for name in [name for name in before if name.startswith("level_")]:
         assert [after.clusters[name].to_pylist()[row] for row in rows] == before[name]
     assert [entry.get("resumed") for entry in after.metrics if entry["step"] == "cluster"] == [None, True]
+
+
+def test_photos_that_stay_are_not_judged_again_unless_they_changed(tmp_path, monkeypatch):
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    photos, asked = tmp_path / "photos", []
+    digit_photos(photos, per_digit=20, n_known=3, digits=5)
+    later = [(file, file.read_bytes()) for file in sorted((photos / "unlabelled").glob("*"))[:12]]
+    for file, _ in later:
+        file.unlink()
+    config = Config.of(str(photos), backbone="pixels", categories=5)
+    discover(config, tmp_path / "run")
+    grow = pipeline.with_added
+    monkeypatch.setattr(pipeline, "with_added", lambda *arguments: asked.append(grow(*arguments)) or asked[-1])
+    other = sorted((photos / "unlabelled").glob("*"))[0]
+    for part, judged_alone, replaced in ((later[:6], 1, ()), (later[6:9], 2, ()), (later[9:], 2, (other,))):
+        before = rows_of(tmp_path / "run")
+        for file, content in part:
+            file.write_bytes(content)
+        for file in replaced:
+            photo(file, 0)  # another photo under the same name
+        found = Results.read(Run.open(tmp_path / "run"), distances=True)
+        discover(config, tmp_path / "run", earlier=Earlier.grown(Run.open(tmp_path / "run"), found))
+        after = rows_of(tmp_path / "run")
+        assert len(asked) == judged_alone
+        tolerance = 1e-6 if replaced else 0  # where all are judged again
+        for name, row in before.items():
+            distance = pytest.approx(row["distance"], rel=tolerance, abs=0)
+            assert (after[name]["distance"] == distance) is (
+                name not in {f"unlabelled/{file.name}" for file in replaced}
+            )
+            if not replaced:
+                assert after[name] == row
+    assert all(asked)
+
+
+def rows_of(run):
+    """What a run says of each photo, but for the number of its category."""
+    return {row["file"]: {**row, "cluster": None, "level_1": None} for row in Run.open(run).clusters.to_pylist()}

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from selex.runs.versions import commit_of, digest_of
+from selex.runs.versions import commit_of, digest_of, versions, versions_after
 
 CODE = '''"""Half of things."""
 
@@ -91,3 +91,12 @@ def test_a_copy_that_git_does_not_track_has_no_commit(checkout, tmp_path_factory
     monkeypatch.setenv("PATH", "")  # no git
     commit_of.cache_clear()
     assert commit_of(checkout) == (None, None)
+
+
+def test_code_is_read_again_only_if_a_letter_of_it_is_another(monkeypatch):
+    first = versions_after({})
+    assert first == {**versions(), "source": first["source"]}
+    monkeypatch.setattr("selex.runs.versions.code_digest", lambda: "0" * 12)
+    assert versions_after(first) == first
+    for other in ({**first, "source": "another"}, {**first, "code": "no digest"}, {"source": first["source"]}):
+        assert versions_after(other)["code"] == "0" * 12

@@ -1,11 +1,13 @@
 """Clusters that continue from where they were, against rules checked row by row."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from selex import ClusterConfig, fit_clusters, split_accuracy
+from selex.cluster import pipeline
+from selex.cluster.assign import Assignment
 from selex.cluster.warm import CLEARLY, Start
 from selex.review.core.decisions import Decision
 from selex.review.core.state import CONFIRMED, State
@@ -215,3 +217,65 @@ def test_coarser_levels_are_made_anew_where_they_no_longer_fit():
         anew = fit_clusters(rows, labels, config, rng=1, start=replace(start_from(first), coarser=coarser))
         for level, expected in zip(anew.hierarchy.levels, plain.hierarchy.levels, strict=True):
             assert np.array_equal(level.labels, expected.labels)
+
+
+@pytest.mark.parametrize("refine", ["none", "proportional"])
+@pytest.mark.parametrize("levels", [None, 1])
+def test_a_few_new_rows_are_looked_at_alone(refine, levels, monkeypatch):
+    rows, truth, new = grown(0, with_a_new_one=False)
+    labels = np.where((truth < N_KNOWN) & (np.arange(len(rows)) % 2 == 0), truth, -1)  # of some new rows too
+    config = ClusterConfig(categories=10, adapt="off", search="swaps", refine=refine, levels=levels)
+    first = fit_clusters(rows[~new], labels[~new], config, rng=0)
+    everything, alone = starts_with_new(first, new)
+    plain = fit_clusters(rows, labels, config, start=everything, rng=1)
+    monkeypatch.setattr(pipeline, "as_rows", None)  # which takes all rows
+    again = fit_clusters(rows, labels, config, start=alone, rng=1)
+    for before, level in zip(plain.hierarchy.levels, again.hierarchy.levels, strict=True):
+        assert np.array_equal(level.labels, before.labels)
+        assert level.n_known == before.n_known
+    assert again.hierarchy.levels[0].inertia == pytest.approx(plain.hierarchy.levels[0].inertia, rel=1e-5)
+    assert np.array_equal(again.labels[~new], first.labels)
+    for name in ("confidence", "runner_up", "distances"):
+        assert np.array_equal(getattr(again.assignment, name)[~new], getattr(first.assignment, name)), name
+        np.testing.assert_allclose(getattr(again.assignment, name), getattr(plain.assignment, name), rtol=1e-5)
+    assert np.array_equal(again.assignment.fits, plain.assignment.fits)
+    assert np.array_equal(again.assigner.centers, plain.assigner.centers)
+    np.testing.assert_allclose(again.assigner.reach, plain.assigner.reach, rtol=1e-6)
+    np.testing.assert_allclose(again.assigner.margins, plain.assigner.margins, rtol=1e-5)
+
+
+def starts_with_new(first, new):
+    """Starts from a clustering that new rows come to: with nothing kept of the others, and with what was said of them.
+
+    Of a new row something else is said, which must not matter.
+    """
+    clusters = np.full(len(new), -1)
+    clusters[~new] = first.labels
+    coarser = levels_of(first, new, first.hierarchy.levels[1:])
+    everything = replace(start_from(first, clusters), coarser=coarser)
+    rows = np.cumsum(~new) - 1
+    judged = Assignment(*(getattr(first.assignment, one.name)[rows] for one in fields(Assignment)))
+    return everything, replace(everything, judged=judged, margins=first.assigner.margins)
+
+
+def test_a_cluster_that_opens_is_looked_for_among_all_rows():
+    rows, truth, new = grown(0, with_a_new_one=True)
+    labels = np.where((truth < N_KNOWN) & ~new & (np.arange(len(rows)) % 2 == 0), truth, -1)
+    config = ClusterConfig(categories=10, adapt="off", search="swaps", refine="none")
+    first = fit_clusters(rows[~new], labels[~new], config, rng=0)
+    everything, alone = starts_with_new(first, new)
+    plain, again = (fit_clusters(rows, labels, config, start=start, rng=1) for start in (everything, alone))
+    assert len(again.assigner.centers) == 11
+    assert np.array_equal(again.labels, plain.labels)
+    assert np.array_equal(again.assignment.confidence, plain.assignment.confidence)
+
+
+def test_margins_are_those_of_rows_one_by_one():
+    rows, _, labels = overlapping(2)
+    first = found(rows, labels)
+    mapped, centers = first.maps.transform(rows).astype(float), first.assigner.centers.astype(float)
+    expected = np.zeros((10, 3))
+    for row in np.flatnonzero(labels < 0):
+        to_all, own = ((mapped[row] - centers) ** 2).sum(1), first.labels[row]
+        expected[own] += [1, to_all[own], np.delete(to_all, own).min()]
+    np.testing.assert_allclose(first.assigner.margins, expected, rtol=1e-4)

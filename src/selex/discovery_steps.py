@@ -172,7 +172,7 @@ class Job:
         """Categories that continue from earlier ones."""
         done = self._step("cluster")
         how: dict[str, Any] = {"rng": self.config.seed, "progress": self.progress}
-        start = earlier.start(images.table)
+        start = earlier.start(images.table, np.load(self.run.features, mmap_mode="r"))
         found = fit_clusters(features, _labels(images), self.config.cluster, start=start, **how)
         done(len(images), **_about(found, resumed=True))
         return replace(found, hierarchy=found.hierarchy.on_host())

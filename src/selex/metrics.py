@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from selex.errors import InputError
 from selex.types import Scores
@@ -73,6 +72,8 @@ def matched(truth: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.bool_]:
     columns = np.unique(clusters, return_inverse=True)[1]
     partner = np.full(len(categories), -1)
     if len(truth):
+        from scipy.optimize import linear_sum_assignment  # takes half a second to import
+
         matched_rows, matched_columns = linear_sum_assignment(contingency(rows, columns), maximize=True)
         partner[matched_rows] = matched_columns
     hit: NDArray[np.bool_] = partner[rows] == columns

@@ -32,7 +32,7 @@ def discover_again(
     before = _earlier(out, config)
     if before and not config.data.added:
         config = config.change(added=before.config.data.added)
-    found = Results.read_if_any(before) if before else None
+    found = Results.read_if_any(before, distances=True) if before else None
     decided = labels_of(before).decisions if before and found and reviewed else 0
     if before and decided:
         _check_labels(config, before, decided)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
@@ -34,6 +33,7 @@ class Assignment:
         runner_up: the next best cluster, -1 where there is only one.
         distances: distance to the cluster's centre.
         fits: whether that distance is usual for the cluster; where not, the row belongs to nothing that is known.
+        others: squared distance to the nearest other centre, infinite where there is none.
     """
 
     labels: NDArray[np.int64]
@@ -41,6 +41,7 @@ class Assignment:
     runner_up: NDArray[np.int64]
     distances: Floats
     fits: NDArray[np.bool_]
+    others: Floats
 
     def rows(self, part: slice) -> Assignment:
         """That of some rows."""
@@ -60,12 +61,14 @@ class Assigner:
         reach: distance up to which a row fits each cluster, `(k,)`.
         temperature: squared distance over which the odds between two clusters change by a factor of e.
         offsets: what is taken off squared distances to each centre, `(k,)`; None takes nothing.
+        margins: what tells how distinct clusters are, `(k, 3)`, see `margins_of`; None where nobody has looked.
     """
 
     centers: Floats
     reach: Floats
     temperature: float
     offsets: Floats | None = None
+    margins: NDArray[np.float64] | None = None
 
     def __call__(self, data: Any, labels: Any = None, memory: int = DEFAULT_MEMORY) -> Assignment:
         """Assign rows to their nearest cluster, or judge the `labels` that they have already."""
@@ -74,10 +77,10 @@ class Assigner:
         rows = Rows(data, memory, places.mean(0))  # not the mean of the rows: no row's answer depends on the others
         centers, offsets = places.to(rows.device, rows.dtype) - rows.shift, _offsets(self.offsets, rows)
         own = rows.nearest(centers, offsets)[0] if labels is None else torch.as_tensor(labels).to(rows.device)
-        confidence, runner_up = _judge(rows, centers, offsets, own, self.temperature)
+        confidence, runner_up, others = _judge(rows, centers, offsets, own, self.temperature)
         distances = rows.distances_to_own(centers, own).sqrt_().float().cpu().numpy()
         found = own.cpu().numpy()
-        return Assignment(found, confidence, runner_up, distances, distances <= self.reach[found])
+        return Assignment(found, confidence, runner_up, distances, distances <= self.reach[found], others)
 
     def probabilities(self, data: Any, memory: int = DEFAULT_MEMORY) -> Floats:
         """Probability of every cluster for each row, `(n, k)`; that of a row's own cluster is its confidence."""
@@ -100,10 +103,9 @@ def fit_assigner(
     factors = _apart(clusters, len(centers), rows)
     own = (rows.distances_to_own(centers, clusters) * factors).sqrt()
     places = np.asarray(torch.as_tensor(level.centers).float().cpu())
-    rounding = _ROUNDING * np.linalg.norm(places, axis=1).max()
     return Assigner(
         places,
-        np.maximum(_reach(own[factors > 0], len(centers), rows), rounding),
+        at_least_rounding(_reach(own[factors > 0], len(centers), rows), places),
         temperature or _temperature(rows, centers, _offsets(level.offsets, rows), clusters, known, factors),
         None if level.offsets is None else np.asarray(torch.as_tensor(level.offsets).float().cpu()),
     )
@@ -127,18 +129,42 @@ def _softmax(to_all: Tensor, temperature: float) -> Tensor:
 
 def _judge(
     rows: Rows, centers: Tensor, offsets: Tensor, own: Tensor, temperature: float
-) -> tuple[Floats, NDArray[np.int64]]:
-    """Probability of each row's own cluster, and the best other one."""
-    confidence, runner_up = [], []
+) -> tuple[Floats, NDArray[np.int64], Floats]:
+    """Probability of each row's own cluster, the best other one, and the squared distance to the nearest other one."""
+    confidence, runner_up, distances = [], [], []
     step = rows.step(3 * len(centers))
     for start in range(0, rows.n, step):
         part = slice(start, min(start + step, rows.n))
-        to_all = rows.distances(centers, part) - offsets
-        mine = own[part, None]
-        confidence.append(_softmax(to_all, temperature).gather(1, mine)[:, 0])
+        to_all, mine = rows.distances(centers, part), own[part, None]
+        confidence.append(_softmax(to_all - offsets, temperature).gather(1, mine)[:, 0])
         others = to_all.scatter(1, mine, torch.inf)
+        distances.append(others.min(1).values)
+        others -= offsets
         runner_up.append(others.argmin(1) if len(centers) > 1 else torch.full_like(mine[:, 0], UNLABELLED))
-    return torch.cat(confidence).float().cpu().numpy(), torch.cat(runner_up).cpu().numpy()
+    sure, far = (torch.cat(parts).float().cpu().numpy() for parts in (confidence, distances))
+    return sure, torch.cat(runner_up).cpu().numpy(), far
+
+
+def margins_of(found: Assignment, free: NDArray[np.bool_], k: int) -> NDArray[np.float64]:
+    """Of the rows that are `free` in each cluster, `(k, 3)`: how many they are, and the sums of their squared distances
+    to their own centre and to the nearest other one.
+    """
+    own = found.labels[free]
+    sums = (np.bincount(own, weights, k) for weights in (found.distances[free].astype(float) ** 2, found.others[free]))
+    return np.stack([np.bincount(own, minlength=k), *sums], axis=1).astype(np.float64)
+
+
+def reach_of(own: NDArray[Any], clusters: NDArray[Any], k: int) -> Floats:
+    """The distance up to which a row fits each cluster, from the distances `own` of rows to their centres."""
+    sizes = np.bincount(clusters, minlength=k)[clusters].astype(float)
+    several = sizes > 1
+    return _usual_reach(own[several] * sizes[several] / (sizes[several] - 1), k)
+
+
+def at_least_rounding(reach: Floats, centers: Floats) -> Floats:
+    """A reach within which copies of an image are, however close the rows of a cluster are."""
+    found: Floats = np.maximum(reach, _ROUNDING * np.linalg.norm(centers, axis=1).max())
+    return found
 
 
 def _apart(clusters: Tensor, k: int, rows: Rows) -> Tensor:
@@ -200,12 +226,18 @@ def _likeliest(to_all: Tensor, own: Tensor, usual: float) -> float:
     def unlikely(power: float) -> float:
         return float(-(-to_all / (usual * 2.0**power)).log_softmax(1).gather(1, own).mean())
 
+    from scipy.optimize import minimize_scalar  # only here: it takes half a second to import
+
     power = float(minimize_scalar(unlikely, bounds=(-8, 8), method="bounded").x)
     return float(usual * 2**power)
 
 
 def _reach(distances: Tensor, k: int, rows: Rows) -> Floats:
+    """The reach, from distances of the rows of this process, and of those of the others."""
+    return _usual_reach(rows.group.gather(distances).double().cpu().numpy(), k)
+
+
+def _usual_reach(own: NDArray[np.float64], k: int) -> Floats:
     """The distance that a promised share of rows exceeds; one for all clusters, as that tells strangers best."""
-    own = rows.group.gather(distances).double().cpu().numpy()
     share = min(1.0, (1 - FALSE_ALARMS) * (len(own) + 1) / max(len(own), 1))  # as a new row would be the next of them
     return np.full(k, np.quantile(own, share, method="higher") if len(own) else np.inf, dtype=np.float32)

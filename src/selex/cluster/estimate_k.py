@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment, minimize_scalar
 from torch import Tensor
 
 from selex.cluster.kmeans import Problem, Settings, note, prepare, run
@@ -234,6 +233,8 @@ def _search(score: Callable[[float], float], low: int, high: int) -> None:
     best = int(np.argmax([score(k) for k in grid]))
     left, right = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     if right - left > 1:
+        from scipy.optimize import minimize_scalar  # takes half a second to import
+
         options = {"maxiter": _SEARCH, "xatol": 0.5}
         minimize_scalar(lambda k: -score(k), bounds=(left, right), method="bounded", options=options)
 
@@ -269,6 +270,8 @@ class _Accuracy(_Judge):
         self.weights = np.bincount(self.categories).astype(np.float64)
 
     def __call__(self, k: int, settings: Settings, rng: np.random.Generator) -> Values:
+        from scipy.optimize import linear_sum_assignment
+
         level = run(self.rows, torch.full_like(self.held, UNLABELLED, dtype=torch.long), 0, k, settings, rng)
         found = self.rows.group.gather(torch.as_tensor(level.labels)[self.held]).cpu().numpy()
         table = contingency(self.categories, found)

@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from selex.cluster.adapt import adapt
-from selex.cluster.assign import Assigner, Assignment, fit_assigner
+from selex.cluster.added import with_added
+from selex.cluster.assign import Assigner, Assignment, fit_assigner, margins_of
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hierarchy_on, hssk
 from selex.cluster.holdout import held_out_temperature
@@ -23,14 +25,13 @@ from selex.cluster.kmeans import Problem, Settings, as_data, as_labels, prepare
 from selex.cluster.refine import of_one_length
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows
 from selex.cluster.select import REFINED, SEARCHED, Selection, select
-from selex.cluster.spectral import can_cut
 from selex.cluster.variant import Variant
 from selex.cluster.warm import Start, coarser_levels, continued, with_kept_centers
 from selex.cluster.whiten import FeatureMaps, Whitener, fit_whitener
 from selex.config import ClusterConfig
 from selex.errors import InputError
 from selex.progress import estimate_bar, progress_bar
-from selex.types import Hierarchy, KEstimate, Refinement, Search
+from selex.types import UNLABELLED, Hierarchy, KEstimate, Refinement, Search
 
 ENOUGH_TO_ADAPT = 3000
 """Rows from which on `"auto"` tries to adapt features, which takes minutes: that it helps fewer is not shown."""
@@ -119,6 +120,8 @@ def fit_clusters(
     Returns:
         The clusters, and all that sorting new rows takes.
     """
+    if start and start.judged and calibrate and (grown := with_added(features, labels, start, config, memory)):
+        return FittedClusters(grown.hierarchy, start.maps, start.selection, None, grown.assigner, grown.assignment)
     rows = as_rows(start.maps.transform(features) if start else features, memory)
     known, total = _known(rows, labels)
     fit = _Fit(features, labels, known, total, config or ClusterConfig(), variant, hidden, memory, progress)
@@ -169,7 +172,11 @@ def calibrated(
 ) -> FittedClusters:
     """Clusters with confidences; `rows` are the features after `maps`, None fits the temperature to the labels."""
     assigner = fit_assigner(rows, found.hierarchy.levels[0], labels, memory, temperature)
-    return replace(found, assigner=assigner, assignment=assigner(rows, found.labels, memory))
+    judged = assigner(rows, found.labels, memory)
+    margins = torch.from_numpy(margins_of(judged, np.asarray(labels) == UNLABELLED, len(assigner.centers)))
+    if isinstance(rows, Rows):  # of all processes
+        margins = rows.group.sum(margins.to(rows.device)).cpu()
+    return replace(found, assigner=replace(assigner, margins=margins.numpy()), assignment=judged)
 
 
 @dataclass(frozen=True)
@@ -224,6 +231,8 @@ class _Fit:
 
     def _searches(self, count: int) -> tuple[Search, ...]:
         if self.config.search == "auto":
+            from selex.cluster.spectral import can_cut
+
             cut = not self.spread and self.total <= MOST_TO_CUT and can_cut(self.total, count)
             return tuple(one for one in SEARCHED if one != "spectral" or cut)
         return (self.config.search,)
@@ -270,7 +279,7 @@ class _Fit:
         _, known, n_known = prepare(rows, self.labels, self.memory)
         problem = Problem(rows, known, n_known, count - n_known, settings)
         base = continued(problem, start)
-        if coarser := coarser_levels(base, problem, start, config.levels):
+        if coarser := coarser_levels(base, rows, start, config.levels):
             found = Hierarchy(tuple(as_data(level, rows, self.features) for level in (base, *coarser)))
         else:
             with progress_bar("clustering, level", self.progress) as advance:

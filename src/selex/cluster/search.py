@@ -10,7 +10,6 @@ import torch
 
 from selex.cluster.consensus import consensus
 from selex.cluster.kmeans import Problem
-from selex.cluster.spectral import from_spectral
 from selex.cluster.swaps import swapped
 from selex.cluster.ward import from_ward
 from selex.errors import InputError
@@ -49,11 +48,17 @@ def at_home(problem: Problem, level: Level) -> float:
     return float(held.group.sum((nearest == problem.held_labels).double().sum())) / held.total
 
 
+def _cut(problem: Problem, rng: np.random.Generator) -> Level:
+    from selex.cluster.spectral import from_spectral  # scipy.sparse takes a while to import
+
+    return from_spectral(problem, deepcopy(rng))  # others draw as they would without it
+
+
 _WAYS: dict[Search, Callable[[Problem, np.random.Generator], Level]] = {
     "bssk": lambda problem, rng: problem.best(rng),
     "swaps": best_swapped,
     "ward": lambda problem, rng: swapped(problem, from_ward(problem, rng)),
-    "spectral": lambda problem, rng: from_spectral(problem, deepcopy(rng)),  # others draw as they would without it
+    "spectral": _cut,
     "consensus": consensus,
 }
 

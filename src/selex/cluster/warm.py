@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from selex.cluster.grow import opened
+from selex.cluster.assign import Assignment
+from selex.cluster.grow import opened, row_margins, usual_margin
 from selex.cluster.hierarchy import level_sizes
 from selex.cluster.kmeans import Problem
 from selex.cluster.refine import without_empty
@@ -45,6 +47,9 @@ class Start:
         temperature: that of confidences, as before.
         coarser: cluster of every row at each coarser level, `(n,)`, -1 for a row that was not there; none where those
             levels are to be clustered anew.
+        judged: what was said of every row, where all rows that were there still are, with the features they had; what
+            it says of a new row is not looked at.
+        margins: how distinct the clusters were, as `Assigner.margins`.
     """
 
     clusters: NDArray[Any]
@@ -55,6 +60,8 @@ class Start:
     selection: Selection
     temperature: float
     coarser: tuple[NDArray[Any], ...] = ()
+    judged: Assignment | None = None
+    margins: NDArray[np.float64] | None = None
 
 
 def continued(problem: Problem, start: Start) -> Level:
@@ -70,7 +77,7 @@ def continued(problem: Problem, start: Start) -> Level:
     centers = torch.as_tensor(start.centers).to(rows.device, rows.dtype) - rows.shift
     offsets = torch.as_tensor(0.0 if start.offsets is None else start.offsets).to(rows.device, rows.dtype)
     offsets = offsets.expand(len(centers))
-    length = None if start.selection.refine == "none" else _length(centers[stays] + rows.shift)
+    length = None if start.selection.refine == "none" else length_of(centers[stays] + rows.shift)
     centers = torch.where(stays[:, None], centers, _means(problem, first, centers, length))
     more = _more(problem, first, centers, length)
     if len(more):
@@ -92,26 +99,27 @@ def continued(problem: Problem, start: Start) -> Level:
     return without_empty(rows, found, centers, kept, problem.n_known, moves)
 
 
-def coarser_levels(base: Level, problem: Problem, start: Start, n_levels: int | None) -> list[Level] | None:
+def coarser_levels(base: Level, rows: Rows | None, start: Start, n_levels: int | None) -> list[Level] | None:
     """The levels above a base level that continues; None where they have to be clustered anew.
 
     Rows stay where they were at each level. A new row is where most rows of its base cluster are; one of a base cluster
     that is new itself is in the cluster whose centre is nearest to that one's. Levels are made anew where they would
-    have far fewer or more clusters by now, or where known clusters are no longer together as they were.
+    have far fewer or more clusters by now, or where known clusters are no longer together as they were. Without `rows`
+    no base cluster may be new, a centre is the mean of the base centres of its rows, and nobody knows the inertia.
     """
     sizes = level_sizes(base.n_known, base.n_novel)[1:n_levels]
-    if not start.coarser or len(sizes) != len(start.coarser):
+    if len(sizes) != len(start.coarser):
         return None
     levels = []
     for (n_known, n_novel), before in zip(sizes, start.coarser, strict=True):
-        level = _coarser_level(base, problem.rows, torch.as_tensor(before).to(problem.rows.device), n_known)
+        level = _coarser_level(base, rows, torch.as_tensor(before).to(torch.as_tensor(base.labels).device), n_known)
         if level is None or not n_known + n_novel <= _ALIKE * level.n_clusters <= _ALIKE**2 * (n_known + n_novel):
             return None
         levels.append(level)
     return levels
 
 
-def _coarser_level(base: Level, rows: Rows, before: Tensor, n_known: int) -> Level | None:
+def _coarser_level(base: Level, rows: Rows | None, before: Tensor, n_known: int) -> Level | None:
     """A coarser level whose rows were in the clusters `before`, -1 for new ones."""
     labels = torch.as_tensor(base.labels)
     there = torch.nonzero(before != UNLABELLED)[:, 0]
@@ -120,6 +128,8 @@ def _coarser_level(base: Level, rows: Rows, before: Tensor, n_known: int) -> Lev
     known = table[: base.n_known]
     if (table.sum(0) == 0).any() or known[:, n_known:].any() or ((known > 0).sum(1) != 1).any():
         return None
+    if rows is None:
+        return _level_of_bases(base, torch.where(before == UNLABELLED, table.argmax(1)[labels], before), k, n_known)
     sums, sizes = (of[:k] for of in rows.sums(torch.where(before == UNLABELLED, k, before), k + 1))
     nearest = torch.cdist(torch.as_tensor(base.centers), sums / sizes[:, None]).argmin(1)
     parent = torch.where(table.any(1), table.argmax(1), nearest)
@@ -131,13 +141,22 @@ def _coarser_level(base: Level, rows: Rows, before: Tensor, n_known: int) -> Lev
     return Level(found, centers, n_known, max(float(spread), 0.0), 0)
 
 
+def _level_of_bases(base: Level, found: Tensor, k: int, n_known: int) -> Level:
+    """A coarser level whose rows count as their base centres."""
+    places = torch.as_tensor(base.centers).double()
+    table = count(torch.as_tensor(base.labels) * k + found, base.n_clusters * k).reshape(base.n_clusters, k).double()
+    centers = table.T @ places / table.sum(0)[:, None]
+    return Level(found, centers.to(torch.as_tensor(base.centers).dtype), n_known, float("nan"), 0)
+
+
 def _more(problem: Problem, first: Tensor, centers: Tensor, length: Tensor | None) -> Tensor:
     """Centres of clusters that new rows open."""
     there = first != UNLABELLED
     old, new = (torch.nonzero(part)[:, 0] for part in (there, ~there))
     if not len(new):
         return centers[:0]
-    return opened(problem.free.at(old), first[old], centers, problem.free.take(new), length)
+    least = usual_margin(row_margins(problem.free.at(old), first[old], centers))
+    return opened(least, centers, problem.free.take(new), problem.rows.shift, length)
 
 
 def with_kept_centers(level: Level, start: Start) -> Level:
@@ -177,6 +196,6 @@ def _means(problem: Problem, labels: Tensor, centers: Tensor, length: Tensor | N
     return torch.where(counts[:, None] > 0, means, centers)
 
 
-def _length(centers: Tensor) -> Tensor | None:
+def length_of(centers: Tensor) -> Tensor | None:
     """The length that centres of one length have."""
     return centers.norm(dim=1).median() if len(centers) else None

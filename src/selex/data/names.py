@@ -27,6 +27,8 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def spell(path: str) -> str:
     """A path as text that can be shown and saved."""
+    if path.isascii() and "\\" not in path:  # nearly all of them, of which there may be millions
+        return path
     return _AMBIGUOUS.sub(r"\\x5c", path).encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 

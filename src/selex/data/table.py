@@ -208,8 +208,9 @@ def _walk(root: str) -> Iterator[str]:
         seen.add((status.st_dev, status.st_ino))
         with os.scandir(here) as entries:
             visible = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
+        before = os.path.join(folder, "")
         for entry in visible:
-            path = os.path.join(folder, entry.name)
+            path = before + entry.name
             if entry.is_symlink() and os.path.isdir(entry.path):
                 links.append(path)
             elif entry.is_dir(follow_symlinks=False):

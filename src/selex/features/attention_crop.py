@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from PIL import Image
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from selex.data.crops import digest_of
@@ -23,6 +22,9 @@ from selex.features.embed import embed, feature_cache
 from selex.features.shared import FeatureCache
 from selex.models.network import Backbone
 from selex.models.trunk import VitStem, only_class_token
+
+if TYPE_CHECKING:
+    from timm.models.vision_transformer import VisionTransformer
 
 
 class Attention(nn.Module):
@@ -70,6 +72,8 @@ def saliency(backbone: Backbone) -> Backbone:
 
 
 def _saliency_of(backbone: Backbone) -> nn.Module:
+    from timm.models.vision_transformer import VisionTransformer
+
     network: Any = backbone.network
     if type(network) is VisionTransformer and backbone.weights is not None and only_class_token(network):
         return Attention(network)

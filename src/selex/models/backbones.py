@@ -9,10 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
-from timm.layers.mlp import SwiGLUPacked
-from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from selex.errors import InputError
@@ -109,6 +106,8 @@ def _tensors(file: WeightFile) -> State:
 
 def _fill(spec: Spec, state: State, file: WeightFile) -> Backbone:
     """The network of `spec` with the weights `state`."""
+    import timm
+
     if spec.feature == "cls":
         # timm has DINOv3 with and without biases for query and value under two names.
         arch = spec.arch + "_qkvb" * ("blocks.0.attn.q_bias" in state)
@@ -178,6 +177,9 @@ def _dinov3_of(dim: int, path: str) -> Spec:
 
 def _vit_like(state: State, dim: int, patch: int) -> nn.Module:
     """A vision transformer of the shape its weights have."""
+    from timm.layers.mlp import SwiGLUPacked
+    from timm.models.vision_transformer import VisionTransformer
+
     blocks = {int(key.split(".")[1]) for key in state if key.startswith("blocks.")}
     if len(blocks) != max(blocks) + 1:
         raise ValueError("some are missing")
@@ -203,6 +205,8 @@ def _vit_like(state: State, dim: int, patch: int) -> nn.Module:
 
 def _from_timm(name: str, arch: str, weights: str | Path | None) -> Backbone:
     """Any of timm's networks, with the feature timm itself pools."""
+    import timm
+
     if ":" in arch or "/" in arch:  # timm would look there for a network
         raise InputError(f"timm:{arch}: give the name of one of timm's networks, not a place")
     try:
@@ -241,6 +245,8 @@ def _timm_network(
     name: str, arch: str, state: State, about: dict[str, Any], size: dict[str, Any], file: WeightFile
 ) -> Any:
     """A network that timm fills itself; the classifier gets the size it has in the file, so that all must fit."""
+    import timm
+
     classifier = about.get("classifier")
     first = classifier[0] if isinstance(classifier, tuple) else classifier
     classes = len(state.get(f"{first}.weight", ()))

@@ -8,14 +8,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, gelu
 
 from selex.errors import InputError
 from selex.models.weights import WeightFile
+
+if TYPE_CHECKING:  # timm takes seconds to import: only those who need one of its networks wait for it
+    from timm.models.vision_transformer import VisionTransformer
 
 Triple = tuple[float, float, float]
 
@@ -132,6 +135,8 @@ class TinyStem(nn.Module):
 
 def tiny_vit(crop: int) -> VisionTransformer:
     """The network, always with the same first weights."""
+    from timm.models.vision_transformer import VisionTransformer
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = VisionTransformer(

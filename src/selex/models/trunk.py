@@ -7,14 +7,9 @@ with stages, scaled pixels where everything is trained or the network cannot be 
 from __future__ import annotations
 
 import copy
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from timm.layers.attention import Attention
-from timm.layers.patch_embed import PatchEmbed
-from timm.models._efficientnet_blocks import DepthwiseSeparableConv, InvertedResidual
-from timm.models.efficientnet import EfficientNet
-from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 from torch.nn.utils.fusion import fuse_conv_bn_eval
@@ -22,6 +17,9 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from selex.errors import InputError
 from selex.models.convert import resize_positions
 from selex.models.network import Backbone, check_patches
+
+if TYPE_CHECKING:  # timm takes seconds to import: only those who need one of its networks wait for it
+    from timm.models.vision_transformer import Block, VisionTransformer
 
 
 class Trunk(nn.Module):
@@ -65,7 +63,8 @@ def check_view_size(backbone: Backbone, size: int | None, trained_blocks: int | 
         return
     if trained_blocks is None or backbone.weights is None or not _can_halve(backbone.network):
         raise InputError(f"train.view_size: {backbone.name} is trained with images of {backbone.crop} pixels only")
-    patch = backbone.network.patch_embed.patch_size[0] if isinstance(backbone.network, VisionTransformer) else 1
+    network: Any = backbone.network
+    patch = network.patch_embed.patch_size[0] if hasattr(network, "patch_embed") else 1
     check_patches("train.view_size", size, backbone.name, patch)
 
 
@@ -109,13 +108,16 @@ def _halves(network: Any, first: int | None) -> tuple[nn.Module, nn.Module]:
     """What comes before block `first`, and the rest of a network."""
     if first is None or not _can_halve(network):
         return nn.Identity(), _WholeNetwork(network)
-    if isinstance(network, VisionTransformer):
+    if hasattr(network, "patch_embed"):
         return VitStem(network, first), _VitRest(network, first)
     stem = nn.Sequential(network.conv_stem, network.bn1, *network.blocks[:first])
     return stem, nn.Sequential(*network.blocks[first:], network.conv_head, network.bn2, network.global_pool)
 
 
 def _can_halve(network: Any) -> bool:
+    from timm.models.efficientnet import EfficientNet
+    from timm.models.vision_transformer import VisionTransformer
+
     return type(network) in (VisionTransformer, EfficientNet)  # what is derived from them may pool in another way
 
 
@@ -162,6 +164,8 @@ class VitStem(nn.Module):
 
 def patches_of(embed: Any, x: Tensor) -> Tensor:
     """Embedded patches of images, as a matrix product: ten times as fast on a GPU as a convolution of such strides."""
+    from timm.layers.patch_embed import PatchEmbed
+
     if type(embed) is not PatchEmbed or not embed.flatten or embed.dynamic_img_pad:
         out: Tensor = embed(x)
         return out
@@ -203,6 +207,9 @@ class ClassToken(nn.Module):
 
 def only_class_token(network: VisionTransformer) -> bool:
     """Whether the feature is the class token of blocks that we know: then the last one need not make the others."""
+    from timm.layers.attention import Attention
+    from timm.models.vision_transformer import Block
+
     last: Any = network.blocks[-1]
     plain = type(last) is Block and type(last.attn) is Attention and getattr(last.attn, "gate", None) is None
     return plain and network.global_pool == "token" and network.attn_pool is None
@@ -225,23 +232,29 @@ def class_token(block: Block, x: Tensor) -> Tensor:
     return token
 
 
-# Which of a module's convolutions run straight into which of its norms.
-PAIRS: dict[type[nn.Module], tuple[tuple[str, str], ...]] = {
-    EfficientNet: (("conv_stem", "bn1"), ("conv_head", "bn2")),
-    DepthwiseSeparableConv: (("conv_dw", "bn1"), ("conv_pw", "bn2")),
-    InvertedResidual: (("conv_pw", "bn1"), ("conv_dw", "bn2"), ("conv_pwl", "bn3")),
-}
+def _pairs() -> dict[type[nn.Module], tuple[tuple[str, str], ...]]:
+    """Which of a module's convolutions run straight into which of its norms."""
+    from timm.models._efficientnet_blocks import DepthwiseSeparableConv, InvertedResidual
+    from timm.models.efficientnet import EfficientNet
+
+    return {
+        EfficientNet: (("conv_stem", "bn1"), ("conv_head", "bn2")),
+        DepthwiseSeparableConv: (("conv_dw", "bn1"), ("conv_pw", "bn2")),
+        InvertedResidual: (("conv_pw", "bn1"), ("conv_dw", "bn2"), ("conv_pwl", "bn3")),
+    }
+
 
 M = TypeVar("M", bound=nn.Module)
 
 
 def fold_norms(network: M) -> M:
     """A copy of a network in evaluation mode with its norms folded; the network itself where there are none to fold."""
-    if not any(type(module) in PAIRS for module in network.modules()):
+    pairs = _pairs() if any(isinstance(module, nn.BatchNorm2d) for module in network.modules()) else {}
+    if not any(type(module) in pairs for module in network.modules()):
         return network
     twin = copy.deepcopy(network)
     for module in list(twin.modules()):
-        for conv, norm in PAIRS.get(type(module), ()):
+        for conv, norm in pairs.get(type(module), ()):
             before: Any = getattr(module, norm)
             setattr(module, conv, fuse_conv_bn_eval(getattr(module, conv), before))
             setattr(module, norm, before.act)  # timm's norms are followed by their activation

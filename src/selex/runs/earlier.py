@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from selex.cluster.assign import Assignment
 from selex.cluster.select import Selection
 from selex.cluster.warm import Start
 from selex.config import Config
@@ -20,9 +21,11 @@ from selex.models.network import Backbone
 from selex.runs.predictor import Model, load
 from selex.runs.results import Results
 from selex.runs.run import Run
+from selex.runs.stage import EMBEDDINGS
 from selex.types import REFINEMENTS, SEARCHES, UNLABELLED
 
 Array = np.ndarray[Any, Any]
+_BLOCK = 4096  # rows that are compared at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +41,9 @@ class Earlier:
         given: labels that images had, by file, where these must be as they were; None where decisions changed them.
         coarser: cluster of every image at each coarser level, in the order of `category`; none where a level is to be
             clustered anew.
+        results: what the run says of its images, in the order of `category`, with distances; None where it may no
+            longer be so.
+        features: that the run had of them.
     """
 
     category: dict[str, str]
@@ -47,6 +53,8 @@ class Earlier:
     selection: Selection
     given: dict[str, str] | None = None
     coarser: tuple[Array, ...] = ()
+    results: Results | None = None
+    features: Array | None = None
 
     @classmethod
     def of(cls, run: Run, results: Results, category: Array, names: Sequence[str]) -> Earlier | None:
@@ -73,7 +81,11 @@ class Earlier:
             {name: centers[number] for number, name in live.items() if number not in changed},
             offsets
             if offsets is None
-            else {name: float(offsets[results.category[category == number]].mean()) for number, name in live.items()},
+            else {
+                # in float64, in which the mean of equal numbers is that number
+                name: float(offsets[results.category[category == number]].mean(dtype=np.float64))
+                for number, name in live.items()
+            },
             model,
             selection,
         )
@@ -85,7 +97,7 @@ class Earlier:
         if found is None:
             return None
         given = {file: found.category[file] for file in compress(results.files, results.labelled.tolist())}
-        return replace(found, given=given, coarser=_coarser(run))
+        return replace(found, given=given, coarser=_coarser(run), results=results, features=_features(run))
 
     def fits(self, backbone: Backbone, table: ImageTable) -> bool:
         """Whether features of these images compare with the categories, and there is a reason to continue from them."""
@@ -98,8 +110,8 @@ class Earlier:
         there = set(table.files)
         return same and there != self.category.keys() and set(self.given.values()) <= {*table.categories}
 
-    def start(self, table: ImageTable) -> Start:
-        """The same for the images of a table, whose labels are fixed."""
+    def start(self, table: ImageTable, features: Array | None = None) -> Start:
+        """The same for the images of a table, whose labels are fixed; `features` tell whether images are as before."""
         free = [file for file, held in zip(table.files, table.labelled, strict=True) if not held]
         found = dict.fromkeys(self.category[file] for file in free if file in self.category)
         names = list(dict.fromkeys([*table.categories, *found]))
@@ -108,6 +120,7 @@ class Earlier:
         row_of = {file: row for row, file in enumerate(self.category)}
         rows = np.array([row_of.get(file, UNLABELLED) for file in table.files])
         usual = float(np.mean(list(self.offsets.values()))) if self.offsets else 0.0
+        judged = None if features is None else self._judged(rows, features, number)
         return Start(
             np.array([number.get(self.category.get(file, ""), UNLABELLED) for file in table.files]),
             np.array([self.centers.get(name, zeros) for name in names]),
@@ -117,6 +130,29 @@ class Earlier:
             self.selection,
             self.model.assigner.temperature,
             tuple(np.where(rows == UNLABELLED, UNLABELLED, level[rows]) for level in self.coarser),
+            judged,
+            self.model.assigner.margins,
+        )
+
+    def _judged(self, rows: Array, features: Array, number: dict[str, int]) -> Assignment | None:
+        """What was said of images in these rows, with the numbers that categories have now; None if that has changed.
+
+        It has where an image is gone, or has other features.
+        """
+        results, old = self.results, np.flatnonzero(rows != UNLABELLED)
+        if results is None or results.distance is None or self.features is None or len(old) < len(results):
+            return None
+        if not _same(self.features, rows[old], features, old):
+            return None
+        renumbered = np.array([*(number.get(name, UNLABELLED) for name in results.names), UNLABELLED])
+        confidence, distance = (values[rows].astype(np.float32) for values in (results.confidence, results.distance))
+        return Assignment(
+            renumbered[results.category[rows]],
+            confidence,
+            renumbered[results.runner_up[rows]],
+            distance,
+            np.ones(len(rows), dtype=bool),
+            np.zeros(len(rows), dtype=np.float32),
         )
 
 
@@ -138,6 +174,22 @@ def _model(run: Run) -> Model | None:
     with suppress(InputError):  # damaged: it is done anew
         return load(run.folder)
     return None
+
+
+def _features(run: Run) -> Array | None:
+    """Features of a run, if they can be read; whether they are still what they were is for who compares them."""
+    with suppress(OSError, ValueError, EOFError):
+        features: Array = np.load(run.folder / EMBEDDINGS, mmap_mode="r")
+        return features
+    return None
+
+
+def _same(before: Array, rows: Array, now: Array, others: Array) -> bool:
+    """Whether `rows` of features before are to the last bit the rows `others` of those now."""
+    if before.shape[1:] != now.shape[1:] or before.dtype != now.dtype or len(before) <= rows.max(initial=-1):
+        return False
+    parts = (slice(start, start + _BLOCK) for start in range(0, len(rows), _BLOCK))
+    return all(np.array_equal(before[rows[part]], now[others[part]]) for part in parts)
 
 
 def _coarser(run: Run) -> tuple[Array, ...]:

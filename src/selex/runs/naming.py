@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from selex.runs.results import Results
 
@@ -63,7 +62,16 @@ def match(old: Array, new: Array, among_old: Sequence[int], among_new: Sequence[
     """
     shared = np.zeros((int(old.max(initial=0)) + 1, int(new.max(initial=0)) + 1), dtype=np.int64)
     np.add.at(shared, (old, new), 1)
-    pairs = zip(*linear_sum_assignment(-shared[np.ix_(among_old, among_new)]), strict=True)
-    found = {among_old[i]: among_new[j] for i, j in pairs}
+    found = {among_old[i]: among_new[j] for i, j in _pairs(shared[np.ix_(among_old, among_new)])}
     least = {c: min(shared[c].sum(), shared[:, d].sum()) / 2 for c, d in found.items()}
     return {c: d for c, d in found.items() if shared[c, d] and shared[c, d] >= least[c]}
+
+
+def _pairs(shared: Array) -> Iterable[tuple[int, int]]:
+    """Pairs of rows and columns with the largest sum; at once where no row shares anything with two columns."""
+    alone = (shared > 0).sum(0).max(initial=0) <= 1 and (shared > 0).sum(1).max(initial=0) <= 1
+    if alone:
+        return zip(*np.nonzero(shared), strict=True)
+    from scipy.optimize import linear_sum_assignment  # takes half a second to import
+
+    return zip(*linear_sum_assignment(-shared), strict=True)

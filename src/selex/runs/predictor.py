@@ -253,6 +253,8 @@ class Model:
         }
         if self.assigner.offsets is not None:
             tensors["offsets"] = torch.from_numpy(self.assigner.offsets).contiguous()
+        if self.assigner.margins is not None:
+            tensors["margins"] = torch.from_numpy(self.assigner.margins).contiguous()
         tensors |= {name: tensor.cpu().contiguous() for name, tensor in self.maps.to_tensors().items()}
         (folder / "model.safetensors").write_bytes(to_bytes(tensors))
         if self.trained:
@@ -271,8 +273,8 @@ def load(run: str | Path) -> Model:
         about = read_object(opened.result("model/model.json"))
         tensors = _tensors(opened, "model.safetensors")
         centers, reach = tensors["centers"].numpy(), tensors["reach"].numpy()
-        offsets = tensors["offsets"].numpy() if "offsets" in tensors else None
-        assigner = Assigner(centers, reach, about.pop("temperature"), offsets)
+        offsets, margins = (tensors[name].numpy() if name in tensors else None for name in ("offsets", "margins"))
+        assigner = Assigner(centers, reach, about.pop("temperature"), offsets, margins)
         trained = _tensors(opened, _TRAINED) if opened.has(f"model/{_TRAINED}") else {}
         return Model(assigner, **about, trained=trained, maps=FeatureMaps.from_tensors(tensors))
     except InputError:

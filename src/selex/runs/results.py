@@ -91,10 +91,10 @@ class Results:
         return pack_parquet((block(slice(start, start + ROWS)) for start in starts), compression="zstd")
 
     @classmethod
-    def read_if_any(cls, run: Run) -> Results | None:
+    def read_if_any(cls, run: Run, distances: bool = False) -> Results | None:
         """The results of a run, None where there are none or they cannot be read."""
         try:
-            return cls.read(run) if run.complete else None
+            return cls.read(run, distances) if run.complete else None
         except InputError:  # damaged: the run is done again for that
             return None
 

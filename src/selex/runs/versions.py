@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import platform
+import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,17 +21,39 @@ _ROOMS = ("config", "cluster", "losses", "data", "models", "features", "training
 _FILES = ("discovery.py", "discovery_steps.py", "metrics.py", "bench/runner.py")
 
 
-def versions() -> dict[str, str]:
-    """Versions of this package and its code, of what its results depend on, and of Python."""
+def versions(code: str | None = None) -> dict[str, str]:
+    """Versions of this package and its `code`, of what its results depend on, and of Python."""
     found = {library: found for library in _LIBRARIES if (found := _version(library))}
-    return {"selex": __version__, "code": code_digest(), **found, "python": platform.python_version()}
+    return {"selex": __version__, "code": code or code_digest(), **found, "python": platform.python_version()}
+
+
+def versions_after(before: Mapping[str, str]) -> dict[str, str]:
+    """The same after those of an earlier result, which save a second if the files are the same to the last letter."""
+    source = source_digest()
+    same = before.get("source") == source and re.fullmatch("[0-9a-f]{12}", before.get("code", ""))
+    return {**versions(before["code"] if same else None), "source": source}
 
 
 @cache
 def code_digest() -> str:
     """Changes with whatever may change a result: the code from images to categories, not that of pages and commands."""
+    return digest_of(_files())
+
+
+@cache
+def source_digest() -> str:
+    """Changes with every letter of that code, and of this file, which says how to take a digest of code."""
+    digest = hashlib.sha256()
+    for file in (*_files(), Path(__file__)):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(_PACKAGE).as_posix()} {len(content)} ".encode() + content)
+    return digest.hexdigest()[:12]
+
+
+def _files() -> list[Path]:
+    """What makes results."""
     rooms = (file for room in _ROOMS for file in sorted((_PACKAGE / room).rglob("*.py")))
-    return digest_of([*rooms, *(_PACKAGE / name for name in _FILES)])
+    return [*rooms, *(_PACKAGE / name for name in _FILES)]
 
 
 def digest_of(files: Iterable[Path]) -> str:

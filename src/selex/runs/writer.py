@@ -24,7 +24,7 @@ from selex.io import first_line, is_plain_file, is_plain_folder, last_bytes, loc
 from selex.progress import step_done
 from selex.runs.run import FORMAT, LABELS, METRICS, Run
 from selex.runs.stage import CONFIG, EMBEDDINGS, FEATURE_FILES, MODEL, PUBLISHED, Stage
-from selex.runs.versions import versions
+from selex.runs.versions import versions_after
 
 BOARD = "tensorboard"
 TABLE = "clusters.parquet"
@@ -98,7 +98,7 @@ class RunWriter(Run):
             for name in FEATURE_FILES:
                 os.replace(self.features.with_name(name), place / name)
             own = {LABELS: file_digest(self._labels)} if self.labelled_by_review(config) else {}
-            record = _record(config, root, self.id, _digests(place) | own)
+            record = _record(config, root, self.id, _digests(place) | own, self.about.get("versions"))
             files = (block["file"].to_pylist() for block in read_blocks(place / TABLE, ["file"]))
             (place / CONFIG).write_text(stamped({**record, "seal": seal(root, files)}))
             stage.mark()
@@ -163,8 +163,10 @@ def _write_tables(
     (place / "hierarchy.json").write_text(json.dumps(hierarchy, indent=1))
 
 
-def _record(config: Config, root: str, run: str, files: dict[str, str] | None = None) -> dict[str, Any]:
-    settings = {"format": FORMAT, "config": config.to_json(), "root": root, "versions": versions()}
+def _record(
+    config: Config, root: str, run: str, files: dict[str, str] | None = None, before: dict[str, str] | None = None
+) -> dict[str, Any]:
+    settings = {"format": FORMAT, "config": config.to_json(), "root": root, "versions": versions_after(before or {})}
     return {**settings, "run": run, "files": files or {}}
 
 

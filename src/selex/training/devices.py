@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
-from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 from selex.cluster.group import connect, restartable
@@ -165,6 +164,8 @@ def deterministic() -> Iterator[None]:
 @contextmanager
 def compiled_blocks(*modules: nn.Module, on: bool) -> Iterator[None]:
     """While this lasts the transformer blocks inside are compiled, all with one program as they are all alike."""
+    from timm.models.vision_transformer import Block
+
     parts = (part for module in modules for part in module.modules())
     blocks: list[Any] = [part for part in parts if isinstance(part, (Block, ClassToken))]
     for block in blocks if on else ():
