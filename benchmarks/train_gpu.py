@@ -43,7 +43,7 @@ class Patterns:
     key, size = "patterns", 256
 
     def __init__(self) -> None:
-        self.shapes = np.tile([256, 341], (N, 1))
+        self.shapes, self.digests = np.tile([256, 341], (N, 1)), np.zeros(N, dtype="S16")
 
     def __getitem__(self, row: int) -> np.ndarray:
         coarse = np.random.default_rng(row).integers(0, 256, (8, 11, 3), dtype=np.uint8)
