@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import shlex
 import statistics
 import sys
 import time
@@ -17,6 +18,7 @@ import torch
 
 import selex
 from selex.io import column, read_csv
+from selex.runs.versions import code_digest, commit_of
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -70,11 +72,13 @@ def save(name: str, results: list[dict[str, object]], folder: Path | None = None
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
     words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]  # folders aside
     record = {
-        "command": "python " + " ".join(["benchmarks/" + Path(sys.argv[0]).name, *words]),
+        "command": shlex.join(["python", "benchmarks/" + Path(sys.argv[0]).name, *words]),
         "device": device,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "selex": selex.__version__,
+        "code": code_digest(),
+        "commit": commit_of()[0],
         "results": results,
     }
     folder = folder or RESULTS

@@ -13,7 +13,6 @@ import statistics
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import timm
@@ -22,6 +21,7 @@ import torch
 from common import save, seconds
 from selex.config import PAPER, TrainConfig
 from selex.data.crops import DeviceImages
+from selex.data.store import ImageStore
 from selex.models.network import Backbone
 from selex.models.registry import IMAGENET_MEAN, IMAGENET_STD
 from selex.training.batches import Data
@@ -37,20 +37,10 @@ WAYS = {f"{what}{', compiled' if on else ''}": (bank, on) for on in (True, False
 STOPS = {"stopped": 0, "stopped, view bank of 2": 2}
 
 
-class Patterns:
-    """A store of random coarse patterns, each image another: what clusters are made of matters for their time."""
-
-    key, size = "patterns", 256
-
-    def __init__(self) -> None:
-        self.shapes, self.digests = np.tile([256, 341], (N, 1)), np.zeros(N, dtype="S16")
-
-    def __getitem__(self, row: int) -> np.ndarray:
-        coarse = np.random.default_rng(row).integers(0, 256, (8, 11, 3), dtype=np.uint8)
-        return coarse.repeat(32, 0).repeat(31, 1)
-
-    def __len__(self) -> int:
-        return N
+def patterns(n: int) -> ImageStore:
+    """Random coarse patterns, each image another: what clusters are made of matters for their time."""
+    coarse = (np.random.default_rng(row).integers(0, 256, (8, 11, 3), dtype=np.uint8) for row in range(n))
+    return ImageStore.in_memory([image.repeat(32, 0).repeat(31, 1) for image in coarse], 256)
 
 
 def backbone(device: torch.device) -> Backbone:
@@ -165,7 +155,7 @@ def share(made: Loop) -> float:
 
 
 def main(out: Path | None, epochs: int, cases: list[str]) -> None:
-    images = DeviceImages(cast(Any, Patterns()), "cuda")
+    images = DeviceImages(patterns(N), "cuda")
     truth = np.arange(N) % K
     labels = np.where((truth < KNOWN) & (np.arange(N) // K % 2 == 0), truth, -1)
     results = []

@@ -6,7 +6,6 @@ import argparse
 import statistics
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,26 +17,16 @@ from selex.training.batches import Data
 from selex.training.devices import start_fabric
 from selex.training.loop import Loop
 from selex.training.methods import METHODS, Task
-from train_gpu import Patterns, backbone
+from train_gpu import backbone, patterns
 
 N, BATCH, TURNS = 32, 16, 5
-
-
-class Few(Patterns):
-    """So many patterns as a small machine can take."""
-
-    def __init__(self) -> None:
-        self.shapes = np.tile([256, 341], (N, 1))
-
-    def __len__(self) -> int:
-        return N
 
 
 def loop(view_bank: int) -> Loop:
     labels = np.where(np.arange(N) % 4 == 0, np.arange(N) % 8 // 4, -1)
     settings = PAPER.change(epochs=1, batch=BATCH, view_bank=view_bank).train
     method = METHODS["selex"](backbone(torch.device("cpu")), Task(4, 2), settings)
-    made = Loop(method, Data(DeviceImages(cast(Any, Few()), "cpu"), labels, [], 224), 0, start_fabric("cpu"))
+    made = Loop(method, Data(DeviceImages(patterns(N), "cpu"), labels, [], 224), 0, start_fabric("cpu"))
     made.prepare(0)
     return made
 
