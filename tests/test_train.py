@@ -19,7 +19,7 @@ from selex.errors import InputError
 from selex.training.batches import Batches, sample_epoch
 from selex.training.checkpoint import Checkpoints
 from selex.training.devices import Graph, deterministic, start_fabric
-from selex.training.loop import Callbacks, check_trainable
+from selex.training.loop import Callbacks, check_trainable, cosine_lr
 from selex.training.methods import Task
 from selex.training.steps import Steps
 from training_for_tests import TRAINED, batch, digit_data, fit, loop, small, weights, without_times
@@ -73,10 +73,10 @@ def test_a_step_is_plain_gradient_descent(data):
 
 def test_the_rate_falls_as_a_cosine_to_a_thousandth(data):
     parts = loop(small("gcd", epochs=200, lr=0.1), data)
-    assert parts.lr(0) == pytest.approx(0.1)
-    assert parts.lr(100) == pytest.approx(0.1 * (1 + 1e-3) / 2)
-    assert parts.lr(200) == pytest.approx(1e-4)
-    rates = [parts.lr(epoch) for epoch in range(200)]
+    assert cosine_lr(parts.settings, 0) == pytest.approx(0.1)
+    assert cosine_lr(parts.settings, 100) == pytest.approx(0.1 * (1 + 1e-3) / 2)
+    assert cosine_lr(parts.settings, 200) == pytest.approx(1e-4)
+    rates = [cosine_lr(parts.settings, epoch) for epoch in range(200)]
     assert rates == sorted(rates, reverse=True)
 
 

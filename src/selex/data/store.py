@@ -88,7 +88,7 @@ class ImageStore:
                     rows = _missing(filler.index, keys)
                     index = filler.run(rows.tolist(), keys[rows].tolist(), workers or _cores(), progress)
                     absent |= filler.passing
-            return cls._open(table, folder, size, index, keys, absent, strict, boxes)
+            return _opened(table, folder, size, index, keys, absent, strict, boxes)
         except OSError as error:
             raise InputError(f"cannot use the image store {folder}: {error.strerror or error}") from error
 
@@ -104,42 +104,6 @@ class ImageStore:
         checked = set(rows.tolist())
         return cls(
             table, rows, [], "", size, pixels, offsets, shapes, crcs, digests, Path(), boxes=None, _checked=checked
-        )
-
-    @classmethod
-    def _open(
-        cls,
-        table: ImageTable,
-        folder: Path,
-        size: int,
-        index: Index,
-        keys: Array,
-        absent: dict[int, str],
-        strict: bool,
-        boxes: Array | None,
-    ) -> ImageStore:
-        stored, unreadable = (
-            find_keys(index.stored["key"], keys),
-            find_keys(index.unreadable["key"], keys),
-        )
-        rows, bad = np.flatnonzero(stored >= 0), np.flatnonzero(unreadable >= 0)
-        reasons = absent | {int(row): str(index.unreadable["reason"][unreadable[row]]) for row in bad}
-        if strict or not len(rows):
-            _refuse(table, reasons, "" if strict else f"none of the {len(table)} images can be read; the first is ")
-        entries = index.stored[stored[rows]]
-        return cls(
-            table.take(rows),
-            rows,
-            [(table.files[row], reasons[row]) for row in sorted(reasons)],
-            hashlib.sha256(keys[rows].tobytes()).hexdigest(),
-            size,
-            np.asarray(np.memmap(folder / DATA, dtype=np.uint8, mode="r")),
-            entries["offset"],
-            np.stack([entries["height"], entries["width"]], axis=1),
-            entries["crc"],
-            entries["digest"],
-            folder,
-            None if boxes is None else boxes[rows],
         )
 
     def __len__(self) -> int:
@@ -183,6 +147,39 @@ class ImageStore:
             top, left = round((image.shape[0] - crop) / 2), round((image.shape[1] - crop) / 2)
             out[:] = image[top : top + crop, left : left + crop]
         return torch.from_numpy(crops).permute(0, 3, 1, 2)
+
+
+def _opened(
+    table: ImageTable,
+    folder: Path,
+    size: int,
+    index: Index,
+    keys: Array,
+    absent: dict[int, str],
+    strict: bool,
+    boxes: Array | None,
+) -> ImageStore:
+    """The images of a table that a store holds, mapped; those that it does not hold are skipped, or refused."""
+    stored, unreadable = (find_keys(entries["key"], keys) for entries in (index.stored, index.unreadable))
+    rows, bad = np.flatnonzero(stored >= 0), np.flatnonzero(unreadable >= 0)
+    reasons = absent | {int(row): str(index.unreadable["reason"][unreadable[row]]) for row in bad}
+    if strict or not len(rows):
+        _refuse(table, reasons, "" if strict else f"none of the {len(table)} images can be read; the first is ")
+    entries = index.stored[stored[rows]]
+    return ImageStore(
+        table=table.take(rows),
+        rows=rows,
+        skipped=[(table.files[row], reasons[row]) for row in sorted(reasons)],
+        key=hashlib.sha256(keys[rows].tobytes()).hexdigest(),
+        size=size,
+        pixels=np.asarray(np.memmap(folder / DATA, dtype=np.uint8, mode="r")),
+        offsets=entries["offset"],
+        shapes=np.stack([entries["height"], entries["width"]], axis=1),
+        crcs=entries["crc"],
+        digests=entries["digest"],
+        folder=folder,
+        boxes=None if boxes is None else boxes[rows],
+    )
 
 
 def _keys(table: ImageTable, size: int, boxes: Array | None) -> tuple[Array, dict[int, str]]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from selex.config import TrainConfig
 from selex.errors import InputError
 from selex.io import first_line
 from selex.metrics import matched
@@ -122,7 +123,7 @@ class Loop:
                 prepared = time.perf_counter()
                 losses = self.epoch(epoch, bar)
                 seconds = {"prepared": prepared - begun, "seconds": time.perf_counter() - begun}
-                entry = {"step": "epoch", "epoch": epoch, **losses, "lr": self.lr(epoch), **seen, **seconds}
+                entry = {"step": "epoch", "epoch": epoch, **losses, **seen, **seconds}
                 self.end(epoch, entry)
         if self.checkpoints and self.fabric.is_global_zero:
             self.checkpoints.wait()
@@ -171,8 +172,9 @@ class Loop:
         return features
 
     def epoch(self, epoch: int, bar: Callable[[int, float], None]) -> Entry:
-        """All steps of an epoch; the mean of each loss."""
-        self.steps.set_lr(self.lr(epoch))
+        """All steps of an epoch; the mean of each loss, and the learning rate."""
+        lr = cosine_lr(self.settings, epoch)
+        self.steps.set_lr(lr)
         totals: dict[str, Tensor] = {}
         behind: tuple[int, Tensor, Tensor] | None = None
         for step, batch in enumerate(self.batches.epoch(epoch)):
@@ -186,7 +188,7 @@ class Loop:
         bar(epoch, self._checked(epoch, *behind))
         if not self.steps.finite():  # the last loss can be finite and its gradient not: no checkpoint of that
             raise InputError(f"weights are not finite after epoch {epoch}; {self._last_good()}; try a smaller train.lr")
-        return {name: float(total) / (behind[0] + 1) for name, total in totals.items()}
+        return {name: float(total) / (behind[0] + 1) for name, total in totals.items()} | {"lr": lr}
 
     def end(self, epoch: int, entry: Entry) -> None:
         """After an epoch: tell of it, and keep what is needed to resume from here."""
@@ -221,11 +223,6 @@ class Loop:
         self.clusters, self.history = state["clusters"], state["history"]
         return int(state["epoch"]) + 1
 
-    def lr(self, epoch: int) -> float:
-        """Learning rate of an epoch: a cosine from `lr` to a thousandth of it."""
-        fall = (1 + math.cos(math.pi * epoch / self.settings.epochs)) / 2
-        return self.settings.lr * (LAST_LR + (1 - LAST_LR) * fall)
-
     def close(self) -> None:
         """Hold on to nothing."""
         self.steps.close()
@@ -243,6 +240,12 @@ class Loop:
 
     def _last_good(self) -> str:
         return self.checkpoints.last_good() if self.checkpoints else "no checkpoint is kept"
+
+
+def cosine_lr(settings: TrainConfig, epoch: int) -> float:
+    """Learning rate of an epoch: a cosine from `lr` to a thousandth of it."""
+    fall = (1 + math.cos(math.pi * epoch / settings.epochs)) / 2
+    return settings.lr * (LAST_LR + (1 - LAST_LR) * fall)
 
 
 def _check_shapes(state: dict[str, Any], method: Method, optimizer: torch.optim.Optimizer) -> None:
