@@ -10,12 +10,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from selex.cluster.group import ALONE, join
-from selex.cluster.pipeline import check_spread
+from selex.cluster.group import ALONE, Group, join
+from selex.cluster.pipeline import FittedClusters, check_spread
 from selex.cluster.together import fit_together
 from selex.config import Config
 from selex.config.groups import FROZEN
-from selex.data.crops import to_device
+from selex.data.crops import AnyImages, to_device
+from selex.data.store import ImageStore
 from selex.data.table import read_sources, read_table
 from selex.discovery_steps import Job, Tell, check_categories, on_device
 from selex.errors import InputError
@@ -96,17 +97,25 @@ def discover(
         shown = to_device(images, torch.device(device), cut)
         if fabric:
             found = job.train(images, cut, shown, fabric, options or TrainOptions(progress=progress))
-        elif earlier and earlier.fits(backbone, images.table):
-            if group.size > 1:
-                fit_together(None, group)  # nothing to search for: the others may go
-            found = job.resume(job.embed(shown), images, earlier)
-            count = found.hierarchy.levels[0].n_clusters
-            config = config.change(categories=config.cluster.categories and max(count, config.cluster.categories))
         else:
-            features = job.embed(shown)
-            found = job.cluster(features, images) if group.size == 1 else job.cluster_together(images, group)
+            found, config = _without_training(job, images, shown, group, earlier)
         publish(run, config, images, found, backbone)
     return run
+
+
+def _without_training(
+    job: Job, images: ImageStore, shown: AnyImages, group: Group, earlier: Earlier | None
+) -> tuple[FittedClusters, Config]:
+    """Categories by the backbone as it came, continued from earlier ones where that is possible; and the config."""
+    config = job.config
+    if earlier is None or not earlier.fits(job.backbone, images.table):
+        features = job.embed(shown)
+        return job.cluster(features, images) if group.size == 1 else job.cluster_together(images, group), config
+    if group.size > 1:
+        fit_together(None, group)  # nothing to search for: the others may go
+    found = job.resume(job.embed(shown), images, earlier)
+    count, asked = found.hierarchy.levels[0].n_clusters, config.cluster.categories
+    return found, config.change(categories=asked and max(count, asked))
 
 
 def _discover_on_ray(
