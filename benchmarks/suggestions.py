@@ -6,9 +6,10 @@ that belong to the other category, moves images with a wrong label. A suggestion
 and is not made again. `expected` takes that which promises most for a decision, as the page does; `largest` that about
 the largest category, `random` any; `names, largest` names the largest category without a name, and nothing else. Shown
 is the share of all images whose category has the name of their class, after so many decisions, mean over seeds of the
-first clustering; and for each kind of suggestion, in the order of the page, how many images it said it would settle
-beside how many it did. Some labels are wrong to begin with. Nothing is clustered again in between. `--categories`
-clusters into more or fewer categories than there are.
+first clustering; and for each kind of suggestion, in the order of the page, how many images it was expected to settle,
+how many the page said in all, `at most` where it says no more than that, how many it then settled, and how often that
+was more than said, by a tenth and by more than one image. Some labels are wrong to begin with. Nothing is clustered
+again in between. `--categories` clusters into more or fewer categories than there are.
 """
 
 from __future__ import annotations
@@ -120,14 +121,15 @@ def right(data: Data, state: State) -> int:
 def replay(run: Run, order: str, seed: int) -> tuple[list[float], dict[str, np.ndarray]]:
     """Percent of images with their right name after so many decisions; what each kind promised, did, and how often."""
     person, rng = Reviewer(run.data, State(run.results)), np.random.default_rng(seed)
-    curve, kinds = [(0, right(run.data, person.state))], defaultdict[str, np.ndarray](lambda: np.zeros(3))
+    curve, kinds = [(0, right(run.data, person.state))], defaultdict[str, np.ndarray](lambda: np.zeros(5))
     while person.decisions < AT[-1]:
         idea = ORDERS[order](person.state, person.ideas(), rng)
         if idea is None:
             break
         person.take(idea)
         curve.append((person.decisions, right(run.data, person.state)))
-        kinds[idea.kind] += [idea.gain, curve[-1][1] - curve[-2][1], 1]
+        settled = curve[-1][1] - curve[-2][1]
+        kinds[idea.kind] += [idea.gain, idea.images, settled, 1, settled > max(1.1 * idea.images, idea.images + 1)]
     decisions, counts = np.array(curve).T
     at = np.searchsorted(decisions, AT, side="right") - 1
     return [100 * count / len(run.data.truth) for count in counts[at]], kinds
@@ -153,8 +155,10 @@ def main(options: argparse.Namespace) -> None:
         if order == "expected":
             kinds = list(dict.fromkeys(kind for _, one in done for kind in one))
             sums = {kind: np.sum([one[kind] for _, one in done if kind in one], axis=0) for kind in kinds}
-    for kind, (said, settled, often) in sums.items():
-        counts = {"said": round(said, 1), "settled": int(settled), "times": int(often)}
+    for kind, (gain, said, settled, often, more) in sums.items():
+        word = "said at most" if kind == "split" else "said"
+        counts = {"expected": round(gain, 1), word: int(said), "settled": int(settled), "times": int(often)}
+        counts["more than said"] = int(more)
         results.append({"order": f"of which: {kind}", "seeds": len(runs), **counts})
     save(f"suggestions_{options.name}", results, options.out)
 

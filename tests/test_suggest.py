@@ -56,7 +56,11 @@ def test_a_category_as_large_as_two_is_to_be_split_and_one_larger_still_is_not()
     sizes, sure, other = (40, 60, 20, 20, 20), (0.5, 0.5, 0.4, 0.4, 0.4), (1, 0, 0, 0, 0)
     state = state_of(*(np.repeat(values, sizes) for values in (range(5), sure, other)))
     splits = [idea for idea in all_ideas(state) if idea.kind == "split"]
-    assert [(idea.categories, idea.images, idea.decisions) for idea in splits] == [((0,), 3, 2)], "0.15 of 40 - 20"
+    assert [(idea.categories, idea.gain, idea.decisions) for idea in splits] == [((0,), 3, 2)], "0.15 of 40 - 20"
+    assert splits[0].images == splits[0].most == 20, "no more than half has another name than most have"
+    state.apply(Decision("confirm", rows=tuple(range(25))))
+    assert [idea.images for idea in all_ideas(state) if idea.kind == "split"] == [15], "nor more than is undecided"
+    assert {idea.most for idea in all_ideas(state) if idea.kind != "split"} == {None}
     assert splits[0].reason == "2.0 times as large as usual: may be two"
 
 

@@ -23,8 +23,9 @@ NEXT_BEST = 0.25
 TWINS = 0.1
 """Two categories may be one if images of each belong to the other with this probability, in the mean."""
 TWO, PARTS = (1.5, 2.05), 0.15
-"""A category that is so many times as large as the median may be two, and splitting it in two settles about this share
-of what it has more than that. One that is larger still is as often one, or many: nothing tells which."""
+"""A category that is so many times as large as the median may be two, and counts as if splitting it in two settled this
+share of what it has more than that: in the mean over replays that is of the right order, for a single one it is not.
+One that is larger still is as often one, or many: nothing tells which."""
 WRONG_LABELS = 0.02
 """Labels are wrong so often before anything is known of their images."""
 _SPLIT = 4  # images at least
@@ -43,6 +44,7 @@ class Idea:
         decisions: how many it takes.
         reason: why, for a person.
         rows: the images to look at, where it is about some.
+        most: images that it can settle, where no more than that can be told: `gain` then only ranks it.
     """
 
     kind: str
@@ -51,11 +53,12 @@ class Idea:
     decisions: int
     reason: str
     rows: tuple[int, ...] = ()
+    most: int | None = None
 
     @property
     def images(self) -> int:
-        """How many images it settles, as far as can be told."""
-        return int(self.gain + 0.5)
+        """How many images it is expected to settle, or can settle at most, as far as can be told."""
+        return int(self.gain + 0.5) if self.most is None else self.most
 
 
 def ideas(state: State, count: int, checked: Collection[int] = ()) -> list[Idea]:
@@ -112,14 +115,25 @@ class _Figures:
         return found
 
     def mixed(self) -> list[Idea]:
-        """Categories with a name that are about as large as two: a part may be another category."""
+        """Categories with a name that are about as large as two: a part may be another category.
+
+        Of what has the name of most of its images no more than half has another; whether it is that much, or nothing,
+        only the images tell.
+        """
         usual = float(np.median(self.sizes[self.live]))
         times = self.sizes[self.live] / usual
         large = (times > TWO[0]) & (times <= TWO[1])
         some = self.live[large & (self.left[self.live] >= _SPLIT) & self.named[self.live]]
         text = "{:.1f} times as large as usual: may be two"
         return [
-            Idea("split", (c,), PARTS * (self.sizes[c] - usual), 2, text.format(self.sizes[c] / usual))
+            Idea(
+                "split",
+                (c,),
+                PARTS * (self.sizes[c] - usual),
+                2,
+                text.format(self.sizes[c] / usual),
+                most=int(min(self.left[c], self.sizes[c] // 2)),
+            )
             for c in some.tolist()
         ]
 

@@ -233,6 +233,7 @@ class Suggestion(BaseModel):
     kind: Literal["name", "merge", "split", "doubtful", "labels", "confirm"]
     categories: list[Category]
     images: int = Field(description="How many images it is expected to settle; for `confirm`, how many it confirms.")
+    at_most: bool = Field(description="Whether it may settle fewer, or none, and nothing tells: so for `split`.")
     reason: str
     rows: list[int] = Field(description="The images to look at, if it is about particular ones.")
 

@@ -205,6 +205,7 @@ class Views:
                     kind=idea.kind,  # type: ignore[arg-type]
                     categories=[category_card(self.review, overview, number) for number in idea.categories],
                     images=idea.images,
+                    at_most=idea.most is not None,
                     reason=idea.reason,
                     rows=list(idea.rows),
                 )
