@@ -120,6 +120,24 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 
 
+# what a new round starts and ends with: labels from decisions, and what it changed; here nothing
+_LABELS = """
+import sys
+from selex.review.core.outcome import labels_of
+from selex.runs.run import Run
+labels_of(Run.open(sys.argv[1]))
+"""
+_COMPARE = """
+import sys
+from selex.review.core.outcome import compare
+from selex.review.core.state import State
+from selex.runs.results import Results
+from selex.runs.run import Run
+run = Run.open(sys.argv[1])
+assert compare(State(Results.read(run)), Results.read(run)).images == 0
+"""
+
+
 def made(folder: str, n: int, k: int, times: int) -> dict[str, object]:
     """The run, made by a process of its own."""
     sizes = ["--images", str(n), "--categories", str(k), "--times", str(times)]
@@ -152,6 +170,8 @@ def main(n: int, k: int, times: int, commands: list[str], keep: Path | None = No
             "export parquet": [*program, "export", run, "--to", "parquet", "--out", f"{name}/table.parquet"],
             "report": [*program, "report", run],
             "review": [*program, "review", run, "--no-browser", "--port", "0"],
+            "labels": [sys.executable, "-c", _LABELS, run],
+            "compare": [sys.executable, "-c", _COMPARE, run],
         }
         for what in (*(() if Path(run).exists() else ("publish",)), *commands):
             if what == "publish":

@@ -12,7 +12,7 @@ from selex.review.core.decisions import Decision
 from selex.review.core.outcome import compare
 from selex.review.core.session import Review
 from selex.review.core.state import State
-from selex.runs.naming import last_number, lasting_names, match
+from selex.runs.naming import last_number, lasting_names, match, same_images
 from selex.runs.results import Results
 from selex.runs.run import Run
 
@@ -181,3 +181,15 @@ def test_a_plain_discover_keeps_what_was_decided(home):
     assert names[3] not in now["names"]
     assert selex(*command, cwd=home).stdout.startswith("with 2 decisions from `selex review`\n")
     assert "three" in Run.open(home / "run").hierarchy["names"]
+
+
+def test_images_in_both_tables_are_found_by_name_whatever_their_order():
+    rng = np.random.default_rng(0)
+    names = [f"{folder}/{row}é.jpg" for folder in ("a", "b") for row in range(60)]
+    for case in range(30):
+        old, new = (rng.permutation(names)[: rng.integers(1, 121)].tolist() for _ in range(2))
+        old = new if case == 0 else sorted(old)
+        row_of = {file: row for row, file in enumerate(new)}
+        expected = [(row, row_of[file]) for row, file in enumerate(old) if file in row_of]
+        assert list(zip(*(rows.tolist() for rows in same_images(old, new)), strict=True)) == expected
+    assert [len(rows) for rows in same_images(["a"], ["b"])] == [0, 0]

@@ -257,6 +257,16 @@ def test_new_categories_are_ranked_by_mean_loo_confidence(run, page):
     ]
 
 
+def test_blocks_of_rows_do_not_show(run, monkeypatch):
+    whole = read_facts(run)
+    monkeypatch.setattr("selex.report.facts._BLOCK", 7)
+    monkeypatch.setattr("selex.runs.run.ROWS", 7)
+    parts = read_facts(run)
+    for name in ("loo_penalty", "log_odds_margin", "loo_confidence"):
+        assert np.array_equal(getattr(parts, name), getattr(whole, name)), name
+    assert list(parts.paths) == [whole.paths[row] for row in range(len(whole.paths))]
+
+
 def test_an_image_alone_in_its_category_is_the_least_sure(tmp_path):
     made, _ = make(tmp_path, categories=30)
     facts = read_facts(made)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, reduce
 from pathlib import Path
@@ -21,7 +21,8 @@ from selex.runs.results import Results
 from selex.runs.run import ImagePaths, Run
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+Numbers = NDArray[np.float32]
+Ints = NDArray[np.integer]
 _BLOCK = 8192  # rows whose features are looked at together
 
 
@@ -38,7 +39,7 @@ class Facts(Results):
     metrics: list[dict[str, Any]]  # what was logged
     skipped: list[list[str]]  # images that could not be read, and why
 
-    def whitened(self, rows: Ints) -> Floats:
+    def whitened(self, rows: Ints | slice) -> Floats:
         """Features of some rows as they are compared with the categories' centres."""
         features: Floats = self.model.maps.transform(self.features[rows])
         return features
@@ -51,43 +52,61 @@ class Facts(Results):
     @cached_property
     def members(self) -> list[Ints]:
         """Rows of each category, in row order."""
-        order = np.argsort(self.category, kind="stable")
+        kind = np.int32 if len(self.category) <= np.iinfo(np.int32).max else np.int64
+        order = np.argsort(self.category, kind="stable").astype(kind)
         return np.split(order, np.cumsum(self.sizes)[:-1])
 
     @cached_property
-    def loo_penalty(self) -> Floats:
+    def loo_penalty(self) -> Numbers:
         """What each row's category loses, as a logarithm of odds, if the row had not helped to make its centre.
 
         Without one of its n rows a centre is n / (n - 1) times as far from that row (where rows take part in several
         categories: about so). A row alone knows nothing: inf.
         """
-        sizes = self.sizes[self.category]
+        return self._of_rows(self._loo_penalty)
+
+    def _loo_penalty(self, part: slice) -> Floats:
+        sizes = self.sizes[self.category[part]]
         farther = (sizes / np.maximum(sizes - 1, 1)) ** 2 - 1
-        lost: Floats = self.distance**2 * farther / self.model.assigner.temperature
+        lost: Floats = self.distance[part] ** 2 * farther / self.model.assigner.temperature
         return np.where(sizes == 1, np.inf, lost)
 
     @cached_property
-    def log_odds_margin(self) -> Floats:
+    def log_odds_margin(self) -> Numbers:
         """By how much each row's category is likelier than the next best one, as a logarithm of odds."""
-        margin: Floats = np.full(len(self.files), np.inf)  # where there is no other category
-        rows = np.flatnonzero(self.runner_up >= 0)
-        farther = _squared_to(self, rows, self.runner_up[rows]) - self.distance[rows] ** 2
+        return self._of_rows(self._log_odds_margin)
+
+    def _log_odds_margin(self, part: slice) -> Floats:
+        own, after = self.category[part], self.runner_up[part]
+        away = self.whitened(part).astype(np.float64) - self.model.assigner.centers[after]
+        farther: Floats = np.einsum("nd,nd->n", away, away) - self.distance[part] ** 2
         offsets = self.model.assigner.offsets
         if offsets is not None:
-            farther += offsets[self.category[rows]] - offsets[self.runner_up[rows]]
-        margin[rows] = farther / self.model.assigner.temperature
-        return margin
+            farther += offsets[own] - offsets[after]
+        return np.where(after >= 0, farther / self.model.assigner.temperature, np.inf)  # where there is no other: inf
 
     @cached_property
-    def loo_confidence(self) -> Floats:
+    def loo_confidence(self) -> Numbers:
         """Confidence of each row as if it had not helped to make its centre.
 
         The odds are those of the confidence. Where it was rounded to 1 they are not more than against the next best.
         """
-        odds = np.minimum(logit(self.confidence), self.log_odds_margin)
-        alone = np.isinf(self.loo_penalty)
-        sure: Floats = np.where(alone, 0, expit(odds - np.where(alone, 0, self.loo_penalty)))
+        return self._of_rows(self._loo_confidence)
+
+    def _loo_confidence(self, part: slice) -> Floats:
+        odds = np.minimum(logit(self.confidence[part]), self.log_odds_margin[part])
+        penalty = self.loo_penalty[part].astype(np.float64)
+        alone = np.isinf(penalty)
+        sure: Floats = np.where(alone, 0, expit(odds - np.where(alone, 0, penalty)))
         return sure
+
+    def _of_rows(self, judge: Callable[[slice], Floats]) -> Numbers:
+        """A number for each row, worked out a block at a time, so that only the numbers themselves take room."""
+        found = np.empty(len(self.category), np.float32)
+        for start in range(0, len(found), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            found[part] = judge(part)
+        return found
 
 
 def read_facts(run: Run) -> Facts:
@@ -104,16 +123,6 @@ def read_facts(run: Run) -> Facts:
         metrics=[entry for entry in run.metrics if isinstance(entry, dict)],
         skipped=_skipped(run),
     )
-
-
-def _squared_to(facts: Facts, rows: Ints, clusters: Ints) -> Floats:
-    """Squared distance of each row to the centre of a cluster, one for each."""
-    squared = np.empty(len(rows))
-    for start in range(0, len(rows), _BLOCK):
-        part = slice(start, start + _BLOCK)
-        away = facts.whitened(rows[part]).astype(np.float64) - facts.model.assigner.centers[clusters[part]]
-        squared[part] = np.einsum("nd,nd->n", away, away)
-    return squared
 
 
 def _features(run: Run, n: int) -> NDArray[Any]:

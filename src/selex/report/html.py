@@ -146,8 +146,10 @@ def _every(facts: Facts, categories: Sequence[Category]) -> dict[int, list[int]]
     if room < MOST_TYPICAL:
         return {}
     members = {category.number: facts.members[category.number] for category in categories}
-    ordered = {number: rows[np.argsort(facts.distance[rows], kind="stable")] for number, rows in members.items()}
-    return {number: rows[:room].tolist() for number, rows in ordered.items()}
+    return {
+        number: rows[np.argsort(facts.distance[rows], kind="stable")[:room]].tolist()
+        for number, rows in members.items()
+    }
 
 
 def _data(path: str, side: int, quality: int) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from selex.report.facts import Facts  # it reads models, with torch, which the review page does without
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+Ints = NDArray[np.integer]
 
 WIDTH, HEIGHT, MARGIN = 1000, 620, 56
 

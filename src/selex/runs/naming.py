@@ -5,12 +5,14 @@ Categories are the same if they have their images in common. The number of one t
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from selex.data.parquet import text_blocks
 from selex.runs.results import Results
 
 Array = np.ndarray[Any, Any]
@@ -48,10 +50,29 @@ def last_number(names: Iterable[str], least: int = 0) -> int:
 
 def common(earlier: Results, files: Sequence[str], labels: Array) -> tuple[Array, Array]:
     """The earlier and the new category of the images that both have."""
-    row_of = {file: row for row, file in enumerate(files)}
-    pairs = [(row, row_of[file]) for row, file in enumerate(earlier.files) if file in row_of]
-    old, new = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    old, new = same_images(earlier.files, files)
     return earlier.category[old], np.asarray(labels)[new]
+
+
+def same_images(before: Sequence[str], now: Sequence[str]) -> tuple[Array, Array]:
+    """Rows of the images that are in both tables, in the earlier one and in the later, in the earlier one's order."""
+    old, new = _keys(before), _keys(now)
+    if np.array_equal(old, new):
+        return np.arange(len(old)), np.arange(len(new))
+    order = new.argsort()
+    place = np.minimum(np.searchsorted(new, old, sorter=order), len(new) - 1)
+    rows = np.flatnonzero(new[order[place]] == old)
+    return rows, order[place[rows]]
+
+
+def _keys(files: Sequence[str]) -> Array:
+    """16 bytes for each name, a digest: less than the names themselves, of which one block at a time is in memory."""
+    keys, done = np.empty(len(files), "V16"), 0
+    for block in text_blocks(files):
+        digests = (hashlib.blake2b(name.encode(), digest_size=16).digest() for name in block.to_pylist())
+        keys[done : done + len(block)] = np.frombuffer(b"".join(digests), "V16")
+        done += len(block)
+    return keys.view("S16")  # which numpy sorts
 
 
 def match(old: Array, new: Array, among_old: Sequence[int], among_new: Sequence[int]) -> dict[int, int]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from selex.checksums import Damaged, check_stamp, is_sealed, known_digest, read_lines, read_object
 from selex.config import Config
 from selex.data.names import text_of_cell
-from selex.data.parquet import read_blocks, read_parquet
+from selex.data.parquet import ROWS, read_blocks, read_parquet
 from selex.data.store_files import is_store
 from selex.data.table import real_path
 from selex.errors import InputError, Note
@@ -46,6 +46,10 @@ class ImagePaths(Sequence[str]):
 
     def __getitem__(self, row: Any) -> Any:
         return self.place(self.files[row]) if isinstance(row, slice) else self.place([self.files[row]])[0]
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), ROWS):  # much faster than one by one
+            yield from self.place(self.files[start : start + ROWS])
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import compress
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from selex.data.clusters import Columns
-from selex.data.parquet import TextColumn
+from selex.data.parquet import TextColumn, text_blocks
 from selex.errors import InputError
 from selex.review.core.ledger import Ledger
 from selex.review.core.state import CONFIRMED, JUNK, MARKS, UNDECIDED, State
 from selex.review.core.timeline import Timeline
-from selex.runs.naming import match
+from selex.runs.naming import match, same_images
 from selex.runs.results import Results
 from selex.runs.run import Run
 
@@ -168,18 +168,16 @@ def compare(before: State, results: Results) -> Changes:
 
     An old category without a name of its own is taken for the new one that has its images, see `match`.
     """
-    row_of = {file: row for row, file in enumerate(results.files)}
-    pairs = [(row_of[file], row) for row, file in enumerate(before.results.files) if file in row_of]
-    new, old = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    old, new = same_images(before.results.files, results.files)
     partner = _partners(before.category[old], results.category[new], before, results)
     expected = np.array([partner.get(category, -1) for category in range(len(before.names))])[before.category[old]]
     changed = np.zeros(len(results), dtype=bool)
     changed[new] = expected != results.category[new]
-    earlier = np.full(len(results), -1)
+    earlier = np.full(len(results), -1, before.category.dtype)
     earlier[new] = before.category[old]
     lived = set(np.unique(before.category[old]).tolist())
     known_before = {before.names[c] for c in lived if before.known(c)}
-    came = sorted(set(results.category.tolist()) - {partner.get(c) for c in lived})
+    came = sorted(set(np.unique(results.category).tolist()) - {partner.get(c) for c in lived})
     went = [c for c in sorted(lived) if c not in partner]
     shared = np.zeros((len(before.names), len(results.names)), dtype=np.int64)
     np.add.at(shared, (before.category[old], results.category[new]), 1)
@@ -197,7 +195,7 @@ def compare(before: State, results: Results) -> Changes:
         {results.names[c]: int(sizes[c]) for c in came} | {name: int(of) for name, (_, of) in gone.items()},
         _parts(gone, results.names, set(partner.values())),
         split,
-        len(before.results) - len(pairs),
+        len(before.results) - len(old),
     )
 
 
@@ -213,8 +211,8 @@ def _partners(old: Array, new: Array, before: State, results: Results) -> dict[i
     by_name = {name: number for number, name in enumerate(results.names[: results.n_known])}
     lived = np.unique(old).tolist()
     partner = {c: by_name[before.names[c]] for c in lived if before.names[c] in by_name}
-    rest = [c for c in np.unique(results.category).tolist() if c not in partner.values()]
-    return partner | match(old, new, [c for c in lived if c not in partner], [c for c in rest if (new == c).any()])
+    rest = sorted(set(np.unique(new).tolist()) - set(partner.values()))
+    return partner | match(old, new, [c for c in lived if c not in partner], rest)
 
 
 def _held(state: State) -> dict[str, str]:
@@ -225,8 +223,11 @@ def _held(state: State) -> dict[str, str]:
 
 
 def _files(state: State, rows: Array) -> Iterator[str]:
-    """The files of some rows; all are read in order, which is much faster than one by one."""
-    return compress(state.results.files, rows.tolist())
+    """The files of some rows; all are read in order, a block at a time, which is much faster than one by one."""
+    done = 0
+    for block in text_blocks(state.results.files):
+        yield from block.filter(pa.array(rows[done : done + len(block)])).to_pylist()
+        done += len(block)
 
 
 def _images(count: int) -> str:
