@@ -24,6 +24,7 @@ from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.recluster import recluster
 from selex.runs.earlier import Earlier
+from selex.runs.predictor import load
 from selex.runs.results import Results
 from selex.runs.run import Run
 
@@ -343,11 +344,11 @@ def test_photos_that_are_added_leave_the_others_where_they_are(tmp_path, monkeyp
 def test_photos_that_stay_are_not_judged_again_unless_they_changed(tmp_path, monkeypatch):
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
     photos, asked = tmp_path / "photos", []
-    digit_photos(photos, per_digit=20, n_known=3, digits=5)
+    digit_photos(photos, per_digit=20, n_known=1, digits=6)
     later = [(file, file.read_bytes()) for file in sorted((photos / "unlabelled").glob("*"))[:12]]
     for file, _ in later:
         file.unlink()
-    config = Config.of(str(photos), backbone="pixels", categories=5)
+    config = Config.of(str(photos), backbone="pixels", categories=6)
     discover(config, tmp_path / "run")
     grow = pipeline.with_added
     monkeypatch.setattr(pipeline, "with_added", lambda *arguments: asked.append(grow(*arguments)) or asked[-1])
@@ -362,6 +363,7 @@ def test_photos_that_stay_are_not_judged_again_unless_they_changed(tmp_path, mon
         discover(config, tmp_path / "run", earlier=Earlier.grown(Run.open(tmp_path / "run"), found))
         after = rows_of(tmp_path / "run")
         assert len(asked) == judged_alone
+        counted_as_found(Run.open(tmp_path / "run"))
         tolerance = 1e-6 if replaced else 0  # where all are judged again
         for name, row in before.items():
             distance = pytest.approx(row["distance"], rel=tolerance, abs=0)
@@ -371,6 +373,13 @@ def test_photos_that_stay_are_not_judged_again_unless_they_changed(tmp_path, mon
             if not replaced:
                 assert after[name] == row
     assert all(asked)
+
+
+def counted_as_found(run):
+    """What a model keeps of the images of each category is of that category, whatever number it had before."""
+    results, model = Results.read(run), load(run.folder)
+    found = [results.names[number] for number in results.category[~results.labelled]]
+    assert dict(zip(model.names, model.assigner.margins[:, 0], strict=True)) == {n: found.count(n) for n in model.names}
 
 
 def rows_of(run):

@@ -193,3 +193,4 @@ def test_images_in_both_tables_are_found_by_name_whatever_their_order():
         expected = [(row, row_of[file]) for row, file in enumerate(old) if file in row_of]
         assert list(zip(*(rows.tolist() for rows in same_images(old, new)), strict=True)) == expected
     assert [len(rows) for rows in same_images(["a"], ["b"])] == [0, 0]
+    assert [len(rows) for rows in same_images(["a"], [])] == [0, 0]

@@ -374,3 +374,16 @@ def test_where_one_process_is_lost_the_others_say_so_in_one_line(place, moment):
     line = "error: another process was lost, which this one cannot do without: see its error\n"
     assert (second.returncode, second.stderr) == (2, line)
     assert not (place / "lost.csv").exists()
+
+
+def test_processes_that_cannot_connect_say_why(place, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        started = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for name, value in started.items():
+            monkeypatch.setenv(name, value)
+        done = selex("cluster", "shards", *GIVEN, "--out", "unconnected.csv", cwd=place)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: cannot connect the processes: ")
+    assert "in use" in done.stderr
+    assert not (place / "unconnected.csv").exists()

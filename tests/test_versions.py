@@ -98,5 +98,5 @@ def test_code_is_read_again_only_if_a_letter_of_it_is_another(monkeypatch):
     assert first == {**versions(), "source": first["source"]}
     monkeypatch.setattr("selex.runs.versions.code_digest", lambda: "0" * 12)
     assert versions_after(first) == first
-    for other in ({**first, "source": "another"}, {**first, "code": "no digest"}, {"source": first["source"]}):
+    for other in ({**first, "source": "another"}, {**first, "code": "no digest"}, {**first, "code": 7}, "none"):
         assert versions_after(other)["code"] == "0" * 12

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Matrix products that are the same in every bit each time, see `training.cuda.deterministic`: torch looks at this once,
-# at the first product on a GPU, which may come long before training.
+# Matrix products that are the same in every bit each time, see `training.devices.deterministic`: torch looks at this
+# once, at the first product on a GPU, which may come long before training.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 # Where each public name lives. Imported when first used: `selex --help` must not wait for torch.

@@ -6,6 +6,8 @@ from difflib import get_close_matches
 
 INTERRUPTED = 130
 """The exit code for Ctrl-C, as a shell shows it."""
+LOST_PROCESS = "another process was lost, which this one cannot do without: see its error"
+"""What the others say where one of several processes has ended before them."""
 
 
 class InputError(ValueError):

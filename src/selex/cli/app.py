@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from selex.cli.log import LOG, check_not_among_photos
-from selex.errors import INTERRUPTED, InputError, Note
+from selex.errors import INTERRUPTED, LOST_PROCESS, InputError, Note
 from selex.io import first_line
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -121,7 +121,7 @@ def _main() -> NoReturn:
         code = INTERRUPTED
     except Exception as error:
         if _lost_process(error):
-            _fail("another process was lost, which this one cannot do without: see its error")
+            _fail(LOST_PROCESS)
         if not hasattr(error, "format_message"):  # not one of the command-line parser's own
             raise
         context = getattr(error, "ctx", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from selex.errors import InputError
+from selex.io import first_line
 
 _PATIENCE = timedelta(days=7)  # others wait while the first embeds; one that is gone is noticed at once
 _SHORT = timedelta(seconds=2)  # for an answer from a process that may be gone
@@ -134,14 +136,19 @@ def join(device: str | torch.device = "cpu") -> Group:
 
 def connect(kind: str) -> None:
     """Join the processes that were started; after a restart by `torchrun` too."""
-    dist.init_process_group(kind, timeout=_PATIENCE, **(_apart() if restartable() else {}))
+    try:
+        dist.init_process_group(kind, timeout=_PATIENCE, **(_apart() if restartable() else {}))
+    except dist.DistError as error:
+        raise InputError(f"cannot connect the processes: {first_line(error)}") from error
     if kind == "nccl":
         atexit.register(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
 
 
 def lost_process(error: BaseException) -> bool:
     """Whether this is what processes that wait for one that is gone are told by the library that connects them."""
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo/" in str(error))
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError) and re.search(r"(^|[\s\[/])gloo/", str(error)) is not None
+    )
 
 
 def restartable() -> bool:

@@ -11,12 +11,13 @@ import torch
 import torch.distributed as dist
 
 from selex.cluster.assign import Assignment
-from selex.cluster.group import Group
+from selex.cluster.group import Group, lost_process
 from selex.cluster.pieces import open_pieces
 from selex.cluster.pipeline import FittedClusters, fit_clusters
 from selex.cluster.shards import Shard
 from selex.cluster.whiten import FeatureMaps
 from selex.config import ClusterConfig
+from selex.errors import LOST_PROCESS, InputError
 from selex.types import Hierarchy
 
 
@@ -36,6 +37,15 @@ def fit_together(task: Task | None, group: Group) -> FittedClusters | None:
 
     Without a task in the first one there is nothing to do. Processes part when it is done.
     """
+    try:
+        return _fit_together(task, group)
+    except RuntimeError as error:
+        if lost_process(error):
+            raise InputError(LOST_PROCESS) from None
+        raise
+
+
+def _fit_together(task: Task | None, group: Group) -> FittedClusters | None:
     told = [task]
     dist.broadcast_object_list(told)
     found = _fit(told[0], group) if told[0] else None

@@ -131,8 +131,15 @@ class Earlier:
             self.model.assigner.temperature,
             tuple(np.where(rows == UNLABELLED, UNLABELLED, level[rows]) for level in self.coarser),
             judged,
-            self.model.assigner.margins,
+            self._margins(names),
         )
+
+    def _margins(self, names: list[str]) -> Array | None:
+        """How distinct the categories were, in this order; None if that of one is not known."""
+        place, margins = {name: row for row, name in enumerate(self.model.names)}, self.model.assigner.margins
+        if margins is None or any(name not in place for name in names) or len(names) < len(margins):
+            return None
+        return margins[[place[name] for name in names]]
 
     def _judged(self, rows: Array, features: Array, number: dict[str, int]) -> Assignment | None:
         """What was said of images in these rows, with the numbers that categories have now; None if that has changed.

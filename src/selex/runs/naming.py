@@ -59,6 +59,8 @@ def same_images(before: Sequence[str], now: Sequence[str]) -> tuple[Array, Array
     old, new = _keys(before), _keys(now)
     if np.array_equal(old, new):
         return np.arange(len(old)), np.arange(len(new))
+    if not len(new):
+        return np.arange(0), np.arange(0)
     order = new.argsort()
     place = np.minimum(np.searchsorted(new, old, sorter=order), len(new) - 1)
     rows = np.flatnonzero(new[order[place]] == old)

@@ -18,7 +18,7 @@ from selex import __version__
 _PACKAGE = Path(__file__).parent.parent
 _LIBRARIES = ("torch", "timm", "numpy", "scikit-learn")
 _ROOMS = ("config", "cluster", "losses", "data", "models", "features", "training", "bench/datasets")
-_FILES = ("discovery.py", "discovery_steps.py", "metrics.py", "bench/runner.py")
+_FILES = ("discovery.py", "discovery_steps.py", "metrics.py", "types.py", "runs/earlier.py", "bench/runner.py")
 
 
 def versions(code: str | None = None) -> dict[str, str]:
@@ -29,9 +29,9 @@ def versions(code: str | None = None) -> dict[str, str]:
 
 def versions_after(before: Mapping[str, str]) -> dict[str, str]:
     """The same after those of an earlier result, which save a second if the files are the same to the last letter."""
-    source = source_digest()
-    same = before.get("source") == source and re.fullmatch("[0-9a-f]{12}", before.get("code", ""))
-    return {**versions(before["code"] if same else None), "source": source}
+    source, had = source_digest(), before if isinstance(before, dict) else {}
+    same = had.get("source") == source and re.fullmatch("[0-9a-f]{12}", str(had.get("code")))
+    return {**versions(had["code"] if same else None), "source": source}
 
 
 @cache

@@ -124,18 +124,12 @@ class _Figures:
         times = self.sizes[self.live] / usual
         large = (times > TWO[0]) & (times <= TWO[1])
         some = self.live[large & (self.left[self.live] >= _SPLIT) & self.named[self.live]]
-        text = "{:.1f} times as large as usual: may be two"
-        return [
-            Idea(
-                "split",
-                (c,),
-                PARTS * (self.sizes[c] - usual),
-                2,
-                text.format(self.sizes[c] / usual),
-                most=int(min(self.left[c], self.sizes[c] // 2)),
-            )
-            for c in some.tolist()
-        ]
+        found = []
+        for c in some.tolist():
+            most = int(min(self.left[c], self.sizes[c] // 2))
+            text = f"{self.sizes[c] / usual:.1f} times as large as usual: may be two"
+            found.append(Idea("split", (c,), min(PARTS * (self.sizes[c] - usual), most), 2, text, most=most))
+        return found
 
     def borders(self) -> list[Idea]:
         """Doubtful images of a category near another one that has a name."""
