@@ -25,7 +25,7 @@ from selex.cluster.assign import fit_assigner
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
 from selex.cluster.holdout import held_out_temperature
-from selex.cluster.select import select
+from selex.cluster.select import Selection, select
 from selex.cluster.whiten import FeatureMaps, fit_whitener
 from selex.runs.predictor import load
 
@@ -89,11 +89,11 @@ def test_it_is_its_steps_one_after_the_other():
     labels = half_labelled(truth, 6)
     found = fit_clusters(x, labels, rng=5)
     count = estimate_k(x, labels, rng=5).n_clusters
-    chosen = select(x, labels, count, search=("swaps",), whiten=0.5, rng=0)  # whatever the seed
+    chosen = select(x, labels, count, whiten=0.5, rng=0)  # whatever the seed
     refine, search = chosen.refine, chosen.search
     rows = fit_whitener(x, labels, 0.5)(x)
     hierarchy = hssk(rows, labels, count, search=search, refine=refine, n_init=3, rng=5)
-    temperature = held_out_temperature(x, labels, count, refine=refine, whiten=0.5, rng=5)
+    temperature = held_out_temperature(x, labels, count, search=search, refine=refine, whiten=0.5, rng=5)
     assert (found.estimate.n_clusters, found.refine, found.selection.search) == (count, refine, search)
     assert found.labels.tolist() == hierarchy.levels[0].labels.tolist()
     assert found.assigner.temperature == temperature
@@ -162,18 +162,27 @@ def test_labels_that_cannot_be():
         fit_clusters(x, np.full(20, -2))
 
 
+@pytest.mark.parametrize(("refine", "tried"), [("auto", 3), ("none", 3), ("proportional", 1)])
+def test_a_graph_is_cut_unless_that_would_be_refined_away(monkeypatch, refine, tried):
+    x, truth = blobs(8, 20, spread=2, seed=1)
+    given = []
+    monkeypatch.setattr(
+        "selex.cluster.pipeline.select", lambda *_, **how: given.append(how) or Selection(False, "none")
+    )
+    fit_clusters(x, half_labelled(truth, 4), ClusterConfig(categories=8, refine=refine, levels=1), calibrate=False)
+    searches = given[0]["search"] if given else ("swaps",)
+    assert searches == ("swaps", "spectral", "spectral-unjoined")[:tried]
+
+
 def test_features_are_adapted_where_hidden_labels_say_so(monkeypatch, short):
     x, truth = blobs(8, 20, spread=2, seed=1)
     labels, config = half_labelled(truth, 4), ClusterConfig(categories=8)
     assert not fit_clusters(x, labels, config).selection.adapt  # too few rows to try
     monkeypatch.setattr("selex.cluster.pipeline.ENOUGH_TO_ADAPT", 1)
     chosen = fit_clusters(x, labels, config)
-    assert (
-        chosen.selection.settings
-        == select(x, labels, 8, adapt=(True, False), search=("swaps",), whiten=0.5, rng=0).settings
-    )
-    auto = {name: way for name, way in chosen.selection.settings.items() if name != "search"}
-    assert list(chosen.selected(config)) == [f"{name}: {way} (auto)" for name, way in auto.items()]
+    assert chosen.selection.settings == select(x, labels, 8, adapt=(True, False), whiten=0.5, rng=0).settings
+    auto = chosen.selection.settings.items()
+    assert list(chosen.selected(config)) == [f"{name}: {way} (auto)" for name, way in auto]
     asked = fit_clusters(x, labels, replace(config, **chosen.selection.settings))
     assert asked.labels.tolist() == chosen.labels.tolist()
 

@@ -1,11 +1,14 @@
 """Which search and which refinement hidden labels ask for, and which it is where they cannot tell."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from conftest import half_labelled
 from selex.cluster import select as module
+from selex.cluster.search import searched
 from selex.cluster.select import Selection, safest, select
 from selex.errors import InputError
 from test_refine import cloud
@@ -64,6 +67,53 @@ def test_the_error_is_that_of_all_draws_together():
     one, other = np.array([4.0, -3.0, 0, 0]), np.array([-3.0, 4.0, 0, 0])
     assert safest({safe: [zero], bold: [one]}) == safe
     assert safest({safe: [zero, zero], bold: [one, other]}) == bold
+
+
+def recovery(hidden=4):
+    """Two categories with four labels each, so many of which are hidden."""
+    return module._Recovery(np.repeat([0, 1], hidden), np.array([4, 4]), np.array([True, True]))
+
+
+def test_a_category_is_recovered_as_far_as_its_cluster_is_of_it():
+    """Eight rows of each category are hidden or unlabelled: a cluster of twelve rows holds four of others."""
+    found, hit = np.repeat([0, 1], 4), np.full(8, True)
+    once = recovery()
+    assert once(found, hit, np.array([8, 8])).tolist() == [1, 1]  # so there is an unlabelled row for each labelled one
+    assert once.unlabelled == 1
+    assert once(found, hit, np.array([8, 12])).tolist() == [1, 8 / 12]
+    assert once(found, hit, np.array([5, 8])).tolist() == [1, 1]  # too small a cluster: rows are missed elsewhere
+    missed = np.array([True, True, False, False] + 4 * [True])
+    assert once(found, missed, np.array([8, 8])).tolist() == [4 / (8 + 4), 1]
+    assert once(found, np.full(8, False), np.array([8, 8])).tolist() == [0, 0]
+
+
+def test_a_hidden_row_stands_for_more_where_fewer_are_hidden():
+    half = recovery(hidden=2)
+    assert half(np.repeat([0, 1], 2), np.full(4, True), np.array([6, 6])).tolist() == [1, 1]  # two hidden, four others
+    assert half.unlabelled == 1
+
+
+def test_where_nothing_tells_how_large_clusters_should_be_only_what_is_missed_counts():
+    alone = module._Recovery(np.repeat([0, 1], 2), np.array([2, 2]), np.array([False, False]))
+    hit = np.array([True, False, True, True])
+    assert alone(np.array([0, 1, 1, 1]), hit, np.array([50, 9])).tolist() == [0.5, 1]
+
+
+def test_a_way_that_merges_categories_is_not_taken_though_it_sorts_hidden_rows(monkeypatch):
+    """Eight clear categories; one search puts novel ones in pairs, and loses no hidden row by that."""
+    rows, truth = cloud([40] * 8, dims=16, spread=0.3, seed=5)
+    labels = half_labelled(truth, 4)
+
+    def merged(problem, search, rng):
+        level = searched(problem, "swaps", rng)
+        pair = {
+            "swaps": level.labels,
+            "ward": torch.where(level.labels == level.labels.max(), problem.n_known, level.labels),
+        }
+        return replace(level, labels=pair[search])
+
+    monkeypatch.setattr(module, "searched", merged)
+    assert ending(rows, labels, 8, search=("ward", "swaps"), refine=("none",), rng=0) == ("swaps", "none")
 
 
 def test_categories_hidden_as_a_whole_count_as_much_as_the_others():

@@ -11,6 +11,7 @@ from selex.cluster import spectral as module
 from selex.cluster.search import searched
 from selex.cluster.select import select
 from selex.cluster.spectral import as_large, can_cut, eigenvectors, from_spectral
+from selex.types import CUTS
 from test_swaps import problem_of, scattered
 
 
@@ -30,10 +31,11 @@ def accuracy(truth, labels, found):
     return split_accuracy(truth[free], np.asarray(found)[free], truth[free] < labels.max() + 1).all
 
 
-def test_a_wide_category_stays_whole_that_centres_cut():
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_wide_category_stays_whole_that_centres_cut(cut):
     x, truth, labels = wide()
     problem = problem_of(x, labels, 6, n_init=3)
-    found, centres = (searched(problem, way, np.random.default_rng(0)) for way in ("spectral", "swaps"))
+    found, centres = (searched(problem, way, np.random.default_rng(0)) for way in (cut, "swaps"))
     assert accuracy(truth, labels, centres.labels) < 0.75
     assert accuracy(truth, labels, found.labels) > 0.95
     assert (found.labels.numpy()[labels >= 0] == labels[labels >= 0]).all()
@@ -60,29 +62,31 @@ def test_offsets_give_clusters_the_sizes_asked_for():
 
 def test_the_graph_joins_what_scikit_learn_joins():
     x = np.random.default_rng(0).standard_normal((60, 5))
-    joined = kneighbors_graph(x, module._NEIGHBOURS).toarray()
+    joined = kneighbors_graph(x, 12).toarray()
     for memory in (1, 1 << 30):
-        found = module._neighbours(torch.from_numpy(x), memory).toarray()
+        found = module._neighbours(torch.from_numpy(x), 12, memory).toarray()
         np.testing.assert_array_equal(found, (joined + joined.T) / 2)
 
 
 def test_rows_of_a_known_category_are_in_one_place_of_the_graph():
-    x, _, labels = wide()
-    found = eigenvectors(problem_of(x, labels, 6), np.random.default_rng(0))
-    assert found.shape == (700, 6)
-    for category in (0, 1):
-        own = found[labels == category]
-        assert (own == own[0]).all()
+    """Not so where they are not joined: a category in two parts is in two places."""
+    x, truth, labels = wide()
+    labels[np.flatnonzero(truth == 3)[:20]] = 0
+    for joined in (True, False):
+        found = eigenvectors(problem_of(x, labels, 6), np.random.default_rng(0), joined)
+        assert found.shape == (700, 6)
+        assert (found[labels == 1] == found[labels == 1][0]).all()
+        assert (found[labels == 0] == found[labels == 0][0]).all() == joined
 
 
-@pytest.mark.parametrize("nodes", [6000, 300])
-def test_rows_in_another_order_give_the_same_clusters(monkeypatch, nodes):
+@pytest.mark.parametrize(("cut", "nodes"), [("spectral", 6000), ("spectral", 300), ("spectral-unjoined", 6000)])
+def test_rows_in_another_order_give_the_same_clusters(monkeypatch, cut, nodes):
     """With a node for each row as with small groups."""
     monkeypatch.setattr(module, "_NODES", nodes)
     x, truth, labels = wide()
     order = np.random.default_rng(1).permutation(len(x))
-    found = hssk(x, labels, 6, n_levels=1, search="spectral", rng=0).levels[0].labels
-    again = hssk(x[order], labels[order], 6, n_levels=1, search="spectral", rng=0).levels[0].labels
+    found = hssk(x, labels, 6, n_levels=1, search=cut, rng=0).levels[0].labels
+    again = hssk(x[order], labels[order], 6, n_levels=1, search=cut, rng=0).levels[0].labels
     assert again.tolist() == found[order].tolist()
     assert accuracy(truth, labels, found) > 0.9
 
@@ -110,7 +114,7 @@ def test_hidden_labels_choose_it_where_it_is_better_and_leave_the_others_as_they
 @pytest.mark.parametrize("k", [1, 6])
 def test_without_labels_the_cut_is_not_refined_away(k):
     x, _, _ = wide()
-    config = ClusterConfig(categories=k, search="spectral", whiten=0.0)
+    config = ClusterConfig(categories=k, search="spectral-unjoined", whiten=0.0)
     found = fit_clusters(x, None, config, rng=0)
-    assert (found.selection.search, found.selection.refine) == ("spectral", "none")
+    assert (found.selection.search, found.selection.refine) == ("spectral-unjoined", "none")
     assert len(set(found.labels.tolist())) == k

@@ -219,9 +219,9 @@ def check_categories(config: Config, table: ImageTable) -> None:
 
 
 def _after_training(config: ClusterConfig) -> dict[str, Any]:
-    """The paper's way in place of `"auto"`: labels cannot choose where they have taught the network."""
-    paper = {"adapt": "off", "search": "bssk", "refine": "none"}
-    return {name: way for name, way in paper.items() if getattr(config, name) == "auto"}
+    """What stands for `"auto"`: labels cannot choose where they have taught the network."""
+    plain = {"adapt": "off", "search": "swaps", "refine": "none"}
+    return {name: way for name, way in plain.items() if getattr(config, name) == "auto"}
 
 
 def _labels(images: ImageStore | Embedded) -> Any:

@@ -43,8 +43,9 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
         search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"` with swaps of novel centres
             after it or after Ward's linkage, whichever ends lower, `"ward"` from the clusters of that
-            linkage, `"spectral"` by cutting a graph of neighbours, `"consensus"` from what many quick runs agree on;
-            `"auto"` chooses what recovers held-out labels best.
+            linkage, `"spectral"` by cutting a graph of neighbours, in which labelled rows of a category are joined,
+            `"spectral-unjoined"` one in which they are not, `"consensus"` from what many quick runs agree on;
+            `"auto"`: swaps or one of the two cuts, whichever recovers held-out categories best.
         refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
             belong to several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`;
             they must be of one length); `"auto"` chooses what recovers held-out labels best.
@@ -217,8 +218,9 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
         search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"` with swaps of novel centres
             after it or after Ward's linkage, whichever ends lower, `"ward"` from the clusters of that
-            linkage, `"spectral"` by cutting a graph of neighbours, `"consensus"` from what many quick runs agree on;
-            `"auto"` chooses what recovers held-out labels best.
+            linkage, `"spectral"` by cutting a graph of neighbours, in which labelled rows of a category are joined,
+            `"spectral-unjoined"` one in which they are not, `"consensus"` from what many quick runs agree on;
+            `"auto"`: swaps or one of the two cuts, whichever recovers held-out categories best.
         refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
             belong to several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`;
             they must be of one length); `"auto"` chooses what recovers held-out labels best.

@@ -25,7 +25,7 @@ from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows
 from selex.cluster.shards import Shard
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
-from selex.types import UNLABELLED, Level, Refinement, Search
+from selex.types import CUTS, UNLABELLED, Level, Refinement, Search
 
 UNTOLD: Refinement = "proportional"
 """What suits where labels cannot tell: it costs little where sizes are equal and gains much where they are not."""
@@ -124,7 +124,7 @@ class _Way:
             if self.adapt:
                 whitener = fit_adapted(features, left, self.n_clusters, whitener, **how)
         rows = whitener(features) if whitener else features
-        if self.search == "spectral":
+        if self.search in CUTS:
             level = hssk(rows, left, self.n_clusters, n_levels=1, search=self.search, **how).levels[0]
         else:
             level = bssk(rows, left, self.n_clusters, **how)

@@ -31,7 +31,7 @@ from selex.cluster.whiten import FeatureMaps, Whitener, fit_whitener
 from selex.config import ClusterConfig
 from selex.errors import InputError
 from selex.progress import estimate_bar, progress_bar
-from selex.types import UNLABELLED, Hierarchy, KEstimate, Refinement, Search
+from selex.types import CUTS, UNLABELLED, Hierarchy, KEstimate, Refinement, Search
 
 ENOUGH_TO_ADAPT = 3000
 """Rows from which on `"auto"` tries to adapt features, which takes minutes: that it helps fewer is not shown."""
@@ -150,8 +150,8 @@ def _known(rows: Rows, labels: Any) -> tuple[NDArray[np.int64], int]:
 
 def check_spread(config: ClusterConfig) -> None:
     """Refuse what cannot be done with features that are spread over processes."""
-    if config.search == "spectral":
-        raise InputError("features in shards are not searched by spectral: set cluster.search to another")
+    if config.search in CUTS:
+        raise InputError(f"features in shards are not searched by {config.search}: set cluster.search to another")
 
 
 def estimate_clusters(
@@ -216,7 +216,7 @@ class _Fit:
         """What is asked for; of what is `"auto"` that which sorts hidden labels best."""
         tells = of_one_length(as_rows(rows, self.memory))  # others can only be clustered as in the paper
         adapts, refinements = self._adapts if tells else (self.config.adapt == "on",), self._refinements(tells)
-        searches = self._searches(count)
+        searches = self._searches(count, tells)
         if self.hidden is None and len(adapts) == len(refinements) == len(searches) == 1:
             return Selection(adapts[0], refinements[0], searches[0])
         with progress_bar("choosing by held-out labels, step", self.progress) as advance:
@@ -229,17 +229,18 @@ class _Fit:
             return (True, False) if self.total >= ENOUGH_TO_ADAPT else (False,)
         return (self.config.adapt == "on",)
 
-    def _searches(self, count: int) -> tuple[Search, ...]:
+    def _searches(self, count: int, tells: bool) -> tuple[Search, ...]:
         if self.config.search == "auto":
             from selex.cluster.spectral import can_cut
 
             cut = not self.spread and self.total <= MOST_TO_CUT and can_cut(self.total, count)
-            return tuple(one for one in SEARCHED if one != "spectral" or cut)
+            cut = cut and tells and self.config.refine in ("auto", "none")  # another refinement would undo it
+            return tuple(one for one in SEARCHED if one not in CUTS or cut)
         return (self.config.search,)
 
     def _refinements(self, tells: bool) -> tuple[Refinement, ...]:
         if self.config.refine == "auto":
-            return REFINED if tells and self.config.search != "spectral" else ("none",)  # it would undo the cut
+            return REFINED if tells and self.config.search not in CUTS else ("none",)  # it would undo the cut
         return (self.config.refine,)
 
     def maps(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from selex.cluster.kmeans import Problem
 from selex.cluster.swaps import swapped
 from selex.cluster.ward import from_ward
 from selex.errors import InputError
-from selex.types import SEARCHES, Level, Search
+from selex.types import CUTS, SEARCHES, Level, Search
 
 LOWER = 0.005
 """By this share of the inertia Ward's start must end lower to be taken: minima that are nearer to each other are as
@@ -48,10 +49,10 @@ def at_home(problem: Problem, level: Level) -> float:
     return float(held.group.sum((nearest == problem.held_labels).double().sum())) / held.total
 
 
-def _cut(problem: Problem, rng: np.random.Generator) -> Level:
+def _cut(problem: Problem, rng: np.random.Generator, joined: bool = True) -> Level:
     from selex.cluster.spectral import from_spectral  # scipy.sparse takes a while to import
 
-    return from_spectral(problem, deepcopy(rng))  # others draw as they would without it
+    return from_spectral(problem, deepcopy(rng), joined)  # others draw as they would without it
 
 
 _WAYS: dict[Search, Callable[[Problem, np.random.Generator], Level]] = {
@@ -59,6 +60,7 @@ _WAYS: dict[Search, Callable[[Problem, np.random.Generator], Level]] = {
     "swaps": best_swapped,
     "ward": lambda problem, rng: swapped(problem, from_ward(problem, rng)),
     "spectral": _cut,
+    "spectral-unjoined": partial(_cut, joined=False),
     "consensus": consensus,
 }
 
@@ -66,8 +68,8 @@ _WAYS: dict[Search, Callable[[Problem, np.random.Generator], Level]] = {
 def searched(problem: Problem, search: Search, rng: np.random.Generator) -> Level:
     """The clusters of a problem, searched for in this way; centres in centred coordinates."""
     check_search(search)
-    if search == "spectral" and problem.rows.group.size > 1:
-        raise InputError("a graph of neighbours needs all rows in one process: choose another search than spectral")
+    if search in CUTS and problem.rows.group.size > 1:
+        raise InputError(f"a graph of neighbours needs all rows in one process: choose another search than {search}")
     if not problem.n_free or problem.k == problem.n_known:  # nothing to search for
         search = "bssk"
     return _WAYS[search](problem, rng)

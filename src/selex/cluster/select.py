@@ -1,7 +1,9 @@
-"""Which way of clustering suits the data: that which sorts labels best that were hidden for it.
+"""Which way of clustering suits the data: that which recovers categories best whose labels were hidden for it.
 
 Several times some labels are hidden, half of each category and whole categories, and clusters are made of what is left.
-Where the hidden rows cannot tell two ways apart, the safer one is taken.
+Hidden rows show how much of a category is in one cluster, and how large that cluster should be: each stands for some
+unlabelled rows. What it holds beyond them is of other categories. Where hidden rows cannot tell two ways apart, the
+safer one is taken.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ from selex.cluster.group import ALONE
 from selex.cluster.holdout import ENOUGH, UNTOLD, halves, known_labels, numbered, present, wholes
 from selex.cluster.kmeans import Problem, Settings, novel_clusters, prepare
 from selex.cluster.refine import of_one_length, refined
-from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows
+from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
 from selex.cluster.search import searched
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
 from selex.metrics import matched
-from selex.types import UNLABELLED, Level, Refinement, Search
+from selex.types import CUTS, UNLABELLED, Level, Refinement, Search
 
 
 class Selection(NamedTuple):
-    """What sorts hidden rows best: whether features are adapted, how the base level is refined and searched for.
+    """What recovers hidden categories best: whether features are adapted, how clusters are searched for and refined.
 
     `whitener` is the map that was learned without the hidden labels, None where features are clustered as they are;
     `right` is what each category adds to the accuracy of the hidden rows, empty where none were hidden.
@@ -52,11 +54,12 @@ class Selection(NamedTuple):
         return {"adapt": "on" if self.adapt else "off", "search": self.search, "refine": self.refine}
 
 
-SEARCHED: tuple[Search, ...] = ("swaps", "ward", "spectral", "consensus")
+SEARCHED: tuple[Search, ...] = ("swaps", *CUTS)
 """What to try, the safer first. Clusters of a graph end as they are found, others are refined too."""
 REFINED: tuple[Refinement, ...] = (UNTOLD, "none", "balanced")
 _DRAWS = 2  # of hidden labels
 _MANY = 100_000  # rows; from here on one draw tells enough
+_CHANCE = 0.5  # standard errors by which the best must be ahead of a safer way
 W = TypeVar("W")
 Scores = dict[W, list[NDArray[np.float64]]]
 
@@ -76,11 +79,12 @@ def select(
     memory: int = DEFAULT_MEMORY,
     progress: Callable[[int, int], None] | None = None,
 ) -> Selection:
-    """What sorts hidden rows best, of all that is given to choose from; the first that is as good within chance.
+    """What recovers hidden categories best, of all that is given; the first that is as good within chance.
 
     Half of the labels of each category are hidden and all of every fourth category, which has to be discovered: twice,
-    other categories each time. Rows of categories hidden as a whole count as much in all as the others. As good within
-    chance is what is behind the best by no more than one standard error, categories taken as drawn at random. Fewer
+    other categories each time. A category is recovered as far as it is in one cluster, and that cluster of it (the
+    Jaccard index, see `_Recovery`). Categories hidden as a whole count as much in all as the others. As good within
+    chance is what is behind the best by no more than half a standard error, categories taken as drawn at random. Fewer
     than twenty hidden rows tell nothing: then it is the first of each. Rows of different length can only end as in the
     paper.
 
@@ -103,7 +107,7 @@ def select(
     if n_clusters < 2 or min(int(rows.group.sum(torch.tensor(draw.sum()))) for draw in draws) < ENOUGH:
         return Selection(adapt[0], refine[0], search[0])
     steps = list(product(adapt, draws))
-    generator, scores = np.random.default_rng(rng), Scores[Selection]()
+    generator, scores, sorted_right = np.random.default_rng(rng), Scores[Selection](), Scores[Selection]()
     maps: dict[bool, Whitener | None] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)  # of what is hidden
@@ -115,11 +119,13 @@ def select(
             for number, one in enumerate(search):
                 if progress:
                     progress(done * len(search) + number, len(steps) * len(search))
-                for refined, right in trial.search(one, refine, generator).items():
-                    scores.setdefault(Selection(adapted, refined, one), []).append(right)
+                for refined, (right, recovered) in trial.search(one, refine, generator).items():
+                    way = Selection(adapted, refined, one)
+                    sorted_right.setdefault(way, []).append(right)
+                    scores.setdefault(way, []).append(recovered)
     ways = list(scores)
-    found = ways[rows.group.agree(ways.index(safest(scores)))]
-    added = tuple(np.mean(scores[found], axis=0).tolist())
+    found = ways[rows.group.agree(ways.index(safest(scores, _CHANCE)))]
+    added = tuple(np.mean(sorted_right[found], axis=0).tolist())
     return found._replace(whitener=maps[found.adapt], right=added)
 
 
@@ -128,15 +134,15 @@ def _draws(known: NDArray[Any], rows: Rows) -> list[NDArray[np.bool_]]:
     return [half | wholes(known, draw) for draw in range(_DRAWS if rows.total <= _MANY else 1)]
 
 
-def safest(scores: Scores[W]) -> W:
-    """The first way that is behind the best by no more than a standard error.
+def safest(scores: Scores[W], errors: float = 1.0) -> W:
+    """The first way that is behind the best by no more than so many standard errors.
 
-    `scores` holds for each draw of hidden labels what each category adds to the accuracy.
+    `scores` holds for each draw of hidden labels what each category adds.
     """
     best = max(scores, key=lambda way: sum(float(draw.sum()) for draw in scores[way]))
     for way, draws in scores.items():
         behind = np.sum([ahead - draw for ahead, draw in zip(scores[best], draws, strict=True)], axis=0)
-        if behind.sum() <= np.sqrt(np.square(behind - behind.mean()).sum()):
+        if behind.sum() <= errors * np.sqrt(np.square(behind - behind.mean()).sum()):
             return way
     return best
 
@@ -169,24 +175,61 @@ class _Trial:
         )
         self.hidden, self.n_known = hidden, int(group.gather(torch.tensor([known.max()])).max()) + 1
         self.truth = group.gather(torch.from_numpy(known[hidden])).numpy()
-        self.weights = _weights(self.truth, np.isin(self.truth, present(known[(known >= 0) & ~hidden], group)))
+        left_over = present(known[(known >= 0) & ~hidden], group)
+        self.weights = _weights(self.truth, np.isin(self.truth, left_over))
+        labelled = np.bincount(group.gather(torch.from_numpy(known[known >= 0])).numpy(), minlength=self.n_known)
+        self.recovery = _Recovery(self.truth, labelled, np.isin(np.arange(self.n_known), left_over))
         self.soft = of_one_length(rows)
 
     def search(
         self, search: Search, refinements: Sequence[Refinement], rng: np.random.Generator
-    ) -> dict[Refinement, NDArray[np.float64]]:
-        """What each category adds to the accuracy, with each refinement of one search."""
-        if search == "spectral" and "none" in refinements:
+    ) -> dict[Refinement, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """What each category adds to the accuracy, and to what is recovered, with each refinement of one search."""
+        if search in CUTS and "none" in refinements:
             refinements = ("none",)
         start = searched(self.problem, search, rng)
-        return {one: self._right(refined(self.problem.rows, self.problem.known, start, one)) for one in refinements}
+        return {one: self._scores(refined(self.problem.rows, self.problem.known, start, one)) for one in refinements}
 
-    def _right(self, level: Level) -> NDArray[np.float64]:
-        """What each category adds to the accuracy."""
-        labels = torch.as_tensor(level.labels).cpu()[torch.from_numpy(self.hidden)]
-        found = self.problem.rows.group.gather(labels).numpy()
-        right = np.where(matched(self.truth, found), self.weights, 0.0)
-        return np.bincount(self.truth, right, minlength=self.n_known).astype(np.float64)
+    def _scores(self, level: Level) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        labels, group = torch.as_tensor(level.labels).cpu(), self.problem.rows.group
+        found = group.gather(labels[torch.from_numpy(self.hidden)]).numpy()
+        free = labels[self.problem.free_index.cpu()]
+        sizes = group.sum(count(free, self.problem.k)).cpu().numpy()
+        hit = matched(self.truth, found)
+        right = np.bincount(self.truth, np.where(hit, self.weights, 0.0), minlength=self.n_known)
+        recovered = self.recovery(found, hit, sizes) * np.bincount(self.truth, self.weights, minlength=self.n_known)
+        return right.astype(np.float64), recovered
+
+
+class _Recovery:
+    """How far hidden categories are recovered: the Jaccard index of each with the cluster that is matched with it.
+
+    A hidden row stands for rows of its category that never had a label as well: as many as there are, in the usual
+    known cluster of what was found first, for a hidden row of it. So a cluster is known to hold others.
+    """
+
+    def __init__(self, truth: NDArray[Any], labelled: NDArray[Any], still: NDArray[np.bool_]) -> None:
+        """The category of each hidden row; of each category the number of labels, and whether some were left."""
+        self.truth, self.still = truth, still
+        self.hidden = np.bincount(truth, minlength=len(labelled)).astype(np.float64)
+        self.share = self.hidden / np.maximum(labelled, 1)
+        self.unlabelled: float | None = None  # rows for each labelled one
+
+    def __call__(self, found: NDArray[Any], hit: NDArray[np.bool_], sizes: NDArray[Any]) -> NDArray[np.float64]:
+        """The index of each category, 0 where none is hidden; `sizes` are those of clusters, labelled rows aside."""
+        own = np.bincount(self.truth[hit], minlength=len(self.hidden)).astype(np.float64)
+        cluster = np.zeros(len(own), dtype=np.int64)
+        cluster[self.truth[hit]] = found[hit]
+        if self.unlabelled is None:
+            told = (own > 0) & self.still
+            others = (sizes[cluster] / np.maximum(own, 1) - 1) * self.share
+            self.unlabelled = float(np.median(others[told])) if told.any() else np.inf
+        if np.isinf(self.unlabelled):  # nothing tells how large a cluster should be
+            return own / np.maximum(self.hidden, 1)
+        stands = 1 + self.unlabelled / np.maximum(self.share, np.finfo(float).tiny)
+        foreign = np.where(own > 0, np.maximum(sizes[cluster] - own * stands, 0), 0)
+        index: NDArray[np.float64] = own * stands / np.maximum(self.hidden * stands + foreign, 1)
+        return index
 
 
 def _weights(truth: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ from selex.cluster.ward import ROWS, small_groups
 from selex.types import Level
 
 _NODES = 6000  # at most: so many take a second or two
-_NEIGHBOURS = 20  # of each node
+_NEIGHBOURS = {True: 20, False: 10}  # of each node, where labelled rows of a category are joined and where not
 _EACH = 10  # nodes for each cluster at least: fewer make no graph to speak of, and eigenvectors are dear
 _SMALL = 200  # nodes of a part whose eigenvectors are all worked out
 _DIGITS = 9  # of eigenvalues; what differs by less is equal
@@ -41,12 +41,15 @@ def can_cut(n: int, k: int) -> bool:
     return k > 1 and nodes >= _EACH * k
 
 
-def from_spectral(problem: Problem, rng: np.random.Generator) -> Level:
-    """Clusters of the graph of neighbours; rows of one known category are one node of it. Without enough rows: BSSK."""
+def from_spectral(problem: Problem, rng: np.random.Generator, joined: bool = True) -> Level:
+    """Clusters of the graph of neighbours. Without enough rows: BSSK.
+
+    `joined` makes the labelled rows of a category one node of the graph; otherwise it is a graph of the rows alone.
+    """
     if not can_cut(problem.rows.n, problem.k):
         return problem.solve(rng)
     try:
-        seen = Rows(eigenvectors(problem, rng), problem.rows.memory)
+        seen = Rows(eigenvectors(problem, rng, joined), problem.rows.memory)
     except ArpackNoConvergence:
         return problem.solve(rng)
     settings = Settings(balanced=False, n_iter=problem.settings.n_iter, n_init=_STARTS)
@@ -55,10 +58,12 @@ def from_spectral(problem: Problem, rng: np.random.Generator) -> Level:
     return as_large(problem, labels)
 
 
-def eigenvectors(problem: Problem, rng: np.random.Generator) -> Tensor:
+def eigenvectors(problem: Problem, rng: np.random.Generator, joined: bool) -> Tensor:
     """The leading k of the graph at each row, `(n, k)`, as random walks see them."""
     node, means = _nodes(problem, rng)
-    graph, place = _contracted(_neighbours(means, problem.rows.memory), problem, node)
+    graph, place = _neighbours(means, _NEIGHBOURS[joined], problem.rows.memory), node
+    if joined:
+        graph, place = _contracted(graph, problem, node)
     degrees = np.maximum(np.asarray(graph.sum(axis=1)).ravel(), np.finfo(float).tiny)
     root = diags_array(1 / np.sqrt(degrees))
     walked = np.asarray(root @ _leading(csr_array(root @ graph @ root), problem.k), dtype=np.float32)
@@ -108,7 +113,7 @@ def _nodes(problem: Problem, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
     return order.argsort()[node], means[order]
 
 
-def _neighbours(means: Tensor, memory: int) -> csr_array:
+def _neighbours(means: Tensor, many: int, memory: int) -> csr_array:
     """How nodes are joined, `(m, m)`: with 1 where each is among the nearest of the other, 0.5 where one is."""
     rows, m = Rows(means, memory), len(means)
     nearest = []
@@ -117,7 +122,7 @@ def _neighbours(means: Tensor, memory: int) -> csr_array:
         index = torch.arange(start, min(start + step, m), device=means.device)
         away = rows.distances(rows.take(slice(None)), index)
         away[torch.arange(len(index), device=means.device), index] = torch.inf
-        nearest.append(away.topk(min(_NEIGHBOURS, m - 1), largest=False).indices)
+        nearest.append(away.topk(min(many, m - 1), largest=False).indices)
     ends = torch.cat(nearest).cpu().numpy()
     starts = np.repeat(np.arange(m), ends.shape[1])
     joined = csr_array((np.ones(ends.size), (starts, ends.ravel())), shape=(m, m))
