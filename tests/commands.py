@@ -25,12 +25,13 @@ LAZY = ["typer._adapters", "pyarrow.dataset", "pyarrow.parquet"]  # what others 
 SERVER.set_forkserver_preload(["selex.discovery", "selex.cli", "selex.models", "selex.report.html", "commands", *LAZY])
 
 
-def selex(*arguments, cwd, kill=None, interrupt=None, file_limit=None, timeout=120):
+def selex(*arguments, cwd, kill=None, interrupt=None, file_limit=None, environment=None, timeout=120):
     """Run a command and wait for it.
 
     `kill` and `interrupt` are ("module:name", n): the process gets SIGKILL or SIGINT at the n-th call of that function.
     """
-    process = start(*arguments, cwd=cwd, stop=_stop(kill, interrupt), file_limit=file_limit)
+    stop = _stop(kill, interrupt)
+    process = start(*arguments, cwd=cwd, stop=stop, file_limit=file_limit, environment=environment)
     return _wait(process, cwd, timeout)
 
 

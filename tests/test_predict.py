@@ -111,11 +111,12 @@ def test_a_model_without_what_categories_count_for_is_one_of_before(home, tmp_pa
     shutil.copytree(home / "run", tmp_path / "old")
     path = tmp_path / "old" / "model" / "model.safetensors"
     tensors = load_file(path)
-    assert set(tensors) == {"centers", "reach", "offsets", "map0.mean", "map0.matrix"}
-    tensors.pop("offsets")
+    assert set(tensors) == {"centers", "reach", "offsets", "margins", "map0.mean", "map0.matrix"}
+    del tensors["offsets"], tensors["margins"]
     save_file(tensors, path)
     reseal(tmp_path / "old")
-    assert load(tmp_path / "old").assigner.offsets is None
+    assigner = load(tmp_path / "old").assigner
+    assert (assigner.offsets, assigner.margins) == (None, None)
 
 
 @pytest.mark.parametrize(

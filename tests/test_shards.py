@@ -169,7 +169,7 @@ def found(tmp_path_factory):
             process.start()
         started += processes
         for process in processes:
-            process.join(120)
+            process.join(600)
     assert [process.exitcode for process in started] == [0] * len(started)
     return {size: [pickle.loads((folder / f"{size}-{rank}").read_bytes()) for rank in range(size)] for size in COUNTS}
 
@@ -376,13 +376,11 @@ def test_where_one_process_is_lost_the_others_say_so_in_one_line(place, moment):
     assert not (place / "lost.csv").exists()
 
 
-def test_processes_that_cannot_connect_say_why(place, monkeypatch):
+def test_processes_that_cannot_connect_say_why(place):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         started = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        for name, value in started.items():
-            monkeypatch.setenv(name, value)
-        done = selex("cluster", "shards", *GIVEN, "--out", "unconnected.csv", cwd=place)
+        done = selex("cluster", "shards", *GIVEN, "--out", "unconnected.csv", cwd=place, environment=started)
     assert done.returncode == 2
     assert done.stderr.startswith("error: cannot connect the processes: ")
     assert "in use" in done.stderr
