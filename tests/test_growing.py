@@ -23,7 +23,7 @@ from selex.models import load_backbone
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.recluster import recluster
-from selex.runs.earlier import Earlier
+from selex.runs.earlier import Earlier, continues
 from selex.runs.predictor import load
 from selex.runs.results import Results
 from selex.runs.run import Run
@@ -385,3 +385,11 @@ def counted_as_found(run):
 def rows_of(run):
     """What a run says of each photo, but for the number of its category."""
     return {row["file"]: {**row, "cluster": None, "level_1": None} for row in Run.open(run).clusters.to_pylist()}
+
+
+def test_a_search_that_is_left_open_is_the_one_of_before():
+    swaps, left_open = Config.of("photos", search="swaps"), Config.of("photos", search="auto")
+    assert continues(swaps, left_open)
+    assert continues(left_open, left_open)
+    assert not continues(left_open, swaps)
+    assert not continues(swaps, Config.of("photos", search="spectral"))

@@ -93,6 +93,23 @@ def test_a_hidden_row_stands_for_more_where_fewer_are_hidden():
     assert half.unlabelled == 1
 
 
+def test_a_category_of_which_no_row_is_hidden_does_not_count():
+    """With few labels: a category with a single one, and ten unlabelled rows for each labelled one."""
+    one = module._Recovery(np.repeat([0, 1], 2), np.array([4, 4, 1]), np.array([True, True, True]))
+    found = one(np.repeat([0, 1], 2), np.full(4, True), np.array([42, 42, 7]))
+    assert one.unlabelled == 10
+    assert found.tolist() == [1, 1, 0]
+
+
+@pytest.mark.parametrize("n_known", [1, 3, 4])
+def test_searches_are_compared_only_where_categories_can_be_hidden_as_a_whole(quick, monkeypatch, n_known):
+    rows, truth = cloud([60] * 8, dims=16, spread=0.5, seed=1)
+    tried, search = [], module._Trial.search
+    monkeypatch.setattr(module._Trial, "search", lambda self, *how: tried.append(how[0]) or search(self, *how))
+    select(rows, np.where(truth < n_known, truth, -1), 8, search=("swaps", "spectral"), refine=("none",), rng=0)
+    assert tried == (["swaps", "spectral"] if n_known == 4 else ["swaps"])
+
+
 def test_where_nothing_tells_how_large_clusters_should_be_only_what_is_missed_counts():
     alone = module._Recovery(np.repeat([0, 1], 2), np.array([2, 2]), np.array([False, False]))
     hit = np.array([True, False, True, True])

@@ -91,6 +91,16 @@ def test_rows_in_another_order_give_the_same_clusters(monkeypatch, cut, nodes):
     assert accuracy(truth, labels, found) > 0.9
 
 
+def test_labels_make_no_more_nodes_of_a_graph_that_does_not_join_them(monkeypatch):
+    monkeypatch.setattr(module, "_NODES", 100)
+    x, _, labels = wide()
+    made = {
+        apart: len(module._nodes(problem_of(x, labels, 6), np.random.default_rng(0), apart)[1])
+        for apart in (True, False)
+    }
+    assert made[False] <= 100 < made[True]
+
+
 def test_without_rows_for_a_graph_it_is_bssk():
     x, labels = scattered(0)
     problem = problem_of(x, labels, 8)

@@ -133,7 +133,7 @@ class Job:
         count: int | None = None,
         hidden: NDArray[np.bool_] | None = None,
     ) -> FittedClusters:
-        """Categories of the features; `hidden` labels choose how, or after training `auto` is the paper's way."""
+        """Categories of the features; `hidden` labels choose how, or after training `auto` is the plain way."""
         done, config = self._step("cluster"), self.config.cluster
         hidden = hidden if hidden is not None and hidden.any() else None
         if method and hidden is None:

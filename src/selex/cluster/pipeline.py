@@ -77,7 +77,7 @@ class FittedClusters:
         """A line about each setting that was `"auto"`: what it came to, and what was not tried of `spread` rows."""
         for name, value in self.selection.settings.items():
             if getattr(config, name) == "auto":
-                without = ", spectral not tried: it needs all features in one process"
+                without = ", graphs not tried: they need all features in one process"
                 yield f"{name}: {value} (auto{without if spread and name == 'search' else ''})"
 
     def transform(self, features: Any) -> Any:
@@ -288,8 +288,8 @@ class _Fit:
         return Hierarchy((with_kept_centers(found.levels[0], start), *found.levels[1:]))
 
     def temperature(self, found: FittedClusters, count: int, rng: np.random.Generator) -> float | None:
-        """That of confidences, from hidden labels: where labels have chosen the refinement, or have shaped the rows."""
-        if self.hidden is None and not found.maps and self.config.refine != "auto":
+        """That of confidences, from hidden labels: where labels have chosen how to cluster, or have shaped the rows."""
+        if self.hidden is None and not found.maps and "auto" not in (self.config.refine, self.config.search):
             return None
         chosen = found.selection
         how = {**self._how, "search": chosen.search, "refine": chosen.refine, "adapt": chosen.adapt}

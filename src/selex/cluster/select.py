@@ -59,6 +59,7 @@ SEARCHED: tuple[Search, ...] = ("swaps", *CUTS)
 REFINED: tuple[Refinement, ...] = (UNTOLD, "none", "balanced")
 _DRAWS = 2  # of hidden labels
 _MANY = 100_000  # rows; from here on one draw tells enough
+_FEW = 4  # known categories; every fourth is hidden as a whole
 _CHANCE = 0.5  # standard errors by which the best must be ahead of a safer way
 W = TypeVar("W")
 Scores = dict[W, list[NDArray[np.float64]]]
@@ -85,7 +86,8 @@ def select(
     other categories each time. A category is recovered as far as it is in one cluster, and that cluster of it (the
     Jaccard index, see `_Recovery`). Categories hidden as a whole count as much in all as the others. As good within
     chance is what is behind the best by no more than half a standard error, categories taken as drawn at random. Fewer
-    than twenty hidden rows tell nothing: then it is the first of each. Rows of different length can only end as in the
+    than twenty hidden rows tell nothing: then it is the first of each; fewer than four known categories tell nothing
+    of a search. Rows of different length can only end as in the
     paper.
 
     Args:
@@ -106,6 +108,8 @@ def select(
     draws = _draws(known, rows) if hidden is None else [hidden]
     if n_clusters < 2 or min(int(rows.group.sum(torch.tensor(draw.sum()))) for draw in draws) < ENOUGH:
         return Selection(adapt[0], refine[0], search[0])
+    if hidden is None and len(present(known[known >= 0], rows.group)) < _FEW:  # none is hidden as a whole
+        search = search[:1]
     steps = list(product(adapt, draws))
     generator, scores, sorted_right = np.random.default_rng(rng), Scores[Selection](), Scores[Selection]()
     maps: dict[bool, Whitener | None] = {}
@@ -212,7 +216,7 @@ class _Recovery:
         """The category of each hidden row; of each category the number of labels, and whether some were left."""
         self.truth, self.still = truth, still
         self.hidden = np.bincount(truth, minlength=len(labelled)).astype(np.float64)
-        self.share = self.hidden / np.maximum(labelled, 1)
+        self.share = np.where(self.hidden > 0, self.hidden / np.maximum(labelled, 1), 1.0)
         self.unlabelled: float | None = None  # rows for each labelled one
 
     def __call__(self, found: NDArray[Any], hit: NDArray[np.bool_], sizes: NDArray[Any]) -> NDArray[np.float64]:
@@ -226,7 +230,7 @@ class _Recovery:
             self.unlabelled = float(np.median(others[told])) if told.any() else np.inf
         if np.isinf(self.unlabelled):  # nothing tells how large a cluster should be
             return own / np.maximum(self.hidden, 1)
-        stands = 1 + self.unlabelled / np.maximum(self.share, np.finfo(float).tiny)
+        stands = 1 + self.unlabelled / self.share
         foreign = np.where(own > 0, np.maximum(sizes[cluster] - own * stands, 0), 0)
         index: NDArray[np.float64] = own * stands / np.maximum(self.hidden * stands + foreign, 1)
         return index

@@ -60,7 +60,7 @@ def from_spectral(problem: Problem, rng: np.random.Generator, joined: bool = Tru
 
 def eigenvectors(problem: Problem, rng: np.random.Generator, joined: bool) -> Tensor:
     """The leading k of the graph at each row, `(n, k)`, as random walks see them."""
-    node, means = _nodes(problem, rng)
+    node, means = _nodes(problem, rng, joined)
     graph, place = _neighbours(means, _NEIGHBOURS[joined], problem.rows.memory), node
     if joined:
         graph, place = _contracted(graph, problem, node)
@@ -97,8 +97,8 @@ def _of_part(matrix: csr_array, k: int) -> tuple[NDArray[np.float64], NDArray[np
     return values, vectors
 
 
-def _nodes(problem: Problem, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """The node of every row and the means of nodes: a row each, or small groups, labelled rows apart from others.
+def _nodes(problem: Problem, rng: np.random.Generator, apart: bool) -> tuple[Tensor, Tensor]:
+    """The node of every row and the means of nodes: a row each, or small groups, labelled rows `apart` from others.
 
     They are numbered by what they hold, so that the order of the rows does not matter.
     """
@@ -106,7 +106,9 @@ def _nodes(problem: Problem, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
     group = torch.arange(rows.n, device=rows.device)
     if rows.n > _NODES:
         group = small_groups(rows, rng, _NODES)[0]
-    node = torch.unique(group * (problem.n_known + 1) + problem.known + 1, return_inverse=True)[1]
+    if apart:
+        group = group * (problem.n_known + 1) + problem.known + 1
+    node = torch.unique(group, return_inverse=True)[1]
     sums, counts = rows.sums(node, int(node.max()) + 1)
     means = sums / counts[:, None]
     order = Rows(means, rows.memory).by_content()

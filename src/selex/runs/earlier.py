@@ -166,11 +166,12 @@ class Earlier:
 def continues(had: Config, asked: Config) -> bool:
     """Whether settings ask for the features and the clustering that a run had: what they leave open is as it was.
 
-    The number of categories may be another, and the photos.
+    The number of categories may be another, and the photos. A search that is to be chosen has been.
     """
     if "frozen" not in {had.train.method} & {asked.train.method}:
         return False
-    groups = ((had.features, asked.features), (had.cluster, replace(asked.cluster, categories=None)))
+    search = had.cluster.search if asked.cluster.search == "auto" else asked.cluster.search
+    groups = ((had.features, asked.features), (had.cluster, replace(asked.cluster, categories=None, search=search)))
     return all(
         getattr(new, one.name) in (None, getattr(old, one.name)) for old, new in groups for one in fields(new)
     ) and asked.data.size in (None, had.data.size)
