@@ -486,7 +486,7 @@ def test_in_python_from_a_list(place, tmp_path):
     assert run.complete
     assert run.clusters["file"].to_pylist()[0] == "image-000000"
     assert run.clusters["category"].to_pylist()[:4] == ["first"] * 4
-    assert [line.split(":")[0] for line in lines] == ["decode", "embed", "cluster", "adapt", "refine"]
+    assert [line.split(":")[0] for line in lines] == ["decode", "embed", "cluster", "adapt", "search", "refine"]
     assert run.embeddings.shape == (60, 768)
     again = package.Run.open(tmp_path / "run")
     assert again.config == run.config
