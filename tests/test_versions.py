@@ -50,6 +50,50 @@ def test_whatever_may_change_a_result_changes_the_digest(digest, old, new):
     assert digest(CODE.replace(old, new)) != digest(CODE)
 
 
+FILES = {
+    "halves.py": "import os\nfrom math import ceil, floor\n\ndef half(x):\n    return ceil(x / 2)\n",
+    "thirds.py": "def third(x):\n    from selex.halves import half\n\n    return half(x) - x / 6\n",
+}
+ONE_FILE = """
+from __future__ import annotations
+import os
+from typing import TYPE_CHECKING
+from math import floor, ceil
+
+if TYPE_CHECKING:
+    from selex.types import Array
+
+def third(x):
+    return half(x) - x / 6
+
+def half(x):
+    return ceil(x / 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("from math import floor, ceil", "from math import ceil\nfrom math import floor", True),
+        ("from selex.types import Array", "from selex.cluster.types import Array", True),
+        ("    return half(x)", "    from selex.quarters import half\n    return half(x)", True),
+        ("    return half(x)", "    from selex.quarters import quarter as half\n    return half(x)", False),
+        ("from math import floor, ceil", "from numpy import floor, ceil", False),
+        ("x / 6", "x / 7", False),
+        ("def half", "@cache\ndef half", False),
+    ],
+)
+def test_where_code_stands_leaves_the_digest(tmp_path, old, new, same):
+    typing = "from __future__ import annotations\nfrom typing import TYPE_CHECKING\n"
+    for name, code in FILES.items():
+        (tmp_path / name).write_text(typing + code)
+    (tmp_path / "one.py").write_text(ONE_FILE)
+    apart, one = digest_of([tmp_path / name for name in FILES]), digest_of([tmp_path / "one.py"])
+    assert apart == one
+    (tmp_path / "one.py").write_text(ONE_FILE.replace(old, new))
+    assert (digest_of([tmp_path / "one.py"]) == apart) is same
+
+
 def test_a_docstring_that_is_returned_is_code(digest):
     assert digest('def f():\n    return "a"\n') != digest('def f():\n    return "b"\n')
 

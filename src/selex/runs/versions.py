@@ -57,9 +57,13 @@ def _files() -> list[Path]:
 
 
 def digest_of(files: Iterable[Path]) -> str:
-    """A digest of what Python files do: the same whatever their comments, docstrings and layout, on every Python."""
-    code = "\n".join(_code(ast.parse(file.read_bytes())) for file in files)
-    return hashlib.sha256(code.encode()).hexdigest()[:12]
+    """A digest of what Python files do, the same on every Python.
+
+    It leaves out comments, docstrings and layout, and in which file and in which order things are defined.
+    """
+    trees = (ast.parse(file.read_bytes()) for file in files)
+    parts = {_code([part]) for tree in trees for statement in tree.body for part in _parts(statement)}
+    return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()[:12]
 
 
 @cache
@@ -81,10 +85,18 @@ def _git(folder: Path, *words: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def _parts(statement: ast.stmt) -> list[ast.stmt]:
+    """What a statement of a file does, in parts: an import of several names is one of each; types alone do nothing."""
+    if isinstance(statement, ast.ImportFrom):
+        return [ast.ImportFrom(statement.module, [name], statement.level) for name in statement.names]
+    only_types = isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING"
+    return [] if only_types else [statement]
+
+
 def _code(node: Any) -> str:
-    """A syntax tree as text, without strings that stand alone and without fields that only some Pythons have."""
+    """A syntax tree as text, without what does nothing and without fields that only some Pythons have."""
     if isinstance(node, list):
-        return ",".join([_code(entry) for entry in node if not _stands_alone(entry)])
+        return ",".join([_code(entry) for entry in node if not _does_nothing(entry)])
     if not isinstance(node, ast.AST):
         return repr(node)
     values = [(name, getattr(node, name, None)) for name in node._fields if name != "ctx"]
@@ -92,8 +104,10 @@ def _code(node: Any) -> str:
     return f"{type(node).__name__}({' '.join(fields)})"
 
 
-def _stands_alone(node: Any) -> bool:
-    """Whether it is a statement that is nothing but a string: a docstring, of a module or of a name above it."""
+def _does_nothing(node: Any) -> bool:
+    """Whether it is a docstring, of a module or of a name above it, or says which file of ours defines a name."""
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").partition(".")[0] == "selex" and all(name.asname is None for name in node.names)
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
