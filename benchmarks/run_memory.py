@@ -120,7 +120,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 
 
-# what a new round starts and ends with: labels from decisions, and what it changed; here nothing
+# what a new round starts and ends with: labels from decisions, and what it changed; here every twentieth image
 _LABELS = """
 import sys
 from selex.review.core.outcome import labels_of
@@ -134,7 +134,9 @@ from selex.review.core.state import State
 from selex.runs.results import Results
 from selex.runs.run import Run
 run = Run.open(sys.argv[1])
-assert compare(State(Results.read(run)), Results.read(run)).images == 0
+before = State(Results.read(run))
+before.category[::20] = (before.category[::20] + 1) % len(before.names)
+assert compare(before, Results.read(run)).images == len(before.category[::20])
 """
 
 
@@ -161,6 +163,8 @@ def pages(process: subprocess.Popen[str]) -> float:
 def main(n: int, k: int, times: int, commands: list[str], keep: Path | None = None) -> list[dict[str, object]]:
     """What each command takes on a run of n images, so many times over; what is published is n."""
     entries: list[dict[str, object]] = []
+    if keep:
+        keep.mkdir(parents=True, exist_ok=True)
     with nullcontext(str(keep)) if keep else tempfile.TemporaryDirectory() as name:
         run = f"{name}/run"
         program = [sys.executable, "-m", "selex"]

@@ -1,6 +1,7 @@
 """Names that stay: from run to run, a category is called as before, and no number has two meanings."""
 
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -83,6 +84,20 @@ def test_matches_are_those_that_keep_most_images(seed):
     kept = sum(int(((old == c) & (new == d)).sum()) for c, d in found.items())
     best = max(sum(int(((old == c) & (new == d)).sum()) for c, d in enumerate(way)) for way in permutations(range(4)))
     assert kept == best
+
+
+def test_many_categories_are_matched_without_a_table_of_all_pairs():
+    rng = np.random.default_rng(0)
+    order, old = rng.permutation(10_000), np.arange(40_000) % 10_000
+    new = np.where(rng.random(40_000) < 0.05, rng.integers(10_000, size=40_000), order[old])
+    tracemalloc.start()
+    try:
+        found = match(old, new, range(10_000), range(10_000))
+        assert tracemalloc.get_traced_memory()[1] < 50e6  # a table of all pairs takes 800 MB
+    finally:
+        tracemalloc.stop()
+    kept = np.array([order[c] == found.get(c) for c in range(10_000)])
+    assert kept.mean() > 0.99
 
 
 def test_the_last_number_among_names():

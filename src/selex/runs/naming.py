@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,24 +77,51 @@ def _keys(files: Sequence[str]) -> Array:
     return keys.view("S16")  # which numpy sorts
 
 
+class Shared(NamedTuple):
+    """Pairs of an old and a new category that have images in common, by old and then new, and how many those are."""
+
+    old: Array
+    new: Array
+    images: Array
+
+    @classmethod
+    def of(cls, old: Array, new: Array) -> Shared:
+        """From the categories `old` and `new` of the same images."""
+        width = int(new.max(initial=0)) + 1
+        pairs, images = np.unique(old.astype(np.int64) * width + new, return_counts=True)
+        return cls(pairs // width, pairs % width, images)
+
+    def largest(self, axis: int) -> dict[int, tuple[int, int]]:
+        """Of each old category (of each new one if `axis` is 1) the other that has most of its images, and how many."""
+        own, other = (self.new, self.old) if axis else (self.old, self.new)
+        order = np.lexsort((other, -self.images, own))
+        first = order[np.unique(own[order], return_index=True)[1]]
+        most = zip(other[first].tolist(), self.images[first].tolist(), strict=True)
+        return dict(zip(own[first].tolist(), most, strict=True))
+
+
 def match(old: Array, new: Array, among_old: Sequence[int], among_new: Sequence[int]) -> dict[int, int]:
     """The new category that each old one is now, by the categories `old` and `new` of the same images.
 
     Each is one at most, such that most images stay where they are. Two that share less than half of the images of the
     smaller one are not the same.
     """
-    shared = np.zeros((int(old.max(initial=0)) + 1, int(new.max(initial=0)) + 1), dtype=np.int64)
-    np.add.at(shared, (old, new), 1)
-    found = {among_old[i]: among_new[j] for i, j in _pairs(shared[np.ix_(among_old, among_new)])}
-    least = {c: min(shared[c].sum(), shared[:, d].sum()) / 2 for c, d in found.items()}
-    return {c: d for c, d in found.items() if shared[c, d] and shared[c, d] >= least[c]}
+    shared = Shared.of(old, new)
+    smaller = np.minimum(np.bincount(old)[shared.old], np.bincount(new)[shared.new])
+    among = np.flatnonzero(np.isin(shared.old, among_old) & np.isin(shared.new, among_new))
+    found = among[_pairs(Shared(*(column[among] for column in shared)))].tolist()
+    return {int(shared.old[i]): int(shared.new[i]) for i in found if 2 * shared.images[i] >= smaller[i]}
 
 
-def _pairs(shared: Array) -> Iterable[tuple[int, int]]:
-    """Pairs of rows and columns with the largest sum; at once where no row shares anything with two columns."""
-    alone = (shared > 0).sum(0).max(initial=0) <= 1 and (shared > 0).sum(1).max(initial=0) <= 1
-    if alone:
-        return zip(*np.nonzero(shared), strict=True)
-    from scipy.optimize import linear_sum_assignment  # takes half a second to import
+def _pairs(shared: Shared) -> Array:
+    """Which pairs have the most images together, each category in one; at once where none is in two."""
+    if all(len(np.unique(side)) == len(side) for side in shared[:2]):
+        return np.arange(len(shared.images))
+    from scipy.sparse import csr_array, hstack, identity  # takes half a second to import
+    from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 
-    return zip(*linear_sum_assignment(-shared), strict=True)
+    n_old, n_new = int(shared.old.max()) + 1, int(shared.new.max()) + 1
+    images = csr_array((shared.images.astype(float), (shared.old, shared.new)), (n_old, n_new))
+    nobody = identity(n_old, format="csr") * (0.5 / n_old)  # a category may be left without another
+    old, new = min_weight_full_bipartite_matching(hstack([images, nobody], format="csr"), maximize=True)
+    return np.flatnonzero(np.isin(shared.old * n_new + shared.new, (old * n_new + new)[new < n_new]))

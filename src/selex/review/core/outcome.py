@@ -15,7 +15,7 @@ from selex.errors import InputError
 from selex.review.core.ledger import Ledger
 from selex.review.core.state import CONFIRMED, JUNK, MARKS, UNDECIDED, State
 from selex.review.core.timeline import Timeline
-from selex.runs.naming import match, same_images
+from selex.runs.naming import Shared, match, same_images
 from selex.runs.results import Results
 from selex.runs.run import Run
 
@@ -179,11 +179,12 @@ def compare(before: State, results: Results) -> Changes:
     known_before = {before.names[c] for c in lived if before.known(c)}
     came = sorted(set(np.unique(results.category).tolist()) - {partner.get(c) for c in lived})
     went = [c for c in sorted(lived) if c not in partner]
-    shared = np.zeros((len(before.names), len(results.names)), dtype=np.int64)
-    np.add.at(shared, (before.category[old], results.category[new]), 1)
+    shared = Shared.of(before.category[old], results.category[new])
     sizes = np.bincount(results.category, minlength=len(results.names))
-    split = _parts({results.names[c]: (shared[:, c], sizes[c]) for c in came}, before.names, set(partner))
-    gone = {before.names[c]: (shared[c], shared[c].sum()) for c in went}
+    stayed = np.bincount(before.category[old], minlength=len(before.names))
+    most_of, most_from = shared.largest(0), shared.largest(1)
+    gone = {before.names[c]: (*most_of[c], int(stayed[c])) for c in went}
+    split = {results.names[c]: (*most_from[c], int(sizes[c])) for c in came if c in most_from}
     return Changes(
         changed,
         int(changed.sum()),
@@ -192,17 +193,16 @@ def compare(before: State, results: Results) -> Changes:
         [name for name in results.names[: results.n_known] if name not in known_before],
         earlier,
         before.names,
-        {results.names[c]: int(sizes[c]) for c in came} | {name: int(of) for name, (_, of) in gone.items()},
+        {results.names[c]: int(sizes[c]) for c in came} | {name: of for name, (_, _, of) in gone.items()},
         _parts(gone, results.names, set(partner.values())),
-        split,
+        _parts(split, before.names, set(partner)),
         len(before.results) - len(old),
     )
 
 
-def _parts(categories: dict[str, tuple[Array, int]], others: list[str], lasting: set[int]) -> list[Part]:
-    """Those of some categories, each with its images in every other one and in all, that are for the most part one."""
-    most = {name: int(shared.argmax()) for name, (shared, _) in categories.items()}
-    found = [(name, most[name], int(shared[most[name]]), int(of)) for name, (shared, of) in categories.items()]
+def _parts(categories: dict[str, tuple[int, int, int]], others: list[str], lasting: set[int]) -> list[Part]:
+    """Those of some categories, each with the other that has most of its images, that are for the most part one."""
+    found = ((name, *most) for name, most in categories.items())
     return [Part(name, others[c], n, of) for name, c, n, of in found if c in lasting and 2 * n > of]
 
 
