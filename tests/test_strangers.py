@@ -23,7 +23,7 @@ from selex.data.store_files import KIND
 from selex.data.table import read_table
 from selex.errors import InputError, Note
 from selex.folders import MARK, is_vacant, own_folder, take_folder
-from selex.io import read_csv, whole, whole_folder, write_csv
+from selex.io import atomic_folder, atomic_path, read_csv, write_csv
 from selex.models.download import Unavailable, save_stream
 from selex.report.facts import read_facts
 from selex.report.plots import is_plot, save_figure
@@ -228,7 +228,7 @@ def test_what_a_killed_command_left_goes_and_what_a_working_one_has_stays(tmp_pa
         path.write_text("mine")
     os.symlink(mine[0], tmp_path / ".selex-0123456789abcded.tmp")
     assert not is_vacant(tmp_path)
-    with whole_folder(tmp_path / "b") as stage, whole(tmp_path / "a") as first, whole(tmp_path / "c"):
+    with atomic_folder(tmp_path / "b") as stage, atomic_path(tmp_path / "a") as first, atomic_path(tmp_path / "c"):
         assert first.exists()
         assert stage.exists()
         first.write_text("whole")

@@ -21,7 +21,7 @@ from typing import Any
 
 from selex.errors import InputError, Note
 from selex.folders import cache_folder
-from selex.io import first_line, is_plain_file, locked, whole
+from selex.io import atomic_path, first_line, is_plain_file, locked
 
 _BLOCK = 1 << 20
 _STAMP = "sha256"
@@ -137,7 +137,7 @@ def _make_key(folder: Path) -> bytes:
         if os.path.lexists(folder / _KEY):
             _note_damage(folder / _KEY)
         key = secrets.token_bytes(_SIZE)
-        with whole(folder / _KEY, mode=0o600) as partial:
+        with atomic_path(folder / _KEY, mode=0o600) as partial:
             partial.write_bytes(key + _check(key))
         return key
 

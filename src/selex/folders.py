@@ -11,7 +11,7 @@ from typing import Any
 from platformdirs import user_cache_dir
 
 from selex.errors import InputError
-from selex.io import TEMPORARY, is_plain_file, is_plain_folder, remove_leftovers, whole
+from selex.io import TEMPORARY, atomic_path, is_plain_file, is_plain_folder, remove_leftovers
 
 MARK = ".selex"
 """The file that says that a folder is ours, and what it holds."""
@@ -41,7 +41,7 @@ def take_folder(path: Path, kind: str) -> None:
     except OSError as error:
         raise InputError(f"{path}: cannot be created ({error.strerror})") from None
     if not is_marked(path, kind):
-        with whole(path / MARK) as partial:
+        with atomic_path(path / MARK) as partial:
             partial.write_text(f"selex {kind}\nThis folder is written by selex: keep nothing of your own in it.\n")
 
 

@@ -26,7 +26,7 @@ _SUFFIX = re.compile(r"\.\w{1,16}")  # of a temporary file: some writers go by t
 
 
 @contextmanager
-def whole(path: Path, mode: int = 0o666, over: bool = True) -> Iterator[Path]:
+def atomic_path(path: Path, mode: int = 0o666, over: bool = True) -> Iterator[Path]:
     """A path to write to, beside the target and put in its place at the end: a reader never sees a part of a file.
 
     With `over` off, a file that somebody else has put there in the meantime stays.
@@ -55,7 +55,7 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """A folder to fill, beside the target and put in its place at the end: all of it is there, or none."""
     target = Path(os.path.abspath(path))
     try:
@@ -122,7 +122,10 @@ def remove_leftovers(folder: Path) -> None:
 
 def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
     """A CSV file, whole or not at all."""
-    with whole(path) as partial, partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+    with (
+        atomic_path(path) as partial,
+        partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
+    ):
         writer = csv.writer(_Lines(file))
         writer.writerow(header)
         writer.writerows(lines)

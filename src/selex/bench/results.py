@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from selex.errors import InputError
-from selex.io import first_line, whole
+from selex.io import atomic_path, first_line
 from selex.types import Scores
 
 FORMAT = 1
@@ -90,7 +90,7 @@ class Result:
         except OSError as error:
             raise InputError(f"{path.parent}: cannot be created ({error.strerror})") from None
         text = json.dumps(self.to_json(), indent=1, allow_nan=False)
-        with whole(path) as partial:
+        with atomic_path(path) as partial:
             partial.write_text(text + "\n", encoding="utf-8")
         return path
 

@@ -211,7 +211,7 @@ def table(
     from selex.bench.results import read_results
     from selex.bench.suites import find_suite
     from selex.bench.tables import Show, make_tables
-    from selex.io import check_target, whole
+    from selex.io import atomic_path, check_target
 
     find_suite(suite)
     if out:
@@ -223,7 +223,7 @@ def table(
         typer.echo(text)
         return
     stamp = f"% {STAMP}" if to is To.latex else f"<!-- {STAMP} -->"
-    with whole(out) as partial:
+    with atomic_path(out) as partial:
         partial.write_text(f"{stamp}\n\n{text}\n", encoding="utf-8")
     typer.echo(f"wrote {out}")
 

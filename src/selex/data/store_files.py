@@ -26,8 +26,8 @@ from selex.data.decode import Pixels, Unreadable, decode
 from selex.data.table import ImageTable
 from selex.errors import InputError, Note
 from selex.folders import MARK, is_marked, take_folder
+from selex.io import atomic_path
 from selex.io import locked as file_locked
-from selex.io import whole
 from selex.progress import images_bar
 
 Array = np.ndarray[Any, Any]
@@ -71,7 +71,7 @@ class Index:
 
     def save(self, folder: Path) -> None:
         """Replace the index of a store whose data is on disk already: all of it, or nothing if we die on the way."""
-        with whole(folder / INDEX) as draft, open(draft, "wb") as handle:
+        with atomic_path(folder / INDEX) as draft, open(draft, "wb") as handle:
             np.savez(handle, version=np.array(VERSION), stored=self.stored, unreadable=self.unreadable)
 
 

@@ -20,7 +20,7 @@ from numpy.lib.format import open_memmap
 
 from selex.checksums import check_stamp, read_object, stamped
 from selex.errors import InputError, Note
-from selex.io import is_plain_file, whole
+from selex.io import atomic_path, is_plain_file
 
 _BLOCK = 4096  # rows whose digest is made at a time
 
@@ -85,7 +85,7 @@ class FeatureFile:
         self._digest.update(self._rows[self._digested : done].tobytes())
         self._digested = done
         self.standing = replace(self.standing, done=done, rows_sha256=self._digest.hexdigest())
-        with self._reported(), whole(self._note) as partial:
+        with self._reported(), atomic_path(self._note) as partial:
             partial.write_text(stamped(asdict(self.standing)))
 
     def finish(self) -> Features:

@@ -31,7 +31,7 @@ from selex.features.embed import CPU_BATCH, embed
 from selex.features.ray_cluster import RayEngine, running
 from selex.features.sources import PIECE, Files, Unit, find_units, key_of
 from selex.folders import cache_folder, own_folder, take_folder
-from selex.io import first_line, whole
+from selex.io import atomic_path, first_line
 from selex.models.network import Backbone
 from selex.progress import images_bar
 
@@ -96,7 +96,7 @@ class Shards:
 
     def keep(self, unit: Unit, piece: int, last: bool, content: bytes) -> int:
         """Write a piece, whole or not at all; how many features it holds."""
-        with whole(self.folder / f"{key_of(unit)}-{piece:06}{'-last' if last else ''}.npz") as partial:
+        with atomic_path(self.folder / f"{key_of(unit)}-{piece:06}{'-last' if last else ''}.npz") as partial:
             partial.write_bytes(content)
         return len(_read(io.BytesIO(content), "features")[0])
 

@@ -26,7 +26,7 @@ from numpy.lib import format as npy
 from selex.data.store_files import find_keys
 from selex.errors import InputError, Note
 from selex.folders import cache_folder, check_own_folder, own_folder, take_folder
-from selex.io import is_plain_file, is_plain_folder, whole
+from selex.io import atomic_path, is_plain_file, is_plain_folder
 
 Array = np.ndarray[Any, Any]
 
@@ -83,7 +83,7 @@ class FeatureCache:
         _own(self.folder)
         entries = np.zeros(len(keys), dtype=_ENTRY)
         entries["key"], entries["crc"] = keys, [zlib.crc32(row) for row in rows]
-        with whole(self.folder / f"{secrets.token_hex(8)}.rows") as partial, partial.open("wb") as file:
+        with atomic_path(self.folder / f"{secrets.token_hex(8)}.rows") as partial, partial.open("wb") as file:
             npy.write_array(file, entries, version=(1, 0))
             npy.write_array(file, rows, version=(1, 0))
 

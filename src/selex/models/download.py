@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.progress import wrap_file
 
 from selex.checksums import Damaged
-from selex.io import first_line, whole
+from selex.io import atomic_path, first_line
 
 NOTED = ".sha256"
 """Ending of the file that keeps the digest of a fetched one, where none is pinned."""
@@ -156,7 +156,7 @@ def save_stream(stream: IO[bytes], target: Path, sha256: str | None, length: int
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     target.with_name(target.name + NOTED).unlink(missing_ok=True)  # it must not speak of another file
-    with whole(target) as part, part.open("wb") as out:
+    with atomic_path(target) as part, part.open("wb") as out:
         for block in _blocks(stream):
             digest.update(block)
             out.write(block)
@@ -164,7 +164,7 @@ def save_stream(stream: IO[bytes], target: Path, sha256: str | None, length: int
             raise Unavailable(f"the download broke off after {out.tell()} of {length} bytes")
         check_digest(target, digest.hexdigest(), sha256)
     if sha256 is None:
-        with whole(target.with_name(target.name + NOTED)) as partial:
+        with atomic_path(target.with_name(target.name + NOTED)) as partial:
             partial.write_text(digest.hexdigest())
     return target
 

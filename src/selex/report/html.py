@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from selex.data.decode import thumbnail
 from selex.errors import InputError, Note
 from selex.folders import check_outside
-from selex.io import check_target, whole
+from selex.io import atomic_path, check_target
 from selex.report import curves
 from selex.report import map as drawn_map
 from selex.report.categories import MOST_TYPICAL, Category, LabelError
@@ -200,7 +200,7 @@ def write_report(
     page = render(summary, pictures)
     if pictures.missing:
         warnings.warn(f"{pictures.missing} of {len(pictures.large)} images {_why_grey(summary)}", Note, stacklevel=2)
-    with whole(out) as partial:
+    with atomic_path(out) as partial:
         partial.write_text(page, encoding="utf-8", errors="replace")
     return out
 

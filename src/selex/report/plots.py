@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from selex.errors import InputError
-from selex.io import whole
+from selex.io import atomic_path
 from selex.types import KEstimate
 
 _MARK = "drawn by selex"
@@ -64,7 +64,7 @@ def is_plot(path: Path) -> bool:
 def save_figure(figure: Figure, path: Path) -> None:
     """Write the picture, in the format that the file's ending names."""
     check_ending(path)
-    with whole(path) as partial:
+    with atomic_path(path) as partial:
         figure.savefig(partial, dpi=150, metadata={_FORMATS[path.suffix.lower()]: _MARK})
 
 

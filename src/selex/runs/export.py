@@ -21,7 +21,7 @@ from selex.data.names import spell
 from selex.data.parquet import read_header
 from selex.errors import InputError
 from selex.folders import check_outside
-from selex.io import check_target, check_target_folder, whole_folder
+from selex.io import atomic_folder, check_target, check_target_folder
 from selex.runs.export_formats import FORMATS, ExportJob, Format, Progress
 from selex.runs.run import Run
 
@@ -74,7 +74,7 @@ def export(
     files = whole["file"]
     job = ExportJob(whole, classes, root, run.image_paths(files), lambda: _features(run, files), out, copy, progress)
     _check_images(run, job)
-    with whole_folder(out) as stage:
+    with atomic_folder(out) as stage:
         advice = form.write(job, stage)
     return Exported(out, len(files), len(set(whole["category"])), job.linked, job.copied, advice)
 

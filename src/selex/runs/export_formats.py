@@ -20,7 +20,7 @@ from selex.data.clusters import DOUBTFUL, Columns, write_blocks, write_columns
 from selex.data.names import Names, safe_name
 from selex.data.parquet import as_row_groups
 from selex.errors import InputError
-from selex.io import whole
+from selex.io import atomic_path
 
 Progress = Callable[[int, int], None]
 
@@ -100,7 +100,7 @@ def _csv(blocks: Iterator[Columns], out: Path) -> str:
 
 
 def _parquet(blocks: Iterator[Columns], out: Path) -> str:
-    with whole(out) as partial:
+    with atomic_path(out) as partial:
         for _ in as_row_groups(partial, blocks):
             pass
     return f"open it with pandas.read_parquet({str(out)!r})"

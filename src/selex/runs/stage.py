@@ -12,7 +12,7 @@ from pathlib import Path
 
 from selex.errors import InputError
 from selex.folders import own_folder, remove_folder
-from selex.io import first_line, is_plain_file, is_plain_folder, locked, to_disk, whole
+from selex.io import atomic_path, first_line, is_plain_file, is_plain_folder, locked, to_disk
 
 EMBEDDINGS = "embeddings.npy"
 FEATURE_FILES = (EMBEDDINGS, EMBEDDINGS + ".json")
@@ -50,7 +50,7 @@ class Stage:
         names = [name for name in PUBLISHED if (self.folder / name).exists()]
         for name in (*names, MODEL):
             to_disk(self.folder / name)
-        with whole(self.folder / _DONE) as partial:  # and the folder itself is on disk
+        with atomic_path(self.folder / _DONE) as partial:  # and the folder itself is on disk
             partial.write_text("\n".join(names))
 
     def recover(self) -> None:

@@ -20,7 +20,7 @@ from selex.data.clusters import Columns, write_blocks, write_columns
 from selex.data.parquet import as_row_groups, read_blocks
 from selex.errors import InputError
 from selex.folders import check_outside, check_own_folder, is_vacant, own_folder, remove, remove_folder
-from selex.io import first_line, is_plain_file, is_plain_folder, last_bytes, locked, remove_leftovers, whole
+from selex.io import atomic_path, first_line, is_plain_file, is_plain_folder, last_bytes, locked, remove_leftovers
 from selex.progress import step_done
 from selex.runs.run import FORMAT, LABELS, METRICS, Run
 from selex.runs.stage import CONFIG, EMBEDDINGS, FEATURE_FILES, MODEL, PUBLISHED, Stage
@@ -129,7 +129,7 @@ class RunWriter(Run):
     def _start(self, config: Config, root: str) -> None:
         """Write the config of a new run; lay out features of before, which may be the ones needed."""
         if not (self.folder / CONFIG).exists():
-            with whole(self.folder / CONFIG) as partial:
+            with atomic_path(self.folder / CONFIG) as partial:
                 partial.write_text(stamped(_record(config, root, _new_id(config, root))))
         for path in (Stage(self.folder).folder, self.folder / MODEL, self.folder / BOARD):
             check_own_folder(path)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from selex.errors import InputError, Note
-from selex.io import first_line, whole
+from selex.io import atomic_path, first_line
 from selex.runs.stage import CHECKPOINT
 
 FORMAT = 5
@@ -69,7 +69,7 @@ class Checkpoints:
     def _write(self, epoch: int, state: dict[str, Any]) -> None:
         path = self.folder / f"checkpoint-{epoch:05d}.pt"
         try:
-            with whole(path) as partial:
+            with atomic_path(path) as partial:
                 torch.save(state, partial)
         except (OSError, RuntimeError, InputError) as error:
             last = self.paths()[-1].name if self.paths() else "none"

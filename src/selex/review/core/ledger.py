@@ -21,7 +21,7 @@ from pathlib import Path
 
 from selex.checksums import Damaged
 from selex.errors import InputError, Note
-from selex.io import first_line, is_plain_file, last_bytes, whole
+from selex.io import atomic_path, first_line, is_plain_file, last_bytes
 from selex.review.core.decisions import Decision
 from selex.review.core.timeline import Event, Timeline
 from selex.runs.results import Results
@@ -163,7 +163,10 @@ class Ledger:
 
     def _make(self) -> None:
         """Lay out a new file, which is there once it is whole: an empty one is a damaged one."""
-        with whole(self.path, over=False) as partial, closing(sqlite3.connect(partial, isolation_level=None)) as db:
+        with (
+            atomic_path(self.path, over=False) as partial,
+            closing(sqlite3.connect(partial, isolation_level=None)) as db,
+        ):
             db.execute("PRAGMA journal_mode = MEMORY")
             for statement in filter(str.strip, _TABLES.split(";")):
                 db.execute(statement)

@@ -18,7 +18,7 @@ from PIL import Image
 
 from selex.data.decode import Unreadable, decode
 from selex.errors import InputError
-from selex.io import check_regular, whole
+from selex.io import atomic_path, check_regular
 from selex.runs.results import Results, directions
 from selex.runs.run import Run
 
@@ -70,7 +70,7 @@ def words_of(file: str) -> set[str]:
 def write_suggested(folder: Path, results: Results, model: str, names: dict[str, list[tuple[str, float]]]) -> Path:
     """Keep what a model said of the categories of these results."""
     path = folder / FILE
-    with whole(path) as partial:
+    with atomic_path(path) as partial:
         partial.write_text(json.dumps({"results": results.digest, "model": model, "names": names}, indent=1))
     return path
 
