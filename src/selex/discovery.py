@@ -10,9 +10,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from selex.cluster.distributed import fit_distributed
 from selex.cluster.group import ALONE, Group, join
 from selex.cluster.pipeline import FittedClusters, check_spread
-from selex.cluster.together import fit_together
 from selex.config import Config
 from selex.config.groups import FROZEN
 from selex.data.crops import AnyImages, to_device
@@ -87,7 +87,7 @@ def discover(
     if group.size > 1:
         check_spread(config.cluster)
     if group.rank:
-        fit_together(None, group)
+        fit_distributed(None, group)
         return Run(Path(out))
     with write_run(Path(out), config, table.root) as run:
         backbone, config = load_backbone_for(config, device)
@@ -110,9 +110,9 @@ def _without_training(
     config = job.config
     if earlier is None or not earlier.fits(job.backbone, images.table):
         features = job.embed(shown)
-        return job.cluster(features, images) if group.size == 1 else job.cluster_together(images, group), config
+        return job.cluster(features, images) if group.size == 1 else job.cluster_distributed(images, group), config
     if group.size > 1:
-        fit_together(None, group)  # nothing to search for: the others may go
+        fit_distributed(None, group)  # nothing to search for: the others may go
     found = job.resume(job.embed(shown), images, earlier)
     count, asked = found.hierarchy.levels[0].n_clusters, config.cluster.categories
     return found, config.change(categories=asked and max(count, asked))

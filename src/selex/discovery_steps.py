@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from selex.cluster.distributed import Task, fit_distributed
 from selex.cluster.group import Group
 from selex.cluster.pipeline import FittedClusters, estimate_clusters, fit_clusters
 from selex.cluster.select import safest
-from selex.cluster.together import Task, fit_together
 from selex.cluster.variant import variant_for
 from selex.config import ClusterConfig, Config
 from selex.data.crops import AnyImages
@@ -149,11 +149,11 @@ class Job:
         self._tell_selected(found.selected(config))
         return replace(found, hierarchy=found.hierarchy.on_host())
 
-    def cluster_together(self, images: ImageStore, group: Group) -> FittedClusters:
-        """Categories of the features in the run's file, by all processes; the others are in `fit_together` as well."""
+    def cluster_distributed(self, images: ImageStore, group: Group) -> FittedClusters:
+        """Categories of the features in the run's file, by all processes, which are all in `fit_distributed`."""
         done, config = self._step("cluster"), self.config
         task = Task(self.run.features, _labels(images), config.cluster, config.seed, str(self.device))
-        found = fit_together(task, group)
+        found = fit_distributed(task, group)
         assert found is not None  # in the first process
         done(len(images), **_about(found, workers=group.size))
         self._tell_selected(found.selected(config.cluster, spread=True))

@@ -32,20 +32,20 @@ class Task:
     device: str
 
 
-def fit_together(task: Task | None, group: Group) -> FittedClusters | None:
+def fit_distributed(task: Task | None, group: Group) -> FittedClusters | None:
     """Clusters that all processes make, in the first one; the others have no task and wait for that of the first.
 
     Without a task in the first one there is nothing to do. Processes part when it is done.
     """
     try:
-        return _fit_together(task, group)
+        return _fit_distributed(task, group)
     except RuntimeError as error:
         if lost_process(error):
             raise InputError(LOST_PROCESS) from None
         raise
 
 
-def _fit_together(task: Task | None, group: Group) -> FittedClusters | None:
+def _fit_distributed(task: Task | None, group: Group) -> FittedClusters | None:
     told = [task]
     dist.broadcast_object_list(told)
     found = _fit(told[0], group) if told[0] else None
