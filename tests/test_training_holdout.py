@@ -1,9 +1,10 @@
-"""Labels that training does not see: they compare it with its start, and the better of both is kept."""
+"""Labels that training does not see: they compare it with its start and the mean of both, and the best is kept."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from commands import digit_photos
 from selex.cluster.holdout import kept_from_training
@@ -75,7 +76,7 @@ def last(run, step):
 
 
 def test_training_that_costs_is_undone(photos):
-    run, told = trained(photos, "ruined", lr=3.0)
+    run, told = trained(photos, "ruined", lr=30.0)
     kept = last(run, "kept")
     assert kept["kept"] == "untrained"
     assert kept["untrained"] > kept["trained"]
@@ -84,8 +85,8 @@ def test_training_that_costs_is_undone(photos):
     assert not load(run.folder).trained
     selected = _selection(run)
     assert selected.settings == {name: kept[name] for name in ("adapt", "search", "refine")}
-    assert any("untrained features kept" in line for line in told)
-    assert "untrained features" in write_report(run, photos / "report.html").read_text()
+    assert any("untrained network kept" in line for line in told)
+    assert "untrained network" in write_report(run, photos / "report.html").read_text()
     rows = [row for row, file in enumerate(run.clusters["file"].to_pylist()) if file.startswith("unlabelled")][:9]
     found = run.clusters.take(rows).to_pydict()
     again = load(run.folder).predict([str(photos / "photos" / file) for file in found["file"]])
@@ -95,26 +96,61 @@ def test_training_that_costs_is_undone(photos):
 def test_training_that_pays_is_kept_and_its_ending_chosen_by_labels_it_did_not_see(photos):
     run, told = trained(photos, "better", lr=0.03, epochs=3, temperature=0.1, head_dim=256)
     kept = last(run, "kept")
-    assert kept["kept"] == "trained"
-    assert kept["trained"] >= kept["untrained"]
+    assert kept["kept"] == max(("trained", "averaged"), key=kept.get)
+    assert kept[kept["kept"]] >= kept["untrained"]
     assert load(run.folder).trained
     assert any(line.startswith("refine: ") for line in told)
 
 
-@pytest.mark.parametrize(("lost", "kept"), [([0.05, -0.02, *[0.0] * 18], "trained"), ([0.0015] * 20, "untrained")])
-def test_training_is_undone_if_hidden_labels_are_clearly_against_it(lost, kept):
-    """The same loss in all: from two categories of twenty it may be chance, from each of them it is not."""
+def halfway(photos, monkeypatch, better):
+    """A run where the network with this name is said to do better on held-out labels."""
+
+    def compared(self, ways):
+        self.run.log(step="kept", kept=better, untrained=0.1, trained=0.2, averaged=0.3)
+        return better
+
+    monkeypatch.setattr(Job, "_compare", compared)
+    return trained(photos, better, lr=0.03)[0]
+
+
+def test_averaged_weights_are_the_mean_of_both(photos, monkeypatch):
+    runs = {name: halfway(photos, monkeypatch, name) for name in ("untrained", "trained", "averaged")}
+    weights = {name: load(run.folder).load_backbone("cpu").network.state_dict() for name, run in runs.items()}
+    changed = [key for key, value in weights["trained"].items() if not torch.equal(value, weights["untrained"][key])]
+    assert len(changed) > 5
+    for key in changed:
+        mean = (weights["trained"][key] + weights["untrained"][key]) / 2
+        assert torch.allclose(weights["averaged"][key], mean, atol=1e-6)
+    assert not np.allclose(runs["averaged"].embeddings, runs["trained"].embeddings, atol=1e-3)
+    rows = [row for row, file in enumerate(runs["averaged"].clusters["file"].to_pylist()) if "unlabelled" in file][:9]
+    found = runs["averaged"].clusters.take(rows).to_pydict()
+    again = load(runs["averaged"].folder).predict([str(photos / "photos" / file) for file in found["file"]])
+    assert list(again["category"]) == found["category"]
+
+
+LOSSES = {
+    "chance": ([0.05, -0.02, *[0.0] * 18], "trained"),  # in two categories of twenty
+    "clear": ([0.0015] * 20, "untrained"),  # as much in all, from each of them
+}
+
+
+@pytest.mark.parametrize(("lost", "kept"), LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("averaged", [-0.1, 0.001])
+def test_training_is_undone_if_hidden_labels_are_clearly_against_it(lost, kept, averaged):
+    """The better of trained and averaged weights is kept, unless the start is ahead by more than chance."""
     logged, told = [], []
     run = SimpleNamespace(log=lambda **entry: logged.append(entry))
     job = Job(run, Config.of(), None, "cpu", False, told.append)
-    before = np.full(20, 0.04)
-    ways = [Selection(False, "none", right=tuple(right)) for right in (before, before - lost)]
-    costs = job._costs(*(SimpleNamespace(selection=way) for way in ways))
-    assert costs == (kept == "untrained")
-    assert logged[0]["kept"] == kept
-    assert (logged[0]["untrained"], logged[0]["trained"]) == pytest.approx((0.8, 0.77))
-    assert told[0].endswith(f"{kept} features kept")
-    assert ("within chance" in told[0]) == (kept == "trained")
+    before, ahead = np.full(20, 0.04), averaged > 0
+    right = {"untrained": before, "trained": before - lost, "averaged": before - lost + averaged}
+    ways = {name: SimpleNamespace(selection=Selection(False, "none", right=tuple(row))) for name, row in right.items()}
+    expected = "averaged" if ahead and kept == "trained" else kept
+    assert job._compare(ways) == expected
+    assert logged[0]["kept"] == expected
+    shown = (logged[0][name] for name in ("untrained", "trained", "averaged"))
+    assert tuple(shown) == pytest.approx((0.8, 0.77, 0.77 + 20 * averaged))
+    assert told[0].endswith(f"{expected} network kept")
+    assert ("within chance" in told[0]) == (expected != "untrained")
 
 
 def test_the_paper_holds_nothing_out(photos):

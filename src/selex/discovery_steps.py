@@ -37,6 +37,7 @@ from selex.training.fit import Seen, TrainOptions, classify_features, make_metho
 from selex.training.methods import Method
 
 Tell = Callable[[str], None]
+Weights = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Job:
     def train(
         self, images: ImageStore, cut: ImageStore | None, shown: AnyImages, fabric: Any, options: TrainOptions
     ) -> FittedClusters:
-        """Categories after training the backbone, or before it, if labels that training did not see say so."""
+        """Categories after training the backbone, unless labels that training did not see prefer those before it."""
         config, estimate, untrained = self.config, None, None
         check_view_size(self.backbone, config.train.view_size, config.train.trained_blocks)
         seen = Seen.of(config, images.table.labels)
@@ -104,26 +105,44 @@ class Job:
         self.tell(f"training {method.n_trained / 1e6:.2f} M parameters")
         epochs = train_run(self.run, config, method, images, cut, shown, seen, fabric, options)
         done(epochs * len(images), epochs=epochs, parameters=method.n_trained)
-        found = self.cluster(self.embed(shown, shared=False), images, method, count, seen.hidden)
-        if untrained and self._costs(untrained, found):
-            load_trained(self.backbone, before)
-            self.backbone.requires_grad_(False)  # nothing of it was trained
-            self.embed(shown)
-            found = untrained
+
+        def clustered() -> FittedClusters:
+            return self.cluster(self.embed(shown, shared=False), images, method, count, seen.hidden)
+
+        found = self._best_network(before, untrained, clustered, shown) if untrained else clustered()
         return replace(found, estimate=estimate)
 
-    def _costs(self, untrained: FittedClusters, trained: FittedClusters) -> bool:
-        """Whether training has made it worse, by labels that it did not see, and by more than chance."""
-        ways = {"trained": trained.selection, "untrained": untrained.selection}
-        before, after = untrained.selection.accuracy, trained.selection.accuracy
-        if before is None or after is None:
-            return False
-        kept = safest({name: [np.array(way.right)] for name, way in ways.items()})
-        self.run.log(step="kept", kept=kept, untrained=before, trained=after, **ways[kept].settings)
-        chance = " (within chance)" if kept == "trained" and before > after else ""
-        found = f"held-out labels: {before:.1%} correct before training, {after:.1%} after{chance}"
-        self.tell(f"{found}: {kept} features kept")
-        return kept == "untrained"
+    def _best_network(
+        self, before: Weights, untrained: FittedClusters, clustered: Callable[[], FittedClusters], shown: AnyImages
+    ) -> FittedClusters:
+        """Categories of the trained network, the one before or their mean: what labels prefer that none has seen."""
+        after = {name: tensor.clone() for name, tensor in trained_weights(self.backbone).items()}
+        mean = {name: (tensor + before[name]) / 2 for name, tensor in after.items()}
+        weights = {"averaged": mean, "trained": after, "untrained": before}
+        ways = {"untrained": untrained}
+        for name in ("averaged", "trained"):
+            load_trained(self.backbone, weights[name])
+            ways[name] = clustered()
+        kept = self._compare(ways) if all(way.selection.right for way in ways.values()) else "trained"
+        if kept != "trained":  # whose features are there already
+            load_trained(self.backbone, weights[kept])
+            self.embed(shown, shared=kept == "untrained")
+        if kept == "untrained":
+            self.backbone.requires_grad_(False)  # nothing of it was trained
+        return ways[kept]
+
+    def _compare(self, ways: dict[str, FittedClusters]) -> str:
+        """The network that does best on labels training did not see; the untrained one only if by more than chance."""
+        right = {name: way.selection.right for name, way in ways.items()}
+        correct = {name: sum(parts) for name, parts in right.items()}
+        ahead = max(("trained", "averaged"), key=lambda name: correct[name])
+        kept = safest({name: [np.array(right[name])] for name in (ahead, "untrained")})
+        self.run.log(step="kept", kept=kept, **correct, **ways[kept].selection.settings)
+        chance = " (within chance)" if kept != "untrained" and correct["untrained"] > correct[kept] else ""
+        before, after, mean = (f"{correct[name]:.1%}" for name in ("untrained", "trained", "averaged"))
+        shares = f"{before} correct before training, {after} after, {mean} with the average of both{chance}"
+        self.tell(f"held-out labels: {shares}: {kept} network kept")
+        return kept
 
     def cluster(
         self,

@@ -240,7 +240,7 @@ def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, t
     )
 
 
-_SELECTED = ("adapt", "search", "refine", "kept", "untrained", "trained")
+_SELECTED = ("adapt", "search", "refine", "kept", "untrained", "trained", "averaged")
 _CURVE = ("epoch", "all", "known", "novel", "loss")
 
 

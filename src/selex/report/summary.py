@@ -116,10 +116,11 @@ def _kept(facts: Facts) -> str:
     if not found or found[-1]["step"] != "kept":
         return ""
     try:
-        before, after = (f"{found[-1][name]:.1%}" for name in ("untrained", "trained"))
+        before, after, mean = (f"{found[-1][name]:.1%}" for name in ("untrained", "trained", "averaged"))
     except (KeyError, TypeError, ValueError):  # anybody may have written the log
         return ""
-    return f"; held-out labels: {before} correct before training, {after} after; {found[-1].get('kept')} features"
+    shares = f"{before} correct before training, {after} after, {mean} with the average of both"
+    return f"; held-out labels: {shares}; {found[-1].get('kept')} network kept"
 
 
 def _refinement(facts: Facts) -> str:
