@@ -364,6 +364,20 @@ def test_help_names_no_type_for_what_takes_no_value(command, tmp_path):
     assert not any("bool" in line.lower() for line in lines)
 
 
+@pytest.mark.parametrize("command", [("info",), ("discover",), ("config",), ("data", "check")], ids=" ".join)
+def test_help_names_arguments_without_a_type(command, tmp_path):
+    text = selex(*command, "--help", cwd=tmp_path).stdout
+    assert "Arguments" in text
+    assert not any(kind in text for kind in ("<path>", "<str>", "<text>", "PATH", "TEXT"))
+
+
+def test_help_of_discover_fits_one_screen_in_named_groups(tmp_path):
+    text = selex("discover", "--help", cwd=tmp_path, environment={"COLUMNS": "100"}).stdout
+    assert len(text.splitlines()) <= 50
+    places = [text.index(f"─ {panel} ─") for panel in ("Options", "Features", "Clustering", "Training", "Ray cluster")]
+    assert places == sorted(places)
+
+
 def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise():
     code = """
 import os, sys

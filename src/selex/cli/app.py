@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO, TypeVar, cast
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from selex.cli.log import LOG, check_not_among_photos
 from selex.errors import INTERRUPTED, LOST_PROCESS, InputError, Note
@@ -21,22 +21,24 @@ from selex.io import first_line
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class _PlainFlags:
-    """A command whose help names no type for flags, `--help` among them; typer would say `<bool>`."""
+class _PlainHelp:
+    """A command whose help names no type for flags and arguments; typer would say `<bool>` and `<path>`."""
 
     def get_params(self, context: Any) -> list[Any]:
         """Arguments and options, as help shows them."""
         params: list[Any] = super().get_params(context)  # type: ignore[misc]
         for param in params:
             param.metavar = " " if getattr(param, "is_flag", False) else param.metavar
+            if isinstance(param, TyperArgument):
+                vars(param)["display_type_rich"] = lambda **_: None  # of typer 0.2x; others do not ask
         return params
 
 
-class _Command(_PlainFlags, TyperCommand):
+class _Command(_PlainHelp, TyperCommand):
     pass
 
 
-class _Group(_PlainFlags, TyperGroup):
+class _Group(_PlainHelp, TyperGroup):
     pass
 
 

@@ -48,10 +48,6 @@ def discover(
     strict: settings.Strict = False,
     backbone: settings.Backbone = None,
     attention_crop: settings.AttentionCrop = False,
-    engine: settings.Engine = "local",
-    address: settings.Address = None,
-    workers: settings.Workers = None,
-    spread: settings.Spread = False,
     categories: settings.Categories = None,
     refine: settings.Refine = None,
     unbalanced: settings.Unbalanced = False,
@@ -59,6 +55,10 @@ def discover(
     epochs: settings.Epochs = None,
     restart: settings.Restart = False,
     tensorboard: settings.Board = False,
+    engine: settings.Engine = "local",
+    address: settings.Address = None,
+    workers: settings.Workers = None,
+    spread: settings.Spread = False,
 ) -> None:
     """Sort photos, some of them labelled, into known and novel categories.
 

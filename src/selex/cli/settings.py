@@ -22,6 +22,7 @@ else:
     import tomli as tomllib
 
 BASICS, FEATURES, CLUSTERING, TRAINING = None, "Features", "Clustering", "Training"  # None is the first panel
+RAY = "Ray cluster"
 _WIDE = 16
 _PANELS = {"": BASICS, "data": BASICS, "features": FEATURES, "cluster": CLUSTERING, "train": TRAINING}
 
@@ -73,10 +74,10 @@ Strict = Annotated[bool, flag("--strict", "Stop at the first unreadable image.")
 Resume = Annotated[bool, flag("--resume", "Resume interrupted training.", TRAINING)]
 Restart = Annotated[bool, flag("--restart", "Train from the beginning.", TRAINING)]
 Board = Annotated[bool, flag("--tensorboard", "Also write curves for TensorBoard.", TRAINING)]
-Engine = Annotated[str, value("NAME", "`local`, or `ray` to embed on a cluster.", FEATURES)]
-Address = Annotated[str | None, value("ADDRESS", "Ray cluster; `auto` finds a running one.", FEATURES)]
-Workers = Annotated[int | None, value("NUMBER", "Copies of the backbone on the cluster.", FEATURES)]
-Spread = Annotated[bool, flag("--spread", "Cluster on the workers, too.", FEATURES)]
+Engine = Annotated[str, value("NAME", "`local`, or `ray` to embed on workers.", RAY)]
+Address = Annotated[str | None, value("ADDRESS", "Its address; `auto` finds a running one.", RAY)]
+Workers = Annotated[int | None, value("NUMBER", "How many copies of the backbone.", RAY)]
+Spread = Annotated[bool, flag("--spread", "Cluster on the workers, too.", RAY)]
 
 
 def configured(base: Config, file: Path | None, changes: list[str] | None, **given: Any) -> Config:
