@@ -278,7 +278,7 @@ def _inductive(found: Run, test: Benchmark, job: Job) -> dict[str, Scores]:
     folder = place_for(job.store, test.table.root, test.table.root, model.size)
     images = ImageStore.build(test.table, folder, size=model.size, strict=True)
     features = model.features(model.load_backbone(job.device), images, folder, device=job.device)
-    return _scores(test, model.assigner(features).labels, np.ones(len(test.truth), dtype=bool))
+    return _scores(test, model.assigner(model.maps.transform(features)).labels, np.ones(len(test.truth), dtype=bool))
 
 
 RUNS = "folder of benchmark runs"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
@@ -23,10 +22,10 @@ from selex.cluster.inputs import encode, features_of, generator_of
 from selex.cluster.pipeline import fit_clusters
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.variant import Variant
-from selex.cluster.whiten import FeatureMaps, Whitener, fit_whitener
+from selex.cluster.whiten import Whitener, fit_whitener
 from selex.config import ClusterConfig
 from selex.errors import InputError
-from selex.types import Hierarchy, KEstimate, Refinement, Search
+from selex.types import Refinement, Search
 
 if TYPE_CHECKING:
     from selex.types import Array
@@ -41,11 +40,9 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         n_clusters: number of categories, known and novel together, or `"auto"` to estimate it.
         n_levels: maximum number of levels; None makes all, up to 'known' against 'novel'.
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
-        search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"` with swaps of novel centres
-            after it or after Ward's linkage, whichever ends lower, `"ward"` from the clusters of that
-            linkage, `"spectral"` by cutting a graph of neighbours, in which labelled rows of a category are joined,
-            `"spectral-unjoined"` one in which they are not, `"consensus"` from what many quick runs agree on;
-            `"auto"`: swaps or one of the two cuts, whichever recovers held-out categories best.
+        search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"`, `"ward"`, `"spectral"`,
+            `"spectral-unjoined"` or `"consensus"`; `"auto"` chooses among three by held-out categories. The setting
+            `cluster.search` says what each does.
         refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
             belong to several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`;
             they must be of one length); `"auto"` chooses what recovers held-out labels best.
@@ -77,19 +74,6 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
     Data may be numpy (also memory-mapped) or torch on any device; the output is of the same kind, on the same device.
     float16 and integers are converted to float32.
     """
-
-    labels_: Array
-    cluster_centers_: Array
-    classes_: NDArray[Any]
-    hierarchy_: Hierarchy
-    maps_: FeatureMaps
-    k_estimate_: KEstimate | None
-    search_: Search
-    refine_: Refinement
-    temperature_: float
-    inertia_: float
-    n_clusters_: int
-    n_iter_: int
 
     def __init__(
         self,
@@ -189,13 +173,10 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
             search=self.search,
             refine=self.refine,
             balanced=self.balanced,
-            levels=self._levels(),
+            levels=self.n_levels,
             restarts=self.n_init,
             iterations=self.n_iter,
         )
-
-    def _levels(self) -> int | None:
-        return self.n_levels
 
     def _against(self, X: Any) -> tuple[Rows, Tensor, Callable[[Tensor], Array]]:
         """New rows after `maps_`, the centres in their coordinates, and how to hand back a result."""
@@ -216,18 +197,10 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
     Args:
         n_clusters: number of categories, known and novel together, or `"auto"` to estimate it.
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
-        search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"` with swaps of novel centres
-            after it or after Ward's linkage, whichever ends lower, `"ward"` from the clusters of that
-            linkage, `"spectral"` by cutting a graph of neighbours, in which labelled rows of a category are joined,
-            `"spectral-unjoined"` one in which they are not, `"consensus"` from what many quick runs agree on;
-            `"auto"`: swaps or one of the two cuts, whichever recovers held-out categories best.
-        refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
-            belong to several clusters, `"uniform"`, `"proportional"` or `"balanced"` in size (see `refine_level`;
-            they must be of one length); `"auto"` chooses what recovers held-out labels best.
-        whiten: strength of whitening by the scatter within labelled categories, from 0 (off, as in the paper) to 1; see
-            `Whitening`.
-        adapt: learn a linear map of the rows from what clusterings agree on: `"on"`, `"off"` (as in the paper), or
-            `"auto"`: with three thousand rows or more, if held-out labels are recovered better.
+        search: how the clusters are searched for, as in `HierarchicalKMeans`.
+        refine: soft refinement, as in `HierarchicalKMeans`.
+        whiten: strength of whitening by the scatter within labelled categories, from 0 (off, as in the paper) to 1.
+        adapt: learn a linear map of the rows from what clusterings agree on: `"on"`, `"off"` or `"auto"`.
         n_iter: iterations of the balanced stage, and of the final one.
         n_init: restarts; the one with the lowest inertia is kept. Use 10 for final results.
         variant: differences from the paper, for comparison; see `Variant` and `published`.
@@ -250,20 +223,20 @@ class SemiSupervisedKMeans(HierarchicalKMeans):
         random_state: Any = None,
         memory: int = DEFAULT_MEMORY,
     ) -> None:
-        self.n_clusters = n_clusters
-        self.balanced = balanced
-        self.search = search
-        self.refine = refine
-        self.whiten = whiten
-        self.adapt = adapt
-        self.n_iter = n_iter
-        self.n_init = n_init
-        self.variant = variant
-        self.random_state = random_state
-        self.memory = memory
-
-    def _levels(self) -> int | None:
-        return 1
+        super().__init__(
+            n_clusters,
+            n_levels=1,
+            balanced=balanced,
+            search=search,
+            refine=refine,
+            whiten=whiten,
+            adapt=adapt,
+            n_iter=n_iter,
+            n_init=n_init,
+            variant=variant,
+            random_state=random_state,
+            memory=memory,
+        )
 
 
 class Whitening(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

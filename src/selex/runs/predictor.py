@@ -112,73 +112,20 @@ class Model:
 
     def predict_blocks(self, images: Any, **how: Any) -> Iterator[Columns]:
         """What `predict` returns, a block of images after the other: millions need not be in memory at a time."""
-        with self._embedded(images, **how) as (files, features):
+        with _embedded(self, images, **how) as (files, features):
             for start in range(0, len(files), BLOCK):
                 part = slice(start, start + BLOCK)
                 yield self.describe(files[part], self.assigner(self.maps.transform(features[part])))
 
-    def predict_proba(
-        self,
-        images: Any,
-        *,
-        device: str | torch.device = "cpu",
-        store: str | Path | None = None,
-        strict: bool = False,
-        progress: bool = False,
-    ) -> NDArray[np.float32]:
+    def predict_proba(self, images: Any, **how: Any) -> NDArray[np.float32]:
         """How likely each category is for new images, among all of them. Arguments are those of `predict`.
 
         Returns:
             `(n, len(names))`, a row for each image in the order of `predict`, a column for each of `names`; rows add
             up to 1. The largest is the `nearest` category and its `confidence`; whether it `fits` is another question.
         """
-        with self._embedded(images, device=device, store=store, strict=strict, progress=progress) as (_, features):
+        with _embedded(self, images, **how) as (_, features):
             return self.assigner.probabilities(self.maps.transform(features))
-
-    @contextmanager
-    def _embedded(
-        self,
-        images: Any,
-        *,
-        device: str | torch.device = "cpu",
-        store: str | Path | None = None,
-        strict: bool = False,
-        progress: bool = False,
-        engine: RayEngine | None = None,
-    ) -> Iterator[tuple[Sequence[str], Any]]:
-        """Names and features of the images that can be read, as the backbone makes them."""
-        if engine is not None:
-            with self._embedded_on_ray(engine, images, device, strict, progress) as found:
-                yield found
-            return
-        if isinstance(images, str) and is_url(images):
-            raise InputError(f"{images}: photos at a URL need --engine ray")
-        table = read_table(images)
-        backbone = self.load_backbone(device)
-        folder = place_for(store, images, table.root, self.size)
-        stored = ImageStore.build(table, folder, size=self.size, strict=strict, progress=progress)
-        _tell_of_skipped(stored.skipped, len(table))
-        yield stored.table.files, self._unmapped(backbone, stored, folder, device, progress)
-
-    @contextmanager
-    def _embedded_on_ray(
-        self, engine: RayEngine, images: Any, device: str | torch.device, strict: bool, progress: bool
-    ) -> Iterator[tuple[Sequence[str], Any]]:
-        """The same by workers; features are joined in a file of the cache, which is gone at the end."""
-        if not isinstance(images, (str, os.PathLike)):
-            raise InputError("a Ray cluster reads photos from a folder, a table or a URL, not from a list in Python")
-        if self.attention_crop:
-            raise InputError("this run uses attention crops, which need --engine local")
-        place = images if isinstance(images, str) and is_url(images) else os.path.abspath(images)
-        how: dict[str, Any] = {"size": self.size, "views": self.views, "device": device, "progress": progress}
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        with temporary_folder(cache_folder()) as folder:
-            out = folder / "features.npy"
-            found = embed_on_ray(engine, self.load_backbone(device), [place], None, out, **how)
-            if strict and found.skipped:
-                raise InputError(": ".join(found.skipped[0]))
-            _tell_of_skipped(found.skipped, len(found) + len(found.skipped))
-            yield found.table.files, np.load(out, mmap_mode="r")
 
     def features(
         self,
@@ -189,13 +136,7 @@ class Model:
         device: str | torch.device = "cpu",
         progress: bool = False,
     ) -> Any:
-        """Features `(n, d)` of the images of the store in `folder`, as they are compared with the clusters."""
-        return self.maps.transform(self._unmapped(backbone, images, folder, device, progress))
-
-    def _unmapped(
-        self, backbone: Backbone, images: ImageStore, folder: Path, device: str | torch.device, progress: bool
-    ) -> Any:
-        """The same as the backbone makes them."""
+        """Features `(n, d)` of the images of the store in `folder`; `maps` makes of them what is compared."""
         cut = None
         if self.attention_crop:
             cut = crop_to_attention(self.untrained(backbone, device), images, folder, device=device, progress=progress)
@@ -247,14 +188,8 @@ class Model:
 
     def save(self, folder: Path) -> None:
         """Write `model.json` and `model.safetensors`."""
-        tensors = {
-            "centers": torch.from_numpy(self.assigner.centers).contiguous(),
-            "reach": torch.from_numpy(self.assigner.reach).contiguous(),
-        }
-        if self.assigner.offsets is not None:
-            tensors["offsets"] = torch.from_numpy(self.assigner.offsets).contiguous()
-        if self.assigner.margins is not None:
-            tensors["margins"] = torch.from_numpy(self.assigner.margins).contiguous()
+        arrays = {name: getattr(self.assigner, name) for name in ("centers", "reach", "offsets", "margins")}
+        tensors = {name: torch.from_numpy(array).contiguous() for name, array in arrays.items() if array is not None}
         tensors |= {name: tensor.cpu().contiguous() for name, tensor in self.maps.to_tensors().items()}
         (folder / "model.safetensors").write_bytes(to_bytes(tensors))
         if self.trained:
@@ -281,6 +216,53 @@ def load(run: str | Path) -> Model:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise InputError(f"{opened.folder / 'model'}: cannot be read ({first_line(error)})") from None
+
+
+@contextmanager
+def _embedded(
+    model: Model,
+    images: Any,
+    *,
+    device: str | torch.device = "cpu",
+    store: str | Path | None = None,
+    strict: bool = False,
+    progress: bool = False,
+    engine: RayEngine | None = None,
+) -> Iterator[tuple[Sequence[str], Any]]:
+    """Names and features of the images that can be read, as the backbone makes them."""
+    if engine is not None:
+        with _embedded_on_ray(model, engine, images, device, strict, progress) as found:
+            yield found
+        return
+    if isinstance(images, str) and is_url(images):
+        raise InputError(f"{images}: photos at a URL need --engine ray")
+    table = read_table(images)
+    backbone = model.load_backbone(device)
+    folder = place_for(store, images, table.root, model.size)
+    stored = ImageStore.build(table, folder, size=model.size, strict=strict, progress=progress)
+    _tell_of_skipped(stored.skipped, len(table))
+    yield stored.table.files, model.features(backbone, stored, folder, device=device, progress=progress)
+
+
+@contextmanager
+def _embedded_on_ray(
+    model: Model, engine: RayEngine, images: Any, device: str | torch.device, strict: bool, progress: bool
+) -> Iterator[tuple[Sequence[str], Any]]:
+    """The same by workers; features are joined in a file of the cache, which is gone at the end."""
+    if not isinstance(images, (str, os.PathLike)):
+        raise InputError("a Ray cluster reads photos from a folder, a table or a URL, not from a list in Python")
+    if model.attention_crop:
+        raise InputError("this run uses attention crops, which need --engine local")
+    place = images if isinstance(images, str) and is_url(images) else os.path.abspath(images)
+    how: dict[str, Any] = {"size": model.size, "views": model.views, "device": device, "progress": progress}
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with temporary_folder(cache_folder()) as folder:
+        out = folder / "features.npy"
+        found = embed_on_ray(engine, model.load_backbone(device), [place], None, out, **how)
+        if strict and found.skipped:
+            raise InputError(": ".join(found.skipped[0]))
+        _tell_of_skipped(found.skipped, len(found) + len(found.skipped))
+        yield found.table.files, np.load(out, mmap_mode="r")
 
 
 def _tell_of_skipped(skipped: Sequence[tuple[str, str]], count: int) -> None:
