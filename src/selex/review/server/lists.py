@@ -17,9 +17,11 @@ from selex.review.core.overview import Overview, Space
 from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE
 from selex.review.server import schema
-from selex.review.server.cards import Gone, Tree, gone_photos, natural, standing_of
+from selex.review.server.cards import Gone, Tree, gone_photos, image_card, natural, one_page, standing_of
 
 Array = np.ndarray[Any, Any]
+
+IMAGES_A_PAGE = 120
 
 
 class Lists:
@@ -117,6 +119,23 @@ class Lists:
         }
         kept: Array = rows[ways.get(chosen, mark != JUNK)]
         return kept
+
+    def images(
+        self, rows: Array, sort: schema.ImageSort, chosen: schema.ImageFilter, q: str, page: int, overview: Overview
+    ) -> schema.ImageList:
+        """A page of rows, those that a filter lets through."""
+        rows = self.rows_in_order(self.filtered(rows, chosen, overview), sort)
+        page, pages, part = one_page(rows, page, IMAGES_A_PAGE)
+        return schema.ImageList(
+            standing=self.standing(overview),
+            total=len(rows),
+            page=page,
+            pages=pages,
+            sort=sort,
+            filter=chosen,
+            q=q,
+            images=[image_card(self.review, overview, row) for row in part.tolist()],
+        )
 
     def search(self, q: str, where: Where | None = None) -> Array:
         """Rows whose file name has the words searched for, of the photos asked for; all, where there are none."""

@@ -9,6 +9,11 @@ from typing import Any
 import numpy as np
 
 from selex.report.map import HEIGHT, WIDTH, cloud_radius, main_directions, place_categories, place_images, sample_rows
+from selex.review.core.decisions import Refused
+from selex.review.core.state import JUNK
+from selex.review.server import schema
+from selex.review.server.cards import spots_of
+from selex.review.server.lists import Lists
 from selex.runs.results import Results
 
 Array = np.ndarray[Any, Any]
@@ -66,3 +71,30 @@ def places_of(results: Results, features: Array, rows: Array) -> Array:
     after = number[results.runner_up[rows]]  # a next best of -1 is the last, which is none
     found: Array = place_images(offset, own, after, results.confidence[rows], places, cloud_radius(places))
     return found
+
+
+def map_of(plane: Plane, lists: Lists) -> schema.Map:
+    """Where images lie, and what they can be coloured by."""
+    review = lists.review
+    with lists.now():
+        number, results, features = review.round, review.results, review.embeddings
+    placed = plane.places(number, results, features)  # outside: the first time takes a while
+    with lists.now() as overview:
+        if review.round != number:
+            raise Refused("the run was clustered again: reload the map")
+        standing, state, days = lists.standing(overview), review.state, lists.metadata.days
+        there = state.mark[placed.rows] != JUNK
+        rows, places = placed.rows[there], placed.at[there]
+        return schema.Map(
+            standing=standing,
+            width=SIZE[0],
+            height=SIZE[1],
+            total=standing.images,
+            row=rows.tolist(),
+            x=places[:, 0].tolist(),
+            y=places[:, 1].tolist(),
+            category=state.category[rows].tolist(),
+            confidence=np.rint(100 * results.confidence[rows]).astype(int).tolist(),
+            day=None if days is None else np.where(np.isnat(days), -1, days.astype(int))[rows].tolist(),
+            categories=spots_of(review, overview, state.category[rows], places),
+        )

@@ -11,11 +11,19 @@ import numpy as np
 
 from selex.data.decode import check_sent
 from selex.review.core.decisions import Refused
+from selex.review.core.session import Review
+from selex.review.core.state import JUNK
+from selex.review.server import schema
+from selex.review.server.cards import category_card, image_card
+from selex.review.server.lists import Lists
 
 if TYPE_CHECKING:
     from selex.runs.sorter import Sorter
 
 Array = np.ndarray[Any, Any]
+
+SIMILAR = 24
+"""Images that an answer holds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,3 +85,34 @@ class Eye:
         sorter, self._sorter = self._sorter, None
         if sorter is not None:
             sorter.close()
+
+
+def similar_to(file: bytes, eye: Eye, lists: Lists) -> schema.Similar:
+    """What looks like an image that is not of the run, and where it would be sorted."""
+    review = lists.review
+    with lists.now():
+        number = review.round
+    seen = eye.look(number, file)  # outside: the first time loads the network
+    with lists.now() as overview:
+        if review.round != number:
+            raise Refused("the run was done again: send the image once more")
+        category, after = _heir(review, seen.nearest), _heir(review, seen.runner_up)
+        return schema.Similar(
+            standing=lists.standing(overview),
+            category=None if category is None else category_card(review, overview, category),
+            fits=seen.fits,
+            confidence=round(seen.confidence, 4),
+            runner_up=None if after in (None, category) else review.state.names[after],
+            similar=[
+                image_card(review, overview, row, cosine) for row, cosine in lists.space.like(seen.feature, SIMILAR)
+            ],
+        )
+
+
+def _heir(review: Review, name: str) -> int | None:
+    """Where most images of a category of the run are now, by its name there; None if nowhere."""
+    results, state = review.results, review.state
+    if name not in results.names:
+        return None
+    went = state.category[(results.category == results.names.index(name)) & (state.mark != JUNK)]
+    return int(np.bincount(went).argmax()) if len(went) else None

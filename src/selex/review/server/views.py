@@ -7,23 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from selex.review.core.decisions import Refused
 from selex.review.core.metadata import Where
-from selex.review.core.overview import NEIGHBOURS, Overview, look_alike, parts_of
+from selex.review.core.overview import NEIGHBOURS, look_alike, parts_of
 from selex.review.core.session import Review
-from selex.review.core.state import JUNK
 from selex.review.core.suggest import ideas
 from selex.review.server import schema
-from selex.review.server.cards import Gone, category_card, facets, image_card, one_page, spots_of
+from selex.review.server.cards import Gone, category_card, facets, image_card, one_page
 from selex.review.server.checks import Checks
 from selex.review.server.lists import Lists
-from selex.review.server.maps import SIZE, Plane
-from selex.review.server.similar import Eye, Seen
+from selex.review.server.maps import Plane, map_of
+from selex.review.server.similar import SIMILAR, Eye, similar_to
 
 Array = np.ndarray[Any, Any]
 
-CATEGORIES_A_PAGE, IMAGES_A_PAGE, EVENTS_A_PAGE = 48, 120, 100
-SIMILAR, SUGGESTIONS = 24, 6
+CATEGORIES_A_PAGE, EVENTS_A_PAGE = 48, 100
+SUGGESTIONS = 6
 ANYWHERE = Where()
 
 
@@ -91,7 +89,7 @@ class Views:
         """A category and a page of its images."""
         with self._lists.now() as overview:
             self._lists.check_category(number, overview)
-            images = self._images(overview.rows(number), sort, chosen, "", page, overview)
+            images = self._lists.images(overview.rows(number), sort, chosen, "", page, overview)
             near = self._lists.space.neighbours(number, overview, self.review, NEIGHBOURS)
             return schema.CategoryPage(
                 **dict(images),
@@ -117,7 +115,7 @@ class Views:
         """A page of all images, or of those asked for whose file name has the words searched for."""
         self._read_days(where)
         with self._lists.now() as overview:
-            found = self._images(self._lists.search(q, where), sort, chosen, q, page, overview)
+            found = self._lists.images(self._lists.search(q, where), sort, chosen, q, page, overview)
             return schema.FilteredImages(**dict(found), facets=facets(self._lists.metadata), **asdict(where))
 
     def rows(
@@ -166,36 +164,7 @@ class Views:
 
     def similar(self, file: bytes) -> schema.Similar:
         """What looks like an image that is not of the run, and where it would be sorted."""
-        with self._lists.now():
-            number = self.review.round
-        seen = self.eye.look(number, file)  # outside: the first time loads the network
-        with self._lists.now() as overview:
-            if self.review.round != number:
-                raise Refused("the run was done again: send the image once more")
-            return self._similar(seen, overview)
-
-    def _similar(self, seen: Seen, overview: Overview) -> schema.Similar:
-        review, after = self.review, self._heir(seen.runner_up)
-        category = self._heir(seen.nearest)
-        return schema.Similar(
-            standing=self._lists.standing(overview),
-            category=None if category is None else category_card(review, overview, category),
-            fits=seen.fits,
-            confidence=round(seen.confidence, 4),
-            runner_up=None if after in (None, category) else review.state.names[after],
-            similar=[
-                image_card(review, overview, row, cosine)
-                for row, cosine in self._lists.space.like(seen.feature, SIMILAR)
-            ],
-        )
-
-    def _heir(self, name: str) -> int | None:
-        """Where most images of a category of the run are now, by its name there; None if nowhere."""
-        results, state = self.review.results, self.review.state
-        if name not in results.names:
-            return None
-        went = state.category[(results.category == results.names.index(name)) & (state.mark != JUNK)]
-        return int(np.bincount(went).argmax()) if len(went) else None
+        return similar_to(file, self.eye, self._lists)
 
     def suggestions(self) -> schema.Suggestions:
         """What to look at next."""
@@ -222,28 +191,7 @@ class Views:
 
     def map(self) -> schema.Map:
         """Where images lie, and what they can be coloured by."""
-        with self._lists.now():
-            number, results, features = self.review.round, self.review.results, self.review.embeddings
-        placed = self._plane.places(number, results, features)  # outside: the first time takes a while
-        with self._lists.now() as overview:
-            if self.review.round != number:
-                raise Refused("the run was clustered again: reload the map")
-            standing, state, days = self._lists.standing(overview), self.review.state, self._lists.metadata.days
-            there = state.mark[placed.rows] != JUNK
-            rows, places = placed.rows[there], placed.at[there]
-            return schema.Map(
-                standing=standing,
-                width=SIZE[0],
-                height=SIZE[1],
-                total=standing.images,
-                row=rows.tolist(),
-                x=places[:, 0].tolist(),
-                y=places[:, 1].tolist(),
-                category=state.category[rows].tolist(),
-                confidence=np.rint(100 * results.confidence[rows]).astype(int).tolist(),
-                day=None if days is None else np.where(np.isnat(days), -1, days.astype(int))[rows].tolist(),
-                categories=spots_of(self.review, overview, state.category[rows], places),
-            )
+        return map_of(self._plane, self._lists)
 
     def parts(self, number: int, count: int) -> schema.Parts:
         """The parts that a category falls into."""
@@ -280,20 +228,4 @@ class Views:
             standing = self._lists.standing(overview)
         return schema.History(
             standing=standing, total=len(played), page=page, pages=pages, round=number, rounds=rounds, events=events
-        )
-
-    def _images(
-        self, rows: Array, sort: schema.ImageSort, chosen: schema.ImageFilter, q: str, page: int, overview: Overview
-    ) -> schema.ImageList:
-        rows = self._lists.rows_in_order(self._lists.filtered(rows, chosen, overview), sort)
-        page, pages, part = one_page(rows, page, IMAGES_A_PAGE)
-        return schema.ImageList(
-            standing=self._lists.standing(overview),
-            total=len(rows),
-            page=page,
-            pages=pages,
-            sort=sort,
-            filter=chosen,
-            q=q,
-            images=[image_card(self.review, overview, row) for row in part.tolist()],
         )
