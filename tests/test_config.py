@@ -145,7 +145,7 @@ def test_help_of_discover_fits_a_screen(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     page = selex("discover", "--help", cwd=tmp_path).stdout
     assert len(page.splitlines()) <= 47
-    for group in ("Features", "Clustering", "Training"):
+    for group in ("Features", "Clustering", "Training", "Ray cluster"):
         assert f"─ {group} ─" in page
     for name in ("categories", "attention_crop", "epochs", "backbone"):
         assert find_setting(name)[1].metadata["summary"].replace("`", "") in page

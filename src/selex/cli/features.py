@@ -45,7 +45,6 @@ def cluster(
     normalize: Normalize = False,
     categories: settings.Categories = None,
     refine: settings.Refine = None,
-    unbalanced: settings.Unbalanced = False,
     published: Annotated[
         bool, settings.flag("--published", "Follow the published code, for comparison.", CLUSTERING)
     ] = False,
@@ -61,8 +60,7 @@ def cluster(
     from selex.data.clusters import category_names, cluster_columns, is_clusters_table, write_columns
     from selex.io import check_target
 
-    balanced = False if unbalanced else None
-    given = {"seed": seed, "categories": categories, "refine": refine, "balanced": balanced}
+    given = {"seed": seed, "categories": categories, "refine": refine}
     config = configured(Config.of(preset=preset or "photos"), config_file, changes, **given)
     check_target(out, [path for path in (features, labels) if path], is_clusters_table)
     if features.is_dir() or processes() > 1:
@@ -104,7 +102,9 @@ def estimate(
     seed: settings.Seed = None,
     device: Device = "cpu",
     normalize: Normalize = False,
-    unbalanced: settings.Unbalanced = False,
+    unbalanced: Annotated[
+        bool, settings.flag("--unbalanced", "For categories of very different size.", CLUSTERING)
+    ] = False,
 ) -> None:
     """Estimate the number of categories, with an interval and the curve behind it.
 

@@ -32,8 +32,7 @@ def discover(
         typer.Argument(
             metavar="PHOTOS",
             show_default=False,
-            help="A folder with a sub-folder for each known category, or a CSV or parquet file with `file_name` and "
-            "`label`; with `--add`, a run.",
+            help="Folder with a sub-folder for each known category, or CSV or parquet file; with `--add`, a run.",
         ),
     ],
     labels: Annotated[Path | None, settings.option("data.labels")] = None,
@@ -50,7 +49,6 @@ def discover(
     attention_crop: settings.AttentionCrop = False,
     categories: settings.Categories = None,
     refine: settings.Refine = None,
-    unbalanced: settings.Unbalanced = False,
     method: settings.Method = None,
     epochs: settings.Epochs = None,
     restart: settings.Restart = False,
@@ -83,7 +81,6 @@ def discover(
         attention_crop=attention_crop or None,
         categories=categories,
         refine=refine,
-        balanced=False if unbalanced else None,
         method=method,
         epochs=epochs,
     )

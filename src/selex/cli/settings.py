@@ -63,7 +63,6 @@ Backbone = Annotated[str | None, option("features.backbone")]
 AttentionCrop = Annotated[bool, option("features.attention_crop")]
 Categories = Annotated[str | None, option("cluster.categories")]
 Refine = Annotated[str | None, option("cluster.refine")]
-Unbalanced = Annotated[bool, flag("--unbalanced", "For categories of very different size.", CLUSTERING)]
 Method = Annotated[str | None, option("train.method")]
 Epochs = Annotated[str | None, option("train.epochs")]
 

@@ -41,7 +41,7 @@ Score = Callable[[Any], dict[str, float]]
 
 @dataclass
 class Callbacks:
-    """Who is told: of an epoch, of its end with the metrics; `score` gives accuracies where the truth is known."""
+    """Called at the end of each epoch: `log` with its metrics, `score` with its clusters where the truth is known."""
 
     log: Callable[[Entry], None] = lambda entry: None
     score: Score | None = None
@@ -201,19 +201,19 @@ class Loop:
             self.checkpoints.save(epoch, {**state, "clusters": self.clusters, "history": self.history})
 
     def resume(self) -> int:
-        """Take up the newest checkpoint; the epoch to resume with."""
+        """Load the newest checkpoint; the epoch to resume with."""
         state = self.checkpoints.latest() if self.checkpoints else None
         if self.fabric.world_size > 1:
             state = self.fabric.broadcast(state)  # the first process alone has checkpoints
         if state is None:
             return 0
         try:
-            return self._take_up(state)
+            return self._load_checkpoint(state)
         except (RuntimeError, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             why = f"the checkpoint does not fit this training ({first_line(error)})"
             raise InputError(f"{why}; give --restart to train from the beginning") from None
 
-    def _take_up(self, state: dict[str, Any]) -> int:
+    def _load_checkpoint(self, state: dict[str, Any]) -> int:
         _check_shapes(state, self.method, self.steps.optimizer)
         if state["clusters"] is not None and len(state["clusters"]) != len(self.data.files):
             raise ValueError(f"clusters of {len(state['clusters'])} images, not {len(self.data.files)}")
