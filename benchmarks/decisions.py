@@ -226,7 +226,7 @@ class Person:
         rows = np.flatnonzero(self.state.category == category)
         if len(rows) < 4:
             return []
-        parts = parts_of(self.data.features, rows, 2)
+        parts = parts_of(self.data.features, rows, 2, rows[~self.data.free[rows]])
         own = [np.bincount(self.data.truth[part]) for part in parts]
         pure = all(one.max() >= PURE * one.sum() for one in own)
         if len(parts) < 2 or not pure or own[0].argmax() == own[1].argmax():

@@ -274,6 +274,21 @@ def test_a_number_of_a_category_that_is_gone_is_not_given_to_a_split(tmp_path):
     assert rounds == (1, 2), "these are not the same results"
 
 
+def test_the_number_of_a_part_that_was_named_is_not_given_again(tmp_path):
+    state = State(Results.read(small_run(tmp_path)))
+    rows = np.flatnonzero(state.category == state.category[-1])
+    split = [Decision("split", category=int(state.category[-1]), parts=((int(row),),)) for row in rows[:3]]
+    state.apply(split[0])
+    first = state.last
+    state.apply(Decision("name", category=len(state.names) - 1, name="terrier"))
+    patch = state.apply(split[1])
+    assert state.names[-1] == f"novel-{first + 1}"
+    state.revert(patch)
+    assert state.last == first
+    state.apply(split[2])
+    assert state.names[-1] == f"novel-{first + 1}", "what was taken back never was"
+
+
 def test_a_file_that_is_not_ours_is_left_alone(folder):
     (folder / FILE).write_text("no database" * 100)
     with pytest.raises(InputError, match="not a database"):
@@ -488,6 +503,21 @@ def test_parts_of_two_blobs():
         parts_of(np.zeros((5, 2)), np.arange(5), 2)
     with pytest.raises(Refused, match="2 images cannot"):
         parts_of(features, np.arange(2), 3)
+
+
+def test_the_part_of_the_given_labels_keeps_the_name_and_all_of_them():
+    """Thirty Birmans, eight of them labelled, and more Ragdolls: the larger part is not what is called Birman."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(0, 0.3, (70, 2)) + np.repeat([[0.0, 0], [3, 0]], [30, 40], axis=0)
+    features[0] = [2.5, 0]  # a labelled one that looks like the others
+    rows, given = np.arange(70), np.arange(8)
+    first, second = parts_of(features, rows, 2, given)
+    assert set(first) == set(range(30))
+    assert len(second) == 40
+    assert len(parts_of(features, rows, 2)[0]) > len(second), "without labels the largest keeps the name"
+    several = np.r_[0:4, 35:39]  # as many labels of either kind: of what a broader label is for
+    assert {len(set(part) & set(several)) for part in parts_of(features, rows, 2, several)} <= {3, 4, 5}
+    assert len(parts_of(features[:5], np.arange(5), 2, np.arange(5))) <= 2, "all of them labelled"
 
 
 @pytest.mark.parametrize("count", [3, 12, 60])

@@ -133,6 +133,32 @@ def test_the_count_of_categories_follows_merging_and_splitting(made, folder):
     assert recluster(folder, store=made / "store").run.config.cluster.categories == 6
 
 
+def test_a_number_that_the_review_gave_is_never_that_of_another(made, folder):
+    """A part is split off and named; the number that it had for a while is not that of the next category."""
+    last = Run.open(folder).hierarchy["last_number"]
+    review = Review(folder)
+    rows = tuple(np.flatnonzero(review.state.category == 3)[:5].tolist())
+    review.ledger.close()
+    review = decide(folder, ("split", {"category": 3, "parts": (rows,)}), ("name", {"category": 6, "name": "six"}))
+    assert review.state.names[6] == "six"
+    done = recluster(folder, store=made / "store", change=lambda config: config.change(categories=9))
+    assert done.run.hierarchy["last_number"] > last + 1
+    assert f"novel-{last + 1}" not in done.run.hierarchy["names"]
+
+
+def test_labels_of_the_first_round_are_given_in_every_later_one(made, folder):
+    decide(folder, ("name", {"category": 3, "name": "three"}))
+    before = Review(folder)
+    files = set(np.array(list(before.results.files))[before.given()])
+    before.ledger.close()
+    recluster(folder, store=made / "store")
+    after = Review(folder)
+    assert after.round == 2
+    assert after.results.labelled.sum() > after.given().sum(), "a name labels the surer half, which nobody looked at"
+    assert set(np.array(list(after.results.files))[after.given()]) == files
+    after.ledger.close()
+
+
 def test_a_plain_discover_in_between_forgets_nothing(made, folder):
     decide(folder, ("name", {"category": 3, "name": "three"}))
     discover(Config.of(str(made / "photos"), categories=7, backbone="pixels"), folder, store=made / "store")

@@ -168,6 +168,21 @@ def test_name_merge_split_move_undo_export(served):
     assert served.sizes() == before
 
 
+def test_a_split_of_a_known_category_keeps_most_labels_and_is_in_view(served):
+    page = served.page(viewport={"width": 1100, "height": 500})
+    name = next(card["name"] for card in served.api("api/categories")["categories"] if card["known"])
+    number = served.id_of(name)
+    page.goto(f"{served.address}category/{number}#split")  # as a suggestion does
+    page.locator("#split-go").wait_for()
+    below = page.evaluate("document.getElementById('top').getBoundingClientRect().bottom")
+    sync_api.expect(page.locator("#split h2")).to_be_in_viewport()
+    assert page.locator("#split h2").bounding_box()["y"] >= below
+    page.click("#split-go")
+    said(page, f"Split {name} into parts of")
+    images = served.api(f"api/categories/{number}")["images"]
+    assert sum(image["labelled"] for image in images) > 7 / 2, "most labels that came with the photos stay"
+
+
 def test_keyboard_only(served):
     page = served.page("?sort=name&filter=novel")
     page.keyboard.press("ArrowRight")  # into the grid: novel-1

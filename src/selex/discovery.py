@@ -47,6 +47,7 @@ def discover(
     engine: RayEngine | None = None,
     tell: Tell = lambda line: None,
     earlier: Earlier | None = None,
+    numbers_taken: int = 0,
 ) -> Run:
     """Sort images into known and novel categories and write a run folder.
 
@@ -63,6 +64,7 @@ def discover(
         engine: a Ray cluster whose workers embed the images, which may be behind a URL; None embeds them here.
         tell: called with a line about each step that is done.
         earlier: categories to continue from, in place of a search, where nothing is trained.
+        numbers_taken: a novel category that is new gets a larger number than this one.
 
     Returns:
         The finished run.
@@ -99,7 +101,7 @@ def discover(
             found = job.train(images, cut, shown, fabric, options or TrainOptions(progress=progress))
         else:
             found, config = _without_training(job, images, shown, group, earlier)
-        publish(run, config, images, found, backbone)
+        publish(run, config, images, found, backbone, numbers_taken)
     return run
 
 

@@ -76,7 +76,7 @@ def recluster(
     asked = config or change(run.config.change(categories=min(max(labels.categories, known), len(photos))))
     count = asked.cluster.categories and max(asked.cluster.categories, known)
     table = str((folder / LABELS).absolute())
-    options["store"] = options.get("store") or run.store
+    options |= {"store": options.get("store") or run.store, "numbers_taken": before.state.last}
     earlier = _earlier(run, before.state, labels, asked)
     asked = asked.change(labels=table, categories=count)
     done = discover(asked, folder, photos=photos, labels=table, tell=tell, earlier=earlier, **options)

@@ -21,15 +21,20 @@ _NUMBERED = re.compile(r"novel-([1-9]\d{0,8})")
 
 
 def lasting_names(
-    categories: Sequence[str], files: Sequence[str], labels: Array, n_clusters: int, earlier: Results | None
+    categories: Sequence[str],
+    files: Sequence[str],
+    labels: Array,
+    n_clusters: int,
+    earlier: Results | None,
+    taken: int = 0,
 ) -> tuple[list[str], int]:
     """A name for every cluster, and the last number that was ever given to one.
 
     The known categories' own come first. A novel cluster that has its images in common with a novel category of
-    `earlier` results has that one's name, any other the next `novel-…`.
+    `earlier` results has that one's name, any other the next `novel-…`; numbers up to `taken` are not given.
     """
     names = [*map(str, categories), *[""] * (n_clusters - len(categories))]
-    last = last_number([*names, *(earlier.names if earlier else ())], earlier.last_number if earlier else 0)
+    last = last_number([*names, *(earlier.names if earlier else ())], max(earlier.last_number if earlier else 0, taken))
     if earlier:
         old, new = common(earlier, files, labels)
         there = [c for c in np.unique(old).tolist() if earlier.names[c] not in names]

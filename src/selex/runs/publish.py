@@ -25,13 +25,18 @@ from selex.types import Hierarchy, KEstimate
 
 
 def publish(
-    run: RunWriter, config: Config, images: ImageStore | Embedded, found: FittedClusters, backbone: Backbone
+    run: RunWriter,
+    config: Config,
+    images: ImageStore | Embedded,
+    found: FittedClusters,
+    backbone: Backbone,
+    numbers_taken: int = 0,
 ) -> None:
     """Everything that is known now, into the run folder."""
     base, table = found.hierarchy.levels[0], images.table
-    names, last = lasting_names(
-        table.categories, table.files, np.asarray(base.labels), base.n_clusters, Results.read_if_any(run)
-    )
+    before = Results.read_if_any(run)
+    labels = np.asarray(base.labels)
+    names, last = lasting_names(table.categories, table.files, labels, base.n_clusters, before, numbers_taken)
     assert found.assigner is not None  # a run folder is for sorting new images too
     assert found.assignment is not None
     model = Model(

@@ -161,8 +161,17 @@ MOST_PARTS = 8
 _SAMPLE = 5000  # k-means looks at so many rows at most; the others join the nearest part
 
 
-def parts_of(features: Array, rows: Array, count: int, seed: int = 0) -> list[Array]:
-    """`rows` in `count` parts by k-means on their features, the largest first; the same every time."""
+_TOGETHER = 2 / 3
+"""Images with a given label stay together where so many of them are in one part; else they are of several kinds."""
+_TURNS = 20
+
+
+def parts_of(features: Array, rows: Array, count: int, given: Array | None = None, seed: int = 0) -> list[Array]:
+    """`rows` in `count` parts by k-means on their features; the same every time.
+
+    The first part keeps the name of the category: the one with most rows of `given`, which have the label of that name,
+    else the largest. The others follow by size.
+    """
     if not 2 <= count <= MOST_PARTS:
         raise Refused(f"a category can be split into 2 to {MOST_PARTS} parts, not {count}")
     if len(rows) < count:
@@ -176,6 +185,33 @@ def parts_of(features: Array, rows: Array, count: int, seed: int = 0) -> list[Ar
     if len(np.unique(points, axis=0)) < count:
         raise Refused("these images are too alike to be split: move some of them manually")
     model = KMeans(count, n_init=4, random_state=seed).fit(points)
-    labels = model.predict(np.asarray(features[rows], dtype=np.float32))
-    parts = [rows[labels == part] for part in range(count)]
-    return sorted((part for part in parts if len(part)), key=len, reverse=True)
+    held = np.zeros(0, dtype=np.int64) if given is None else given[np.isin(given, rows)]
+    centers = _around(points, model.labels_, model.cluster_centers_, np.isin(sample, held))
+    labels = _nearest(np.asarray(features[rows], dtype=np.float32), centers)
+    votes = np.bincount(labels[np.isin(rows, held)], minlength=count)
+    if len(held) and votes.max() >= _TOGETHER * len(held):
+        labels[np.isin(rows, held)] = votes.argmax()
+    order = sorted(range(count), key=lambda part: (votes[part] < max(1, votes.max()), -(labels == part).sum()))
+    return [rows[labels == part] for part in order if (labels == part).any()]
+
+
+def _around(points: Array, labels: Array, centers: Array, held: Array) -> Array:
+    """Centres of parts after those that are `held` went to the part where most of them are, if most are in one."""
+    votes = np.bincount(labels[held], minlength=len(centers))
+    if not held.any() or votes.max() < _TOGETHER * held.sum():
+        return centers
+    for _ in range(_TURNS):
+        labels = np.where(held, votes.argmax(), labels)
+        if len(np.unique(labels)) < len(centers):
+            break  # nothing would be left of another part
+        centers = np.stack([points[labels == part].mean(0) for part in range(len(centers))])
+        labels, before = _nearest(points, centers), labels
+        if np.array_equal(np.where(held, votes.argmax(), labels), before):
+            break
+    return centers
+
+
+def _nearest(points: Array, centers: Array) -> Array:
+    """The nearest centre of each point."""
+    found: Array = (np.square(centers).sum(1) - 2 * points @ centers.T).argmin(1)
+    return found

@@ -19,6 +19,7 @@ from selex.review.core.ledger import Ledger
 from selex.review.core.outcome import Changes, compare
 from selex.review.core.state import State
 from selex.review.core.timeline import DECIDE, Event, Played, Timeline
+from selex.runs.naming import same_images
 from selex.runs.results import Results
 from selex.runs.run import ImagePaths, Run
 
@@ -86,6 +87,17 @@ class Review:
     def paths(self) -> ImagePaths:
         """Where the photos of the rows are."""
         return ImagePaths(self.results.files, self.run.places())
+
+    def given(self) -> Array:
+        """Which rows came with a label, before anybody decided anything."""
+        first = self.ledger.rounds()[0]
+        if first == self.round:
+            return self.results.labelled
+        before = self.ledger.results(first)
+        old, new = same_images(before.files, self.results.files)
+        found = np.zeros(len(self.results), dtype=bool)
+        found[new] = before.labelled[old]
+        return found
 
     @contextmanager
     def steady(self) -> Iterator[None]:

@@ -33,6 +33,7 @@ class Patch:
     mark: Array
     names: dict[int, tuple[str, bool]]
     added: int
+    last: int
     touched: frozenset[int]
     summary: str
 
@@ -59,6 +60,7 @@ class State:
         names: name of every category there ever was.
         named: whether a person gave that name.
         origin: the category of the run that a category came from.
+        last: the last number that a `novel-…` of the run or of this review ever had.
     """
 
     def __init__(self, results: Results) -> None:
@@ -68,6 +70,7 @@ class State:
         self.names = list(results.names)
         self.named = [False] * len(self.names)
         self.origin = list(range(len(self.names)))
+        self.last = last_number(self.names, results.last_number)
 
     def known(self, category: int) -> bool:
         """Whether the run knew the category by labels."""
@@ -83,6 +86,7 @@ class State:
         rows = change.rows
         before = self.category[rows], self.mark[rows]
         names = {number: (self.names[number], self.named[number]) for number in change.names}
+        last, self.last = self.last, last_number((name for name, *_ in change.new), self.last)
         for name, named, origin in change.new:
             self.names.append(name)
             self.named.append(named)
@@ -94,7 +98,7 @@ class State:
         if change.mark is not None:
             self.mark[rows] = change.mark
         touched = {*change.about, *np.unique(before[0]).tolist(), *np.unique(self.category[rows]).tolist()}
-        return Patch(rows, *before, names, len(change.new), frozenset(touched), change.summary)
+        return Patch(rows, *before, names, len(change.new), last, frozenset(touched), change.summary)
 
     def concerns(self, decision: Decision) -> frozenset[int]:
         """The categories that a decision is about: those it names and those its images are in."""
@@ -107,6 +111,7 @@ class State:
         self.category[patch.rows], self.mark[patch.rows] = patch.category, patch.mark
         for number, (name, named) in patch.names.items():
             self.names[number], self.named[number] = name, named
+        self.last = patch.last
         if patch.added:
             del self.names[-patch.added :], self.named[-patch.added :], self.origin[-patch.added :]
 
@@ -137,8 +142,7 @@ class State:
 
     def _new_names(self, count: int) -> list[str]:
         """Names for categories that nobody has named yet."""
-        last = last_number([*self.names, *self.results.names], self.results.last_number)
-        return [f"novel-{last + 1 + number}" for number in range(count)]
+        return [f"novel-{self.last + 1 + number}" for number in range(count)]
 
     def _checked(self, rows: Sequence[int]) -> Array:
         found = np.array(rows, dtype=np.int64)

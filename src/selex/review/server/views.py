@@ -198,10 +198,11 @@ class Views:
         with self._lists.now() as overview:
             self._lists.check_category(number, overview)
             standing, category = self._lists.standing(overview), category_card(self.review, overview, number)
-            rows, features = overview.rows(number), self.review.embeddings
+            rows, features, given = overview.rows(number), self.review.embeddings, self.review.given()
         # outside: this may take a while, and others want to go on; the version says what it was worked out on
         sure = self.review.results.confidence
-        parts = [part[np.argsort(-sure[part], kind="stable")].tolist() for part in parts_of(features, rows, count)]
+        found = parts_of(features, rows, count, rows[given[rows]])
+        parts = [part[np.argsort(-sure[part], kind="stable")].tolist() for part in found]
         return schema.Parts(
             standing=standing, category=category, parts=[schema.Part(size=len(part), rows=part) for part in parts]
         )
