@@ -2,7 +2,8 @@
 
 Two numbers of images tell what is paid once (Ray starts, actors load) and what every image takes; from these the
 overhead on 20,000 images is worked out, which the last rows say is not measured. Images are noise of 320 × 240 as JPEG.
-Each measurement is a process of its own with a cache of its own; one thread embeds in both.
+Each measurement is a process of its own with a cache of its own; one thread embeds in both. `cpu_s` are the seconds of
+a core that all processes took, Ray's own among them: unlike `s` they hardly depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -31,63 +33,88 @@ def write_images(folder: Path, n: int) -> None:
         small.resize((320, 240), Image.Resampling.BICUBIC).save(folder / f"{number:06d}.jpg", quality=90)
 
 
-def embed_all(engine: str, photos: Path, backbone_name: str, work: Path) -> float:
-    """Seconds from a folder of images to a file of features; imports aside."""
+def embed_all(engine: str, photos: Path, backbone_name: str, work: Path) -> tuple[float, float]:
+    """Seconds, and seconds of a core, from a folder of images to a file of features; imports of torch aside."""
     import torch
 
     from selex.data.store import ImageStore
     from selex.data.table import read_table
     from selex.features.embed import embed
-    from selex.features.ray_cluster import RayEngine
+    from selex.features.ray_cluster import RayEngine, running
     from selex.features.ray_embed import embed_on_ray
     from selex.models.backbones import load_backbone
 
     torch.set_num_threads(1)
-    backbone = load_backbone(backbone_name)
-    start = time.perf_counter()
+    backbone, device = load_backbone(backbone_name), torch.device("cpu")
+    start, before = time.perf_counter(), time.process_time()
     if engine == "ray":
-        how = {"size": 256, "views": 1, "device": "cpu"}
-        embed_on_ray(RayEngine(workers=1), backbone, [str(photos)], None, work / "features.npy", **how)  # type: ignore[arg-type]
+        with running(RayEngine(workers=1), device):  # which stays until its processes have been counted
+            how: dict[str, Any] = {"size": 256, "views": 1, "device": device}
+            embed_on_ray(RayEngine(workers=1), backbone, [str(photos)], None, work / "features.npy", **how)
+            others = cpu_of_children()
     else:
         images = ImageStore.build(read_table(photos), work / "store", size=256)
         embed(backbone, images, work / "features.npy", device="cpu")
-    return time.perf_counter() - start
+        others = 0.0
+    return time.perf_counter() - start, time.process_time() - before + others
 
 
-def measure(engine: str, photos: Path, backbone: str) -> float:
+def cpu_of_children() -> float:
+    """Seconds of a core of all processes below this one, and of those that they have outlived."""
+    import psutil  # type: ignore[import-untyped]
+
+    return float(sum(sum(process.cpu_times()[:4]) for process in psutil.Process().children(recursive=True)))
+
+
+def measure(engine: str, photos: Path, backbone: str) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as work:
         command = [sys.executable, __file__, "--photos", str(photos), "--engine", engine, "--backbone", backbone]
         environment = {**os.environ, "SELEX_CACHE": f"{work}/cache", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             [*command, "--work", work], env=environment, stdout=subprocess.PIPE, text=True, check=True
         )
-    return float(done.stdout.split()[-1])
+    took, cpu = done.stdout.split()[-2:]
+    return float(took), float(cpu)
+
+
+def worked_out(counts: list[int], times: list[float]) -> tuple[float, float, float]:
+    """What is paid once, what for every image, and what many images take."""
+    each = (times[1] - times[0]) / (counts[1] - counts[0])
+    once = times[0] - each * counts[0]
+    return once, each, once + each * MANY
 
 
 def main(counts: list[int], backbone: str, out: Path | None) -> None:
     entries: list[dict[str, object]] = []
-    took: dict[str, list[float]] = {"local": [], "ray": []}
+    took: dict[str, list[tuple[float, float]]] = {"local": [], "ray": []}
     with tempfile.TemporaryDirectory() as name:
         for n in counts:
             photos = Path(name) / str(n)
             write_images(photos, n)
             for engine, times in took.items():
                 times.append(measure(engine, photos, backbone))
-                entries.append({"what": "measured", "engine": engine, "images": n, "s": round(times[-1], 2)})
+                found = {"s": round(times[-1][0], 2), "cpu_s": round(times[-1][1], 2)}
+                entries.append({"what": "measured", "engine": engine, "images": n, **found})
                 print(entries[-1], flush=True)
-    for engine, times in took.items():
-        each = (times[1] - times[0]) / (counts[1] - counts[0])
-        once = times[0] - each * counts[0]
-        more = {"once_s": round(once, 2), "images_a_s": round(1 / each, 2)}
-        entries.append({"what": "worked out", "engine": engine, "images": MANY, "s": round(once + each * MANY), **more})
-    plain, ray = (float(str(entry["s"])) for entry in entries[-2:])
-    entries[-1]["overhead_percent"] = round(100 * (ray / plain - 1), 1)
+    wall, cpu = ({engine: worked_out(counts, [one[i] for one in took[engine]]) for engine in took} for i in range(2))
+    for engine in took:
+        entry: dict[str, object] = {"what": "worked out", "engine": engine, "images": MANY}
+        for kind, way in (("", wall), ("cpu_", cpu)):
+            once, each, total = way[engine]
+            entry |= {
+                f"{kind}s": round(total),
+                f"{kind}once_s": round(once, 2),
+                f"{kind}ms_an_image": round(1000 * each, 2),
+            }
+            if engine == "ray":
+                entry[f"{kind}overhead_percent"] = round(100 * (total / way["local"][2] - 1), 1)
+        entries.append(entry)
     save("ray_overhead", [{"backbone": backbone, **entry} for entry in entries], out)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=int, nargs=2, default=[256, 1024])
+    parser.add_argument("--images", type=int, nargs=2, default=[256, 1280])
     parser.add_argument("--backbone", default="efficientnet-lite1")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--engine", choices=["local", "ray"], help=argparse.SUPPRESS)
@@ -95,6 +122,6 @@ if __name__ == "__main__":
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.engine:
-        print(embed_all(options.engine, options.photos, options.backbone, options.work))
+        print(*embed_all(options.engine, options.photos, options.backbone, options.work))
     else:
         main(options.images, options.backbone, options.out)

@@ -66,7 +66,8 @@ def clusterings():
         labels = np.where(rng.random(200) < 0.3, rng.integers(0, 5, 200), -1)
         made += [(x, labels, 20, {}), (x, labels, 9, {"balanced": False}), (ties, labels, 12, {})]
         made += [(x, np.sort(labels)[::-1].copy(), 5 + seed, {}), (x, None, 10, {"memory": 1 << 12})]  # type: ignore[dict-item]
-    return [*made, (copies, None, 25, {}), (x, None, 8, {"n_init": 2})]
+    probed = {"probes": 2, "memory": 1 << 12}
+    return [*made, (copies, None, 25, {}), (x, None, 8, {"n_init": 2}), (x, labels, 20, probed)]
 
 
 def fits():

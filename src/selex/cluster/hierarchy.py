@@ -31,6 +31,7 @@ def hssk(
     n_iter: int = 10,
     n_init: int = 1,
     variant: Variant | None = None,
+    probes: int | None = None,
     rng: np.random.Generator | int | None = None,
     memory: int = DEFAULT_MEMORY,
     progress: Callable[[int, int], None] | None = None,
@@ -51,6 +52,7 @@ def hssk(
         n_iter: iterations of each stage of BSSK.
         n_init: restarts of each level's BSSK.
         variant: differences from the paper, for comparison.
+        probes: while centres move, compare a row with the centres of so many of `√K` groups only; None: with all.
         rng: generator or seed.
         memory: bytes that temporary arrays may take.
         progress: called after each level with the levels done and the levels in all.
@@ -60,7 +62,7 @@ def hssk(
     """
     if n_levels is not None and (not isinstance(n_levels, (int, np.integer)) or n_levels < 1):
         raise InputError(f"n_levels must be a whole number of at least 1, not {n_levels!r}")
-    settings = Settings(balanced, n_iter, n_init, variant or Variant())
+    settings = Settings(balanced, n_iter, n_init, variant or Variant(), probes)
     rows, known, n_known = prepare(data, labels, memory)
     check_refinement(refine, rows)
     generator = np.random.default_rng(rng)

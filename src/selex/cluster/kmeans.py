@@ -31,9 +31,10 @@ class Settings:
     n_iter: int = 10
     n_init: int = 1
     variant: Variant = field(default_factory=Variant)
+    probes: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("n_iter", "n_init"):
+        for name in ("n_iter", "n_init") if self.probes is None else ("n_iter", "n_init", "probes"):
             value = getattr(self, name)
             if not isinstance(value, (int, np.integer)) or value < 1:
                 raise InputError(f"{name} must be a whole number of at least 1, not {value!r}")
@@ -48,6 +49,7 @@ def bssk(
     n_iter: int = 10,
     n_init: int = 1,
     variant: Variant | None = None,
+    probes: int | None = None,
     rng: np.random.Generator | int | None = None,
     memory: int = DEFAULT_MEMORY,
 ) -> Level:
@@ -61,13 +63,14 @@ def bssk(
         n_iter: iterations of the balanced stage, and of the final one.
         n_init: restarts; the lowest inertia wins.
         variant: differences from the paper, for comparison.
+        probes: while centres move, compare a row with the centres of so many of `√K` groups only; None: with all.
         rng: generator or seed.
         memory: bytes that temporary arrays may take.
 
     Returns:
         The base `Level`: labels, centres (in the data's kind, on its device; float32 for anything narrower), inertia.
     """
-    settings = Settings(balanced, n_iter, n_init, variant or Variant())
+    settings = Settings(balanced, n_iter, n_init, variant or Variant(), probes)
     rows, known, n_known = prepare(data, labels, memory)
     n_novel = novel_clusters(n_clusters, n_known, known, rows)
     return as_data(run(rows, known, n_known, n_novel, settings, np.random.default_rng(rng)), rows, data)
@@ -135,6 +138,7 @@ class Problem:
         held_index = torch.nonzero(known != UNLABELLED)[:, 0]
         self.held, self.held_labels = rows.at(held_index), known[held_index]
         self.free = rows.at(self.free_index) if self.held.total else rows
+        self.moving = self.free.probing(settings.probes) if settings.probes else self.free  # while centres move
         self.n_free = rows.total - self.held.total
         self.mass, self.counts = self.held.sums(self.held_labels, self.k)
         self.capacity = (self.size - self.counts).clamp(min=0)
@@ -197,13 +201,18 @@ class Problem:
         return centers, iteration + 1
 
     def finish(self, centers: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Stage 3: plain semi-supervised k-means over all centres; ends early once no row changes cluster."""
-        labels, _, centers = self._repair(*self.free.nearest(centers), centers)
+        """Stage 3: plain semi-supervised k-means over all centres; ends early once no row changes cluster.
+
+        With `probes` the last assignment is to the nearest of all centres.
+        """
+        labels, _, centers = self._repair(*self.moving.nearest(centers), centers)
         n_iter, previous = 0, None
         while n_iter < self.settings.n_iter and (previous is None or not self._equal(labels, previous)):
             centers, previous = self.means(labels), labels
-            labels, _, centers = self._repair(*self.free.nearest(centers), centers)
+            labels, _, centers = self._repair(*self.moving.nearest(centers), centers)
             n_iter += 1
+        if self.moving is not self.free:
+            labels, _, centers = self._repair(*self.free.nearest(centers), centers)
         return centers, labels, n_iter
 
     def _equal(self, labels: Tensor, previous: Tensor) -> bool:
@@ -212,8 +221,8 @@ class Problem:
     def _assign(self, centers: Tensor, iteration: int) -> tuple[Tensor, Tensor]:
         """Nearest cluster of every free row; where balanced, within the clusters' capacity."""
         if self.settings.balanced and self.settings.variant.balancing == "stable":
-            return stable_match(self.free, centers, self.capacity)
-        labels, distances = self.free.nearest(centers)
+            return stable_match(self.moving, centers, self.capacity)
+        labels, distances = self.moving.nearest(centers)
         for _ in range(iteration if self.settings.balanced else 0):
             labels, distances = sweep(self.free, centers, labels, distances, self.capacity)
         return labels, distances

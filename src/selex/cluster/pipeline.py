@@ -268,6 +268,7 @@ class _Fit:
                 n_iter=config.iterations,
                 n_init=config.restarts,
                 variant=self.variant,
+                probes=config.probes,
                 rng=rng,
                 memory=self.memory,
                 progress=advance,
@@ -276,7 +277,9 @@ class _Fit:
     def resume(self, rows: Rows, start: Start, rng: np.random.Generator) -> Hierarchy:
         """All levels of clusters that continue from earlier ones."""
         config, count = self.config, len(start.centers)
-        settings = Settings(config.balanced, config.iterations, config.restarts, self.variant or Variant())
+        settings = Settings(
+            config.balanced, config.iterations, config.restarts, self.variant or Variant(), config.probes
+        )
         _, known, n_known = prepare(rows, self.labels, self.memory)
         problem = Problem(rows, known, n_known, count - n_known, settings)
         base = continued(problem, start)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from selex.cluster.group import Group
+from selex.cluster.inverted import compare_with
 from selex.cluster.pieces import Pieces
 from selex.errors import InputError
 
@@ -38,6 +39,7 @@ class Rows:
     """
 
     group = Group()
+    probes: int | None = None
 
     def __init__(self, data: Any, memory: int = DEFAULT_MEMORY, shift: Tensor | None = None) -> None:
         if memory < 1:
@@ -88,6 +90,12 @@ class Rows:
         if self._ready is not None:
             view._ready = self._ready[:, columns]
         view.norms = view._norms()
+        return view
+
+    def probing(self, probes: int | None) -> Rows:
+        """The same rows, of which `nearest` compares each with the centres of so many groups only; None: with all."""
+        view = copy(self)
+        view.probes = probes
         return view
 
     def own(self) -> Any:
@@ -148,11 +156,8 @@ class Rows:
         squares = (centers * centers).sum(1)
         if offsets is not None:
             squares -= offsets
-        room = centers.new_empty(min(self.step(len(centers)), self.n), len(centers))  # used again by every block
-        found = [
-            torch.addmm(squares, x, centers.T, alpha=-2, out=room[: len(x)]).min(1)
-            for _, x in self.blocks(len(centers))
-        ]
+        compared = compare_with(centers, squares, self.probes)
+        found = [compared.nearest(x) for _, x in self.blocks(compared.width)]
         distances, labels = (torch.cat([block[i] for block in found]) for i in range(2))
         if self._any_blank:
             labels = labels.where(~self.blank, self._nearest_to_zeros(centers, offsets))

@@ -118,6 +118,15 @@ class ClusterConfig(Group):
     levels: int | None = setting(None, "Maximum number of levels of abstraction.", least=1, none="all")
     restarts: int = setting(3, "Clustering runs; the one with the lowest inertia is kept.", least=1)
     iterations: int = setting(10, "Iterations of each stage of k-means.", least=1)
+    probes: int | None = setting(
+        None,
+        "Groups of centres that an image is compared with while centres move; `all`: every centre.",
+        "For ten thousand categories or more: centres are put into groups, as many as the root of their number, and an "
+        "image is compared with those of its nearest groups. Faster, and a little less good; the last assignment is to "
+        "the nearest of all centres.",
+        least=1,
+        none="all",
+    )
 
 
 @dataclass(frozen=True)
@@ -135,6 +144,14 @@ class TrainConfig(Group):
     )
     epochs: int = setting(20, "Passes over the images.", least=1)
     batch: int = setting(128, "Batch size in images, each with two views.", least=1)
+    shuffle_window: int | None = setting(
+        None,
+        "Images that are in use at a time, for a store larger than memory; `all` shuffles all images.",
+        "Pieces of 256 images are shuffled for every epoch, then joined to windows of so many images. Batches come "
+        "from one window after the other, while the next one is read.",
+        least=256,
+        none="all",
+    )
     lr: float = setting(
         0.01, "Learning rate of the first epoch.", "It decays to a thousandth of this along a cosine.", over=0
     )

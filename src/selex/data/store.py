@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import stat
 import warnings
@@ -119,6 +120,20 @@ class ImageStore:
                 self._mend(int(i))
             self._checked.add(int(i))
         return pixels.reshape(height, width, 3)
+
+    def advise(self, rows: Array, needed: bool) -> None:
+        """Tell the system that images will be `needed` soon, so that it reads them in order, or are not any more."""
+        file = self.pixels.base
+        while isinstance(file, np.ndarray):
+            file = file.base
+        if not isinstance(file, mmap.mmap) or not hasattr(mmap, "MADV_WILLNEED"):
+            return
+        first = np.sort(self.offsets[rows])  # neighbours in the file become one stretch
+        last = np.sort(self.offsets[rows] + 3 * self.shapes[rows].astype(np.int64).prod(1))
+        gaps = np.flatnonzero(first[1:] > last[:-1])
+        for start, end in zip(first[np.r_[0, gaps + 1]].tolist(), last[np.r_[gaps, -1]].tolist(), strict=True):
+            start -= start % mmap.PAGESIZE
+            file.madvise(mmap.MADV_WILLNEED if needed else mmap.MADV_DONTNEED, start, end - start)
 
     def _mend(self, i: int) -> None:
         """Decode an image anew into its place in the file, of which this is a view."""

@@ -24,6 +24,7 @@ from selex.data.crops import AnyImages, AugmentConfig, CropParams, TwoScaleImage
 from selex.errors import InputError
 from selex.training.devices import Graph, join_stream, side_stream
 from selex.training.methods.base import Batch, Method
+from selex.training.windows import Windows
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -200,6 +201,7 @@ class Batches:
         same = len(parts) == 1 and self.states.crop == data.crop
         self.centre_states = [self.states] if same else [self._states_of(part, data.crop) for part in parts]
         self.bank = self._bank()
+        self.windows = Windows(data.images, how.shuffle_window)
 
     def __len__(self) -> int:
         """Batches of an epoch."""
@@ -219,12 +221,14 @@ class Batches:
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """The share of this process in each batch: drawn with replacement, labelled images more often."""
         size = self.settings.batch
-        order = torch.from_numpy(sample_epoch(self.data.labels, np.random.default_rng([self.seed, _SAMPLER, epoch])))
+        rng = np.random.default_rng([self.seed, _SAMPLER, epoch])
+        order = torch.from_numpy(self.windows.ordered(sample_epoch(self.data.labels, rng), rng))
         share = size // self.fabric.world_size
         mine = slice(self.fabric.global_rank * share, (self.fabric.global_rank + 1) * share)
         views = self.from_bank if self.bank else self.new_views
         for step in range(len(self)):
             rows = order[step * size : (step + 1) * size]
+            self.windows.read_ahead(rows.numpy())
             states = views(rows, generator_of(self.seed, _VIEWS, epoch, step), mine)
             here = rows[mine].to(self.device)
             yield Batch(states, here, self.labels[here])

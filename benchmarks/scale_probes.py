@@ -1,0 +1,125 @@
+"""Whole clusterings with very many clusters on a CPU, each row compared with all centres or with a few groups of them.
+
+Generated rows of length 1 lie around random directions, which have no coarse structure and are the worst case, or
+around directions in 100 families. `--features` takes rows of your own, as a `.npy` file: how much inertia is lost is
+all that can be said of those. `--patches FOLDER` writes such a file: what a vision transformer makes of the patches of
+photos, in their first principal components. One thread; all ways start from the same seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from common import half_labelled, save
+from scale_gpu import scores
+from selex.cluster.kmeans import Problem, Settings, novel_clusters, prepare
+
+FAMILIES = 100
+WITHIN = 0.7  # length of what tells categories of a family apart, beside the family's own direction of length 1
+
+
+def made(kind: str, n: int, d: int, k: int, noise: float) -> tuple[Tensor, Tensor]:
+    """Rows, and the category of each."""
+    generator = torch.Generator().manual_seed(0)
+    centers = normalize(torch.randn(k, d, generator=generator), dim=1)
+    if kind == "families":
+        families = normalize(torch.randn(FAMILIES, d, generator=generator), dim=1)
+        centers = normalize(families[torch.arange(k) % FAMILIES] + WITHIN * centers, dim=1)
+    truth = torch.arange(n) % k
+    return normalize(centers[truth] + torch.randn(n, d, generator=generator) * (noise / d**0.5), dim=1), truth
+
+
+def patches(photos: Path, n: int, d: int, backbone_name: str) -> np.ndarray[Any, Any]:
+    """Patches of photos, drawn at random, as the network sees them: the first d principal components, of length 1."""
+    from selex.data.store import ImageStore
+    from selex.data.table import read_table
+    from selex.models.backbones import load_backbone
+
+    backbone = load_backbone(backbone_name).eval()
+    rng = np.random.default_rng(0)
+    table = read_table(photos)
+    some = table.take(np.sort(rng.permutation(len(table))[: n // 128]).tolist())
+    store = ImageStore.build(some, photos.parent / "patches-store")
+    found = []
+    with torch.no_grad():
+        for rows in np.array_split(np.arange(len(store)), max(1, len(store) // 16)):
+            scaled = (store.centre_crops(rows, backbone.crop).float() - backbone.mean) / backbone.std
+            tokens = backbone.network.forward_features(scaled)[:, 1:]  # the first is the class token
+            found += [image[torch.from_numpy(rng.permutation(len(image))[:128])] for image in tokens]
+    x = torch.cat(found).double()
+    x -= x.mean(0)
+    return normalize((x @ torch.linalg.svd(x.T @ x / len(x))[0][:, :d]).float(), dim=1).numpy()
+
+
+def measure(rows: Tensor, labels: Tensor | None, probes: int | None, how: argparse.Namespace) -> tuple[Any, Any]:
+    """Seconds of each stage, and what they give."""
+    data, known, n_known = prepare(rows, labels, 1 << 30)
+    novel = novel_clusters(how.clusters, n_known, known, data)
+    problem = Problem(data, known, n_known, novel, Settings(n_iter=how.iterations, probes=probes))
+    clock = [time.perf_counter()]
+    centers = problem.seed(np.random.default_rng(0))
+    clock.append(time.perf_counter())
+    centers, refined = problem.refine(centers)
+    clock.append(time.perf_counter())
+    level = problem.ended(centers, refined)
+    clock.append(time.perf_counter())
+    stages = zip(("seeds_s", "balanced_s", "final_s"), np.diff(clock), strict=True)
+    return {name: round(float(took), 1) for name, took in stages} | {"s": round(clock[-1] - clock[0], 1)}, level
+
+
+def compare(kind: str, rows: Tensor, truth: Tensor | None, how: argparse.Namespace) -> list[dict[str, Any]]:
+    """An entry for every way, the exact one first."""
+    labels = None if truth is None else half_labelled(truth, how.clusters // 2)
+    entries: list[dict[str, Any]] = []
+    for probes in (None, *how.probes):
+        took, level = measure(rows, labels, probes, how)
+        about = {"rows": kind, "n": len(rows), "d": rows.shape[1], "k": how.clusters, "iterations": level.n_iter}
+        if truth is not None and labels is not None:
+            found = torch.as_tensor(level.labels)
+            took |= scores(truth[labels < 0], found[labels < 0], how.clusters)
+        entries.append({**about, "probes": probes or "all", **took, "inertia": level.inertia})
+        first = entries[0]
+        entries[-1]["times_faster"] = round(first["s"] / took["s"], 2)
+        entries[-1]["inertia_lost_percent"] = round(100 * (level.inertia / first["inertia"] - 1), 2)
+        print(entries[-1], flush=True)
+    return entries
+
+
+def main(how: argparse.Namespace) -> None:
+    found = []
+    if how.features:
+        rows = torch.from_numpy(np.load(how.features)[: how.rows].astype(np.float32))
+        found += compare(how.features.stem, rows, None, how)
+    else:
+        for kind in how.kinds:
+            found += compare(kind, *made(kind, how.rows, how.dim, how.clusters, how.noise), how)
+    save(f"scale_probes{'_' + how.features.stem if how.features else ''}", found, how.out, quiet=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--clusters", type=int, default=10_000)
+    parser.add_argument("--iterations", type=int, default=5, help="of each of the two stages")
+    parser.add_argument("--noise", type=float, default=1.0)
+    parser.add_argument("--probes", type=int, nargs="+", default=[5, 10, 20])
+    parser.add_argument("--kinds", nargs="+", default=["random", "families"])
+    parser.add_argument("--features", type=Path, help="rows of your own, a .npy file")
+    parser.add_argument("--patches", type=Path, help="a folder of photos: write --features from their patches, and end")
+    parser.add_argument("--backbone", default="dinov2-vits14")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.patches:
+        np.save(options.features, patches(options.patches, options.rows, options.dim, options.backbone))
+    else:
+        main(options)

@@ -1,0 +1,82 @@
+"""The nearest centre of each row, among all, or by an inverted file among the centres of the groups nearest to it.
+
+In an inverted file some rows miss their nearest centre and get another that is near: for ten thousand centres or more.
+Shapes: b rows of a block, d dimensions, k centres in g groups, p groups that a row is compared with.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+
+import torch
+from torch import Tensor
+
+_ROUNDS = 5  # of k-means over centres
+
+
+class AllCenters:
+    """Every row compared with every centre."""
+
+    def __init__(self, centers: Tensor, squares: Tensor) -> None:
+        self.centers, self.squares, self.width = centers, squares, len(centers)
+        self.room = centers.new_empty(0, len(centers))  # used again by every block
+
+    def nearest(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each row `(b, d)` the least `squares - 2 x·c`, and the centre it is of."""
+        if len(self.room) < len(x):
+            self.room = x.new_empty(len(x), len(self.centers))
+        values, labels = torch.addmm(self.squares, x, self.centers.T, alpha=-2, out=self.room[: len(x)]).min(1)
+        return values, labels
+
+
+class InvertedFile:
+    """Centres in `√k` groups, made by k-means over the centres: the same groups for the same centres."""
+
+    def __init__(self, centers: Tensor, squares: Tensor, probes: int) -> None:
+        groups = _groups(centers, isqrt(len(centers)))
+        near = _to_all(groups, centers).argmin(1)
+        sizes = torch.bincount(near, minlength=len(groups))
+        self.groups, sizes = groups[sizes > 0], sizes[sizes > 0]
+        self.members = torch.split(near.argsort(stable=True), sizes.tolist())  # of each group, the lowest id first
+        self.centers = [centers[own] for own in self.members]
+        self.squares = [squares[own] for own in self.members]
+        self.probes = min(probes, len(self.groups))
+        self.width = len(self.groups) + 4 * self.probes  # numbers that a row needs while it is looked at
+
+    def nearest(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The same among the centres of the groups that are nearest to a row."""
+        probed = _to_all(self.groups, x).topk(self.probes, largest=False, sorted=False).indices.flatten()
+        order = probed.argsort()
+        best, label = x.new_empty(len(order)), torch.empty_like(order)
+        counts = torch.bincount(probed, minlength=len(self.groups)).tolist()
+        for group, pairs in enumerate(torch.split(order, counts)):
+            if len(pairs):
+                rows = x[pairs // self.probes]
+                least = torch.addmm(self.squares[group], rows, self.centers[group].T, alpha=-2).min(1)
+                best[pairs], label[pairs] = least.values, self.members[group][least.indices]
+        winner = best.view(-1, self.probes).min(1)
+        return winner.values, label.view(-1, self.probes).gather(1, winner.indices[:, None])[:, 0]
+
+
+def compare_with(centers: Tensor, squares: Tensor, probes: int | None) -> AllCenters | InvertedFile:
+    """All centres `(k, d)`, or those of `probes` groups where there are more; `squares` are their squared lengths."""
+    if probes and probes < isqrt(len(centers)):
+        return InvertedFile(centers, squares, probes)
+    return AllCenters(centers, squares)
+
+
+def _groups(centers: Tensor, count: int) -> Tensor:
+    """Means `(g, d)` of groups of centres; a group that loses all of its centres stays where it is."""
+    groups = centers[torch.linspace(0, len(centers) - 1, count, device=centers.device).long()]
+    for _ in range(_ROUNDS):
+        near = _to_all(groups, centers).argmin(1)
+        held = torch.zeros(count, len(centers), dtype=centers.dtype, device=centers.device)
+        held.scatter_(0, near[None], 1)  # a product adds in one order on a GPU too
+        sizes = held.sum(1, keepdim=True)
+        groups = torch.where(sizes > 0, held @ centers / sizes.clamp(min=1), groups)
+    return groups
+
+
+def _to_all(groups: Tensor, x: Tensor) -> Tensor:
+    """Squared distances to groups, less the length of each row."""
+    return torch.addmm((groups * groups).sum(1), x, groups.T, alpha=-2)
