@@ -325,7 +325,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(place):
     refused("none: no images in this folder", "discover", "none", *pixels, cwd=place)
     refused("none of the 2 images can be read; the first is a.jpg", "discover", "junk", *pixels, cwd=place)
     refused("line 2: no such image: unlabelled/nowhere.png", *FIVE, "--labels", "absent.csv", cwd=place)
-    refused("bare.csv: no column 'label'", *FIVE, "--labels", "bare.csv", cwd=place)
+    refused("bare.csv: has no column 'label'", *FIVE, "--labels", "bare.csv", cwd=place)
     refused("2 categories, but 3 are labelled: ask for at least 3", *BASE, "--categories", 2, cwd=place)
     refused("61 categories for 60 images: ask for at most 60", *BASE, "--categories", 61, cwd=place)
     refused(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from selex.data.features import Features, read_labels
+from selex.data.features import Features, read_labels, read_row_labels
 from selex.data.labels import encode, read_label_file
 from selex.data.table import ImageTable, from_folder, from_list, label_from_file, read_table
 from selex.errors import InputError, Note
@@ -176,13 +176,27 @@ def test_labels_of_features_may_have_semicolons_too(tmp_path):
     assert read_labels(tmp_path / "labels.csv", features) == ["", "big, grey cat"]
 
 
+@pytest.mark.parametrize(
+    "named", [{"row": [1, 0]}, {"file": ["b.jpg", "a.jpg"]}, {"file_name": ["b.jpg", "a.jpg"]}], ids=str
+)
+@pytest.mark.parametrize("label", ["label", "category", "class"])
+def test_labels_of_features_may_be_in_a_parquet_file_too(tmp_path, named, label):
+    pd.DataFrame({**named, label: ["cat", None]}).to_parquet(tmp_path / "labels.parquet")
+    features = Features(np.zeros((2, 3)), ["a.jpg", "b.jpg"], "file")
+    assert read_labels(tmp_path / "labels.parquet", features) == ["", "cat"]
+    if "row" in named:
+        assert read_row_labels(tmp_path / "labels.parquet", 2) == {1: "cat"}
+    with pytest.raises(InputError, match=r"no\.parquet: no such file"):
+        read_labels(tmp_path / "no.parquet", features)
+
+
 MISTAKES = {
     "labels.csv, line 3: no such image: no.jpg (and 1 more)": "file_name,label\na.jpg,x\nno.jpg,y\nnor.jpg,y\n",
-    "labels.csv, line 4: ./a.jpg appears twice, first at 2": "file_name,label\na.jpg,x\nb.jpg,y\n./a.jpg,z\n",
+    "labels.csv, line 3: file_name './a.jpg' appears twice, first in line 2": "file_name,label\na.jpg,x\n./a.jpg,z\n",
     "labels.csv, line 2: file_name is empty": "file_name,label\n,x\n",
     "labels.csv, line 3: has 3 columns, the first line has 2": "file_name,label\na.jpg,x\nb.jpg,y,z\n",
-    "labels.csv: no column 'label' (there is: file_name, class); it may be empty": "file_name,class\na.jpg,x\n",
-    "labels.csv: no column 'file_name' (there is: image, label)": "image,label\na.jpg,x\n",
+    "labels.csv: has no column 'label'; its columns are file_name, class": "file_name,class\na.jpg,x\n",
+    "labels.csv: has no column 'file_name' or 'file'; its columns are image, label": "image,label\na.jpg,x\n",
     "labels.csv: is empty; its first line must name the columns": "",
 }
 
@@ -200,7 +214,7 @@ def test_mistakes_in_label_files_are_one_line(tmp_path, monkeypatch, message, as
 def test_duplicate_row_in_parquet(tmp_path):
     tree(tmp_path, "a.jpg")
     pd.DataFrame({"file_name": ["a.jpg", "a.jpg"], "label": [1, 2]}).to_parquet(tmp_path / "t.parquet")
-    with pytest.raises(InputError, match=r"t\.parquet, row 2: a\.jpg appears twice, first at 1"):
+    with pytest.raises(InputError, match=r"t\.parquet, row 2: file_name 'a\.jpg' appears twice, first in row 1"):
         read_table(tmp_path / "t.parquet")
 
 

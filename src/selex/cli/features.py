@@ -26,8 +26,8 @@ FeaturesOrShards = Annotated[
 FeaturesFile = Annotated[
     Path, typer.Argument(metavar="FEATURES", help="`.npy` table, or `.npz` with `features` and optionally `files`.")
 ]
-LABELS = "Columns `row` (from 0) or `file`, and `label`; empty means unlabelled."
-LabelsFile = Annotated[Path | None, settings.value("CSV", LABELS, BASICS, "--labels")]
+LABELS = "CSV or parquet: columns `row` (from 0) or `file`, and `label`; empty means unlabelled."
+LabelsFile = Annotated[Path | None, settings.value("FILE", LABELS, BASICS, "--labels")]
 Device = Annotated[str, typer.Option(metavar="cpu|cuda", help="Device; with `cuda` the features must fit on the GPU.")]
 Normalize = Annotated[bool, settings.flag("--normalize", "L2-normalise every row first, as in the paper.")]
 
@@ -136,7 +136,8 @@ def estimate(
 def evaluate(
     clusters: Annotated[Path, typer.Argument(metavar="CLUSTERS", help="Table written by `selex cluster`.")],
     truth: Annotated[
-        Path, typer.Option(metavar="CSV", help="Columns `row` or `file`, and `label`: the true categories.")
+        Path,
+        typer.Option(metavar="FILE", help="CSV or parquet: columns `row` or `file`, and `label`, the true categories."),
     ],
     version: Annotated[
         str,

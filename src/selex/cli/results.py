@@ -92,7 +92,8 @@ def report(
     run: RunFolder,
     out: Annotated[Path | None, value("FILE", "The HTML file to write; default `report.html` in RUN.")] = None,
     truth: Annotated[
-        Path | None, value("CSV", "Columns `file` and `label`: the true categories, to report accuracy.")
+        Path | None,
+        value("FILE", "CSV or parquet: columns `file` and `label`, the true categories, to report accuracy."),
     ] = None,
     title: Annotated[str | None, value("TEXT", "Title of the page; default the name of the photos.")] = None,
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from selex.data.labels import ROW_COLUMNS
 from selex.data.names import cell_of_label, first_repeat, text_of_cell
 from selex.errors import InputError
 from selex.io import column, read_csv, write_csv
@@ -18,7 +19,6 @@ from selex.types import Hierarchy
 
 DOUBTFUL = 0.5
 """Confidence below which it is doubtful where an image belongs."""
-ROW_COLUMNS = ("row", "file", "file_name")
 
 Columns = dict[str, list[Any]]
 

@@ -12,10 +12,11 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from selex.data.clusters import ROW_COLUMNS, Clusters
-from selex.data.names import first_repeat, label_of_cell, spell, text_of_cell
+from selex.data.clusters import Clusters
+from selex.data.labels import ROW_COLUMNS, LabelFile, read_label_file
+from selex.data.names import first_repeat, spell, text_of_cell
 from selex.errors import InputError
-from selex.io import check_regular, column, first_line, read_csv
+from selex.io import check_regular, first_line
 
 LABEL_COLUMNS = ("label", "category", "class")
 _DAMAGED = (ValueError, OSError, EOFError, BadZipFile, zlib.error, RuntimeError, MemoryError, OverflowError, KeyError)
@@ -56,59 +57,46 @@ def load_features(path: Path) -> Features:
 
 
 def read_labels(path: Path, features: Features) -> list[str]:
-    """The label of every row of `features`, "" where the CSV gives none.
+    """The label of every row of `features`, "" where the file gives none.
 
-    The CSV has a column `row` (0 is the first) or `file`, and a column `label`; rows that it leaves out are unlabelled.
+    It has a column `row` (0 is the first) or `file`, and a column `label`; rows that it leaves out are unlabelled.
     """
     return _labels_of(path, features.ids, features.id_column)
 
 
 def read_row_labels(path: Path, n: int) -> dict[int, str]:
-    """The labels of a CSV with columns `row` (0 is the first) and `label`, of n rows; few may be labelled."""
-    lines = read_csv(path)
-    header = lines[0][1]
-    row_column, label_column = column(path, header, ("row",)), column(path, header, LABEL_COLUMNS)
-    labels, seen = dict[int, str](), dict[int, int]()
-    for number, line in lines[1:]:
-        cell = line[row_column].strip()
-        where = f"{path}, line {number}: row {cell!r}"
-        if not cell.isdecimal() or int(cell) >= n:
-            raise InputError(f"{where} is not among the features' rows")
-        if (first := seen.setdefault(int(cell), number)) != number:
-            raise InputError(f"{where} appears twice, first in line {first}")
-        if label := label_of_cell(line[label_column]):
-            labels[int(cell)] = label
-    return labels
+    """The labels of a file with columns `row` (0 is the first) and `label`, of n rows; few may be labelled."""
+    file = read_label_file(str(path), ("row",), LABEL_COLUMNS)
+    cells = [name.strip() for name in file.names]
+    _check_among(file, [row for row, cell in enumerate(cells) if not cell.isdecimal() or int(cell) >= n])
+    numbers = [int(cell) for cell in cells]
+    file.check_unique(numbers)
+    return {number: label for number, label in zip(numbers, file.labels, strict=True) if label}
 
 
 def read_truth(path: Path, clusters: Clusters) -> list[str]:
-    """The true category of every row of a clusters table, "" where the CSV gives none; it may name other rows too."""
+    """The true category of every row of a clusters table, "" where the file gives none; it may name other rows too."""
     return _labels_of(path, clusters.ids, clusters.id_column, may_name_others=True)
 
 
 def _labels_of(path: Path, ids: list[str], kind: str, may_name_others: bool = False) -> list[str]:
-    lines = read_csv(path)
-    header = lines[0][1]
-    id_column, label_column = column(path, header, ROW_COLUMNS), column(path, header, LABEL_COLUMNS)
-    if kind == "row" and header[id_column] != "row":
-        raise InputError(
-            f"{path}: names rows by {header[id_column]!r}, but the other file only numbers them; use 'row'"
-        )
-    by_number = kind != "row" and header[id_column] == "row"
+    file = read_label_file(str(path), ROW_COLUMNS, LABEL_COLUMNS)
+    if kind == "row" and file.column != "row":
+        raise InputError(f"{path}: names rows by {file.column!r}, but the other file only numbers them; use 'row'")
+    by_number = kind != "row" and file.column == "row"
     position = {str(row) if by_number else name: row for row, name in enumerate(ids)}
-    labels, seen = [""] * len(ids), dict[str, int]()
-    for number, line in lines[1:]:
-        cell = line[id_column]
-        name = next((name for name in (text_of_cell(cell), cell) if name in position), cell.strip())
-        row = f"{path}, line {number}: {header[id_column]} {name!r}"
-        if name in seen:
-            raise InputError(f"{row} appears twice, first in line {seen[name]}")
-        seen[name] = number
-        if name in position:
-            labels[position[name]] = label_of_cell(line[label_column])
-        elif not may_name_others:
-            raise InputError(f"{row} is not among the features' rows")
-    return labels
+    names = [next((one for one in (text_of_cell(name), name) if one in position), name.strip()) for name in file.names]
+    file.check_unique(names)
+    if not may_name_others:
+        _check_among(file, [row for row, name in enumerate(names) if name not in position])
+    labels = dict(zip(names, file.labels, strict=True))
+    return [labels.get(name, "") for name in position]
+
+
+def _check_among(file: LabelFile, absent: list[int]) -> None:
+    if absent:
+        row = absent[0]
+        raise InputError(f"{file.place(row)}: {file.column} {file.names[row]!r} is not among the features' rows")
 
 
 def _from_archive(path: Path, archive: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
