@@ -1,4 +1,4 @@
-"""What a large run costs: seconds, GPU hours and bytes over the network by N, K, D and GPUs, from stored measurements.
+"""What a large run costs: seconds, GPU hours, money, bytes over the network by N, K, D and GPUs, from measurements.
 
 Fitted to `results/scale_gpu.json` and `results/embed_gpu.json`, of one GPU; several GPUs are worked out, not measured.
 
@@ -54,6 +54,7 @@ def predicted(fit: dict[str, float], n: int, k: int, d: int, gpus: int, options:
     seed = fit["sigma"] * rows * k * d
     matching = iterations * fit["rho"]
     total = seed + (2 * iterations + 1) * once + matching + network
+    hours = gpus * (total + n / options.images_per_s / gpus) / 3600
     return {
         "what": "predicted",
         "n": n,
@@ -66,7 +67,8 @@ def predicted(fit: dict[str, float], n: int, k: int, d: int, gpus: int, options:
         "matching_s": round(matching, 2),
         "network_s": round(network, 2),
         "cluster_s": round(total, 1),
-        "gpu_hours": round(gpus * (total + n / options.images_per_s / gpus) / 3600, 2),
+        "gpu_hours": round(hours, 2),
+        "dollars": round(options.dollars * hours, 2),
         "sent_gb": round(sent / 1e9, 2),
         "rows_gb_a_gpu": round(2 * rows * d / 1e9, 2),
         "draw_order_gb_a_process": round(16 * n / 1e9, 2),
@@ -96,6 +98,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=10, help="of each of the two stages")
     parser.add_argument("--network-gbs", type=float, default=25.0, help="GB a second that a process sends; assumed")
+    parser.add_argument("--dollars", type=float, default=4.0, help="for an hour of a GPU; assumed")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     options.images_per_s = next(row["images_per_s"] for row in read("embed_gpu") if row["what"] == EMBEDDED)
