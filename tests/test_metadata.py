@@ -9,7 +9,7 @@ from PIL import Image
 from commands import refused
 from review_runs import made_up_run
 from selex.errors import InputError
-from selex.review.core.metadata import Metadata, Where, day_taken
+from selex.review.core.metadata import Metadata, Where, taken
 from selex.review.core.session import Review
 from selex.review.server.lists import Lists
 from selex.runs.run import ImagePaths
@@ -21,11 +21,11 @@ TAKEN = ["2024:05:01 10:00:00", "2024:05:31 23:59:59", None, "2025:01:02 00:00:0
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dated")
-    for file, taken in zip(FILES, TAKEN, strict=True):
+    for file, day in zip(FILES, TAKEN, strict=True):
         path, exif = folder / "photos" / file, Image.Exif()
         path.parent.mkdir(parents=True, exist_ok=True)
-        if taken:
-            exif.get_ifd(0x8769)[0x9003] = taken
+        if day:
+            exif.get_ifd(0x8769)[0x9003] = day
         Image.new("RGB", (8, 8)).save(path, exif=exif)
     return made_up_run(folder / "run", folder / "photos", FILES, [0, 0, 1, 1, 2], 0, ["novel-1", "novel-2", "novel-3"])
 
@@ -48,14 +48,14 @@ def test_folders_count_what_is_below_them(run):
 
 
 def test_days_are_those_of_the_exif(run):
-    assert [day_taken(path) for path in run.image_paths(FILES)] == [
+    assert [taken(path)[0] for path in run.image_paths(FILES)] == [
         "2024-05-01",
         "2024-05-31",
         None,
         "2025-01-02",
         None,
     ]
-    assert day_taken("nowhere.jpg") is None
+    assert taken("nowhere.jpg") == (None, "")
     metadata = Metadata(run, paths(run, FILES))
     assert kept(metadata, since="2024-05-31") == [FILES[1], FILES[3]]
     assert kept(metadata, until="2024-05-31") == FILES[:2]
@@ -77,9 +77,26 @@ def test_columns_of_a_table_are_joined_by_file(run, tmp_path, kind):
         pq.write_table(pa.table(columns), path)
     metadata = Metadata(run, paths(run, FILES), str(path))
     assert metadata.values == {"camera": {"": 2, "north": 2, "south": 1}, "same": {"": 2, "x": 3}}
-    assert kept(metadata, column="camera", value="north") == [FILES[1], FILES[3]]
-    assert kept(metadata, column="camera", value="") == [FILES[2], FILES[4]]
-    assert kept(metadata, column="none of it", value="north") == []
+    assert kept(metadata, columns=("camera=north",)) == [FILES[1], FILES[3]]
+    assert kept(metadata, columns=("camera=",)) == [FILES[2], FILES[4]]
+    assert kept(metadata, columns=("camera=north", "same=x"), folder="c") == [FILES[3]], "all must hold"
+    assert kept(metadata, columns=("camera=south", "same=")) == []
+    assert kept(metadata, columns=("none of it=north",)) == []
+
+
+def test_the_camera_of_the_exif_is_a_column(tmp_path):
+    for number, camera in enumerate(["Cam 1\0", "Cam 2", None, "Cam 1"]):
+        exif = Image.Exif()
+        if camera:
+            exif[0x0110] = camera
+        (tmp_path / "photos").mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "photos" / f"{number}.jpg", exif=exif)
+    files = [f"{number}.jpg" for number in range(4)]
+    run = made_up_run(tmp_path / "run", tmp_path / "photos", files, [0, 0, 1, 1], 0, ["novel-1", "novel-2"])
+    metadata = Metadata(run, paths(run, files))
+    assert metadata.values == {}, "nothing is read before it is asked for"
+    assert metadata.keep(np.arange(4), Where(columns=("camera (EXIF)=Cam 1",))).tolist() == [0, 3]
+    assert metadata.values == {"camera (EXIF)": {"": 1, "Cam 1": 2, "Cam 2": 1}}
 
 
 def test_a_table_that_cannot_be_joined_is_refused(run, tmp_path):

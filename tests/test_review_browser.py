@@ -433,9 +433,10 @@ def test_photos_are_filtered_by_folder_day_and_the_users_own_columns(browser, tm
         path, exif = tmp_path / "photos" / file, Image.Exif()
         path.parent.mkdir(parents=True, exist_ok=True)
         exif.get_ifd(0x8769)[0x9003] = f"2024:05:{number + 1:02d} 10:00:00"
+        exif[0x0110] = f"TrailCam {number // 4}"
         Image.new("RGB", (8, 8), (20 * number, 90, 90)).save(path, exif=exif)
-    lines = [f"{file},{('dog', 'cat', 'fox')[number % 3]}" for number, file in enumerate(files)]
-    (tmp_path / "photos" / "table.csv").write_text("\n".join(["file_name,animal", *lines]))
+    lines = [f"{file},{('dog', 'cat', 'fox')[number % 3]},{'ab'[number % 2]}" for number, file in enumerate(files)]
+    (tmp_path / "photos" / "table.csv").write_text("\n".join(["file_name,animal,trap", *lines]))
     made_up_run(tmp_path / "run", tmp_path / "photos", files, [0, 1] * 6, 0, ["novel-1", "novel-2"])
     served = Served(tmp_path, browser, "--table", "photos/table.csv")
     page = served.page("images")
@@ -448,14 +449,27 @@ def test_photos_are_filtered_by_folder_day_and_the_users_own_columns(browser, tm
     page.click("summary")
     page.select_option("select[name=folder]", "south")
     page.fill("input[name=until]", "2024-05-09")
-    page.click("text=Filter >> nth=1")
+    animal, trap, camera = (page.locator(".facets label", has_text=text) for text in ("animal", "trap", "camera"))
+    assert [one.locator("select").input_value() for one in (animal, trap, camera)] == ["", "", ""], "any"
+    assert page.locator(".facets button").count() == 1, "all filters are one question"
+    page.click(".facets button")
     sync_api.expect(page.locator("h1")).to_have_text("3 images")
-    page.select_option("select[name=value]", "dog")
-    page.locator(".facets form", has_text="animal").locator("button").click()
+    animal.locator("select").select_option("animal=dog")
+    trap.locator("select").select_option("trap=a")
+    page.click(".facets button")
     sync_api.expect(page.locator("h1")).to_have_text("1 image")
+    sync_api.expect(trap.locator("select")).to_have_value("trap=a")
     sync_api.expect(page.locator(".tile p a").first).to_have_text("0.jpg")
+    page.click(".choices >> text=Changed")  # which keeps both columns
+    sync_api.expect(page.locator("h1")).to_have_text("0 images")
+    assert page.url.count("column=") == 2
     page.click("text=Clear the filters")
+    page.click(".choices >> text=All")
     sync_api.expect(page.locator("h1")).to_have_text("12 images")
+    page.click("summary")
+    camera.locator("select").select_option("camera (EXIF)=TrailCam 2")
+    page.click(".facets button")
+    sync_api.expect(page.locator("h1")).to_have_text("4 images")
     assert len(served.api("api/rows?folder=north&since=2024-05-04")["rows"]) == 3, "what is selected as a whole list"
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     faults = axe.run(served.page("images?folder=north", bypass_csp=True)).response["violations"]

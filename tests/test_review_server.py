@@ -538,9 +538,9 @@ def test_the_page_answers_while_days_are_read_from_photos(client, monkeypatch):
     def slow(path):
         reading.set()
         assert go.wait(60)
-        return "2024-05-31"
+        return "2024-05-31", ""
 
-    monkeypatch.setattr("selex.review.core.metadata.day_taken", slow)
+    monkeypatch.setattr("selex.review.core.metadata.taken", slow)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(client.get, "/api/images?since=2024-05-01")
         assert reading.wait(60)

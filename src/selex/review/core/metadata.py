@@ -1,9 +1,10 @@
-"""What else is known of photos, to filter by: folder, the day they were taken, columns of a table of one's own."""
+"""What else is known of photos, to filter by: folder, day and camera, columns of a table of one's own."""
 
 from __future__ import annotations
 
 import datetime
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -27,23 +28,34 @@ Array = np.ndarray[Any, Any]
 MOST_VALUES = 100
 """A column with more values is not one to filter by."""
 
+CAMERA = "camera (EXIF)"
+"""The column of what photos say they were taken with."""
+
 _EXIF, _TAKEN, _CHANGED = 0x8769, 0x9003, 0x0132  # the part of EXIF that has the day, and where the day is
+_MODEL = 0x0110
 
 
 @dataclass(frozen=True)
 class Where:
-    """Which photos: in a folder or below it, taken from one day to another, with a value in a column; "" is any."""
+    """Which photos: in a folder or below it, taken from one day to another, with values in columns; "" is any.
+
+    `columns` are texts such as `station=north`, all of which must hold.
+    """
 
     folder: str = ""
     since: str = ""
     until: str = ""
-    column: str = ""
-    value: str = ""
+    columns: tuple[str, ...] = ()
 
     @property
     def asked(self) -> bool:
         """Whether it leaves anything out."""
-        return bool(self.folder or self.since or self.until or self.column)
+        return bool(self.folder or self.since or self.until or self.columns)
+
+    @property
+    def by_exif(self) -> bool:
+        """Whether the photos themselves must be read for it."""
+        return bool(self.since or self.until) or any(text.startswith(f"{CAMERA}=") for text in self.columns)
 
 
 class Metadata:
@@ -84,11 +96,28 @@ class Metadata:
         self._started = True
         with self._reading:
             if self._days is None:
-                days = np.empty(len(self._paths), dtype="datetime64[D]")
+                days, cameras = np.empty(len(self._paths), dtype="datetime64[D]"), list[str]()
                 for start in range(0, len(days), ROWS):  # never all paths at once
-                    days[start : start + ROWS] = [day_taken(path) for path in self._paths[start : start + ROWS]]
+                    found = [taken(path) for path in self._paths[start : start + ROWS]]
+                    days[start : start + ROWS] = [day for day, _ in found]
+                    cameras += [sys.intern(camera) for _, camera in found]
+                self._add(CAMERA, cameras)
                 self._days = days
         return self._days
+
+    def _add(self, name: str, cells: list[str]) -> None:
+        """One more column, if there is something to choose from."""
+        if 2 <= len(set(cells)) <= MOST_VALUES and name not in self.columns:
+            self.columns = {**self.columns, name: cells}
+            self.__dict__.pop("values", None)
+
+    def _has(self, rows: Array, text: str) -> Array:
+        """Whether rows have the value in the column that `column=value` says; no row has one that there is not."""
+        name = max((name for name in self.columns if text.startswith(f"{name}=")), key=len, default=None)
+        if name is None:
+            return np.zeros(len(rows), dtype=bool)
+        cells, value = self.columns[name], text[len(name) + 1 :]
+        return np.array([cells[row] == value for row in rows.tolist()], dtype=bool)
 
     def keep(self, rows: Array, where: Where) -> Array:
         """The rows that are asked for."""
@@ -97,11 +126,11 @@ class Metadata:
             below = where.folder + "/"
             inside = np.array([f"{folder}/".startswith(below) for folder in self._folders], dtype=bool)
             kept &= inside[self._folder[rows]]
-        if where.column:
-            values = self.columns.get(where.column, [""] * len(self._paths))
-            kept &= np.array([values[row] == where.value for row in rows.tolist()], dtype=bool)
-        if where.since or where.until:
+        if where.by_exif:
             days = self.read_days()
+        for text in where.columns:
+            kept &= self._has(rows, text)
+        if where.since or where.until:
             first, last = _day(where.since) or datetime.date.min, _day(where.until) or datetime.date.max
             kept &= (days[rows] >= np.datetime64(first)) & (days[rows] <= np.datetime64(last))
         found: Array = rows[kept]
@@ -118,16 +147,17 @@ def folders_of(files: Sequence[str]) -> tuple[list[str], Array]:
     return list(number), np.concatenate(parts)
 
 
-def day_taken(path: str) -> str | None:
-    """The day a photo was taken, by its EXIF, as 2024-05-31; None where that says nothing."""
+def taken(path: str) -> tuple[str | None, str]:
+    """The day a photo was taken, as 2024-05-31, and with which camera; None and "" where its EXIF does not say."""
     try:
         with Image.open(path, formats=FORMATS) as image:
             exif = image.getexif()
             told = str(exif.get_ifd(_EXIF).get(_TAKEN) or exif.get(_CHANGED) or "")
+            camera = " ".join(str(exif.get(_MODEL) or "").replace("\0", " ").split())
     except Exception:  # damaged files raise nearly anything; a photo without a day is nothing unusual
-        return None
+        return None, ""
     day = _day(told[:10].replace(":", "-"))
-    return day.isoformat() if day else None
+    return day.isoformat() if day else None, camera
 
 
 def _day(text: str) -> datetime.date | None:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from fastapi import Depends, FastAPI, Query, Request
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
@@ -26,8 +26,11 @@ Day = Annotated[str, Query(max_length=10, pattern=r"^(\d{4}-\d{2}-\d{2})?$")]
 Text = Annotated[str, Query(max_length=1000)]
 
 
-def _where(folder: Text = "", since: Day = "", until: Day = "", column: Text = "", value: Text = "") -> Where:
-    return Where(folder, since, until, column, value)
+Columns = Annotated[list[Annotated[str, Field(max_length=2000)]], Query(max_length=50)]
+
+
+def _where(folder: Text = "", since: Day = "", until: Day = "", column: Columns = []) -> Where:  # noqa: B006
+    return Where(folder, since, until, tuple(filter(None, column)))
 
 
 Asked = Annotated[Where, Depends(_where)]
@@ -155,8 +158,8 @@ class _Templates:
 
         def here(**changes: Any) -> str:
             """The address of this page with some of its questions put otherwise."""
-            asked = {**request.query_params, "page": None, **changes}
-            words = urlencode({key: value for key, value in asked.items() if value not in (None, "")})
+            kept = [(key, value) for key, value in request.query_params.multi_items() if key not in {"page", *changes}]
+            words = urlencode([(key, value) for key, value in [*kept, *changes.items()] if value not in (None, "")])
             return f"{request.url.path}?{words}" if words else request.url.path
 
         values = {field: getattr(data, field) for field in type(data).model_fields}

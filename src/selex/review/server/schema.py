@@ -140,7 +140,7 @@ class Facets(BaseModel):
 
     folders: list[Choice]
     days: list[str] | None = Field(description="First and last day, if any is known; null while they are being read.")
-    columns: dict[str, list[Choice]] = Field(description="Columns of the user's own table.")
+    columns: dict[str, list[Choice]] = Field(description="Columns of the user's own table, and the camera by EXIF.")
 
 
 class FilteredImages(ImageList):
@@ -150,8 +150,7 @@ class FilteredImages(ImageList):
     folder: str
     since: str
     until: str
-    column: str
-    value: str
+    columns: list[str] = Field(description="Such as station=north: the value that photos have in a column.")
 
 
 class Spot(BaseModel):

@@ -135,8 +135,8 @@ class Views:
             return schema.Rows(standing=self._lists.standing(overview), rows=found.tolist())
 
     def _read_days(self, where: Where) -> None:
-        """Read the days of photos where they are asked for, before the state is held: others go on meanwhile."""
-        if where.since or where.until:
+        """Read days and cameras where they are asked for, before the state is held: others go on meanwhile."""
+        if where.by_exif:
             with self._lists.now():
                 metadata = self._lists.metadata
             metadata.read_days()
