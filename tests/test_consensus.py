@@ -121,7 +121,6 @@ def test_rows_in_another_order_give_the_same_clusters(search):
 
 def test_another_word_is_refused():
     x, _, labels = overlapping()
-    with pytest.raises(
-        InputError, match="search must be bssk, swaps, ward, spectral, spectral-unjoined or consensus, not 'best'"
-    ):
+    allowed = "bssk, swaps, unequal, ward, spectral, spectral-unjoined or consensus"
+    with pytest.raises(InputError, match=f"search must be {allowed}, not 'best'"):
         hssk(x, labels, 16, search="best")

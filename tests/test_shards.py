@@ -84,6 +84,7 @@ def fits():
         "estimate": (x, labels, {"refine": "uniform"}),
         "silhouette": (x, None, {"refine": "none", "levels": 1, "restarts": 1}),
         "swaps": (x, labels, {"categories": 8, "refine": "auto", "search": "swaps", "levels": 1, "restarts": 1}),
+        "unequal": (x, labels, {"categories": 8, "refine": "none", "search": "unequal", "levels": 1, "restarts": 1}),
         "adapted": (x, labels, {"categories": 8, "refine": "none", "adapt": "on", "levels": 1, "restarts": 1}),
         "consensus": (x, labels, {"categories": 8, "refine": "none", "search": "consensus", "levels": 1}),
     }

@@ -8,7 +8,7 @@ from reference import squared
 from selex import split_accuracy
 from selex.cluster.kmeans import Problem, Settings, prepare
 from selex.cluster.rows import totals
-from selex.cluster.swaps import _costs, _pairs, _splits, find_swaps, swapped
+from selex.cluster.swaps import _costs, find_swaps, paired, split_all, swapped
 
 
 def unequal(seed=0):
@@ -71,7 +71,7 @@ def test_costs_and_gains_are_what_plain_loops_give(seed):
     x, centers, found = (x - problem.rows.shift.numpy()), level.centers.numpy(), level.labels.numpy()
     free = np.flatnonzero(labels == -1)
     costs, heirs = _costs(problem, level.centers, level.labels[problem.free_index])
-    gains, mine, new = _splits(problem, level.labels[problem.free_index])
+    gains, mine, new = split_all(problem, level.labels[problem.free_index])
     for cluster in range(8):
         members = [row for row in free if found[row] == cluster]
         others = [{k: squared(x[row], centers[k]) for k in range(8) if k != cluster} for row in members]
@@ -103,7 +103,7 @@ def test_costs_and_gains_are_what_plain_loops_give(seed):
 def test_a_cluster_of_two_categories_gains_what_lies_between_them():
     x = np.array([[0.0, 0], [0, 1], [10, 0], [10, 1]])
     problem = problem_of(x, None, 1)
-    gains, mine, new = _splits(problem, torch.zeros(4, dtype=torch.long))
+    gains, mine, new = split_all(problem, torch.zeros(4, dtype=torch.long))
     assert float(gains[0]) == pytest.approx(100)  # 2 · 2 / 4 · 10²
     assert sorted([float(mine[0, 0]), float(new[0, 0])]) == pytest.approx([0, 10] - problem.rows.shift[0].numpy())
 
@@ -112,7 +112,7 @@ def test_neither_heirs_nor_split_clusters_are_dropped():
     costs = torch.tensor([torch.inf, 1.0, 1.1, 2.0, 9.0], dtype=torch.float64)
     heirs = torch.tensor([0, 2, 1, 4, 0])
     gains = torch.tensor([0.5, 0.0, 0.0, 7.0, 8.0], dtype=torch.float64)
-    dropped, split = _pairs(costs, heirs, gains, 1.0)
+    dropped, split = paired(costs, heirs, gains)
     assert dropped.tolist() == [1]  # 2 gets the rows of 1; 3 would gain nothing that 1 does not
     assert split.tolist() == [4]
 

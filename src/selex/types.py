@@ -21,14 +21,16 @@ take part in several (`cluster.refine`), all equally likely, each by its size, o
 REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 
 
-Search = Literal["bssk", "swaps", "ward", "spectral", "spectral-unjoined", "consensus"]
-"""How the base level is searched for: as in the paper; then with swaps of novel centres (`cluster.swaps`); from the
-clusters of Ward's linkage (`cluster.ward`); by cutting a graph of neighbours (`cluster.spectral`), labelled rows of a
-category joined or not; from what many quick runs agree on (`cluster.consensus`)."""
+Search = Literal["bssk", "swaps", "unequal", "ward", "spectral", "spectral-unjoined", "consensus"]
+"""How the base level is searched for: as in the paper; then with swaps of novel centres (`cluster.swaps`); then for
+sizes as unequal as numbers of labels are (`cluster.unequal`); from the clusters of Ward's linkage (`cluster.ward`); by
+cutting a graph of neighbours (`cluster.spectral`), labelled rows of a category joined or not; from what many quick runs
+agree on (`cluster.consensus`)."""
 SEARCHES: tuple[Search, ...] = get_args(Search)
 CUTS: tuple[Search, ...] = ("spectral", "spectral-unjoined")
-"""Those that cut a graph: clusters stay as large as they were found, which refining would undo, and all rows must be in
-one process."""
+"""Those that cut a graph: all rows must be in one process."""
+SIZED: tuple[Search, ...] = ("unequal", *CUTS)
+"""Those whose clusters stay as large as they were found, which refining would undo."""
 
 
 class Scores(NamedTuple):

@@ -25,7 +25,7 @@ from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows
 from selex.cluster.shards import Shard
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
-from selex.types import CUTS, UNLABELLED, Level, Refinement, Search
+from selex.types import SIZED, UNLABELLED, Level, Refinement, Search
 
 UNTOLD: Refinement = "proportional"
 """What suits where labels cannot tell: it costs little where sizes are equal and gains much where they are not."""
@@ -58,7 +58,7 @@ def held_out_temperature(
         features: `n × d` features: numpy (also memory-mapped) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
-        search: the search; clusters of a graph are looked for again, for others those of BSSK are near enough.
+        search: the search; clusters that keep their sizes are looked for again, for others those of BSSK will do.
         refine: the refinement, see `refine_level`.
         adapt: whether features are adapted, see `cluster.adapt`.
         whitener: a map that was learned without these labels, in place of one that is learned now.
@@ -124,7 +124,7 @@ class _Way:
             if self.adapt:
                 whitener = fit_adapted(features, left, self.n_clusters, whitener, **how)
         rows = whitener(features) if whitener else features
-        if self.search in CUTS:
+        if self.search in SIZED:
             level = hssk(rows, left, self.n_clusters, n_levels=1, search=self.search, **how).levels[0]
         else:
             level = bssk(rows, left, self.n_clusters, **how)

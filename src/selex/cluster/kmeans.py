@@ -192,7 +192,7 @@ class Problem:
         """
         previous = None
         for iteration in range(self.settings.n_iter):
-            labels, _, centers = self._repair(*self._assign(centers, iteration), centers)
+            labels, _, centers = self.repaired(*self._assign(centers, iteration), centers)
             settled = previous is not None and self._equal(labels, previous)
             if settled and self.settings.variant.balancing == "stable":  # a growing number of sweeps may go on
                 break
@@ -205,14 +205,14 @@ class Problem:
 
         With `probes` the last assignment is to the nearest of all centres.
         """
-        labels, _, centers = self._repair(*self.moving.nearest(centers), centers)
+        labels, _, centers = self.repaired(*self.moving.nearest(centers), centers)
         n_iter, previous = 0, None
         while n_iter < self.settings.n_iter and (previous is None or not self._equal(labels, previous)):
             centers, previous = self.means(labels), labels
-            labels, _, centers = self._repair(*self.moving.nearest(centers), centers)
+            labels, _, centers = self.repaired(*self.moving.nearest(centers), centers)
             n_iter += 1
         if self.moving is not self.free:
-            labels, _, centers = self._repair(*self.free.nearest(centers), centers)
+            labels, _, centers = self.repaired(*self.free.nearest(centers), centers)
         return centers, labels, n_iter
 
     def _equal(self, labels: Tensor, previous: Tensor) -> bool:
@@ -232,7 +232,7 @@ class Problem:
         sums, counts = self.free.sums(labels, self.k)
         return (self.mass + sums) / (self.counts + counts)[:, None]
 
-    def _repair(self, labels: Tensor, distances: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def repaired(self, labels: Tensor, distances: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Move every empty cluster onto the row farthest from its centre, among clusters that can spare one."""
         counts = self.counts + self.rows.group.sum(count(labels, self.k))
         if counts.all():

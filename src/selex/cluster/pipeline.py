@@ -19,19 +19,21 @@ from selex.cluster.adapt import adapt
 from selex.cluster.added import with_added
 from selex.cluster.assign import Assigner, Assignment, fit_assigner, margins_of
 from selex.cluster.estimate_k import estimate_k
+from selex.cluster.group import ALONE
 from selex.cluster.hierarchy import hierarchy_on, hssk
 from selex.cluster.holdout import held_out_temperature
 from selex.cluster.kmeans import Problem, Settings, as_data, as_labels, prepare
 from selex.cluster.refine import of_one_length
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows
 from selex.cluster.select import REFINED, SEARCHED, Selection, select
+from selex.cluster.unequal import differ
 from selex.cluster.variant import Variant
 from selex.cluster.warm import Start, coarser_levels, continued, with_kept_centers
 from selex.cluster.whiten import FeatureMaps, Whitener, fit_whitener
 from selex.config import ClusterConfig
 from selex.errors import InputError
 from selex.progress import estimate_bar, progress_bar
-from selex.types import CUTS, UNLABELLED, Hierarchy, KEstimate, Refinement, Search
+from selex.types import CUTS, SIZED, UNLABELLED, Hierarchy, KEstimate, Refinement, Search
 
 ENOUGH_TO_ADAPT = 3000
 """Rows from which on `"auto"` tries to adapt features, which takes minutes: that it helps fewer is not shown."""
@@ -230,17 +232,25 @@ class _Fit:
         return (self.config.adapt == "on",)
 
     def _searches(self, count: int, tells: bool) -> tuple[Search, ...]:
-        if self.config.search == "auto":
-            from selex.cluster.spectral import can_cut
+        if self.config.search != "auto":
+            return (self.config.search,)
+        from selex.cluster.spectral import can_cut
 
-            cut = not self.spread and self.total <= MOST_TO_CUT and can_cut(self.total, count)
-            cut = cut and tells and self.config.refine in ("auto", "none")  # another refinement would undo it
-            return tuple(one for one in SEARCHED if one not in CUTS or cut)
-        return (self.config.search,)
+        sized = tells and self.config.refine in ("auto", "none")  # another refinement would undo it
+        cut = sized and not self.spread and self.total <= MOST_TO_CUT and can_cut(self.total, count)
+        found = tuple(one for one in SEARCHED if one not in CUTS or cut)
+        return ("unequal", *found) if sized and self._labels_differ else found
+
+    @property
+    def _labels_differ(self) -> bool:
+        """Whether categories differ in size, as far as numbers of labels tell."""
+        group = self.features.group if isinstance(self.features, Rows) else ALONE
+        labelled = group.gather(torch.from_numpy(self.known[self.known != UNLABELLED]))
+        return differ(np.bincount(labelled.numpy()))
 
     def _refinements(self, tells: bool) -> tuple[Refinement, ...]:
         if self.config.refine == "auto":
-            return REFINED if tells and self.config.search not in CUTS else ("none",)  # it would undo the cut
+            return REFINED if tells and self.config.search not in SIZED else ("none",)  # it would undo the sizes
         return (self.config.refine,)
 
     def maps(

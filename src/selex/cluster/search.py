@@ -12,6 +12,7 @@ import torch
 from selex.cluster.consensus import consensus
 from selex.cluster.kmeans import Problem
 from selex.cluster.swaps import swapped
+from selex.cluster.unequal import as_unequal
 from selex.cluster.ward import from_ward
 from selex.errors import InputError
 from selex.types import CUTS, SEARCHES, Level, Search
@@ -58,6 +59,7 @@ def _cut(problem: Problem, rng: np.random.Generator, joined: bool = True) -> Lev
 _WAYS: dict[Search, Callable[[Problem, np.random.Generator], Level]] = {
     "bssk": lambda problem, rng: problem.best(rng),
     "swaps": best_swapped,
+    "unequal": lambda problem, rng: as_unequal(problem, best_swapped(problem, deepcopy(rng))),  # as the cuts
     "ward": lambda problem, rng: swapped(problem, from_ward(problem, rng)),
     "spectral": _cut,
     "spectral-unjoined": partial(_cut, joined=False),

@@ -27,7 +27,7 @@ from selex.cluster.search import searched
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
 from selex.metrics import matched
-from selex.types import CUTS, UNLABELLED, Level, Refinement, Search
+from selex.types import CUTS, SIZED, UNLABELLED, Level, Refinement, Search
 
 
 class Selection(NamedTuple):
@@ -55,12 +55,13 @@ class Selection(NamedTuple):
 
 
 SEARCHED: tuple[Search, ...] = ("swaps", *CUTS)
-"""What to try, the safer first. Clusters of a graph end as they are found, others are refined too."""
+"""What to try, the safer first. Clusters whose sizes a search keeps end as they are found, others are refined too."""
 REFINED: tuple[Refinement, ...] = (UNTOLD, "none", "balanced")
 _DRAWS = 2  # of hidden labels
 _MANY = 100_000  # rows; from here on one draw tells enough
 _FEW = 4  # known categories; every fourth is hidden as a whole
 _CHANCE = 0.5  # standard errors by which the best must be ahead of a safer way
+_TOLD = 1.0  # and of sizes that numbers of labels speak for as well
 W = TypeVar("W")
 Scores = dict[W, list[NDArray[np.float64]]]
 
@@ -85,10 +86,10 @@ def select(
     Half of the labels of each category are hidden and all of every fourth category, which has to be discovered: twice,
     other categories each time. A category is recovered as far as it is in one cluster, and that cluster of it (the
     Jaccard index, see `_Recovery`). Categories hidden as a whole count as much in all as the others. As good within
-    chance is what is behind the best by no more than half a standard error, categories taken as drawn at random. Fewer
-    than twenty hidden rows tell nothing: then it is the first of each; fewer than four known categories tell nothing
-    of a search. Rows of different length can only end as in the
-    paper.
+    chance is what is behind the best by no more than half a standard error, categories taken as drawn at random; a
+    whole one for `"unequal"`, which is tried where numbers of labels speak for it. Fewer than twenty hidden rows tell
+    nothing: then it is the first of each but `"unequal"`; fewer than four known categories tell nothing of a search.
+    Rows of different length can only end as in the paper.
 
     Args:
         features: `n × d` features: numpy (also memory-mapped) or torch on any device.
@@ -107,9 +108,9 @@ def select(
     known, rows = known_labels(features, labels, memory), as_rows(features, memory)
     draws = _draws(known, rows) if hidden is None else [hidden]
     if n_clusters < 2 or min(int(rows.group.sum(torch.tensor(draw.sum()))) for draw in draws) < ENOUGH:
-        return Selection(adapt[0], refine[0], search[0])
+        return Selection(adapt[0], refine[0], _untold(search))
     if hidden is None and len(present(known[known >= 0], rows.group)) < _FEW:  # none is hidden as a whole
-        search = search[:1]
+        search = (_untold(search),)
     steps = list(product(adapt, draws))
     generator, scores, sorted_right = np.random.default_rng(rng), Scores[Selection](), Scores[Selection]()
     maps: dict[bool, Whitener | None] = {}
@@ -118,7 +119,7 @@ def select(
         for done, (adapted, draw) in enumerate(steps):
             trial = _Trial(features, known, draw, n_clusters, adapted, whiten, balanced, generator, memory)
             if not trial.soft:
-                return Selection(False, "none", search[0])
+                return Selection(False, "none", _untold(search))
             maps.setdefault(adapted, trial.whitener)
             for number, one in enumerate(search):
                 if progress:
@@ -128,9 +129,16 @@ def select(
                     sorted_right.setdefault(way, []).append(right)
                     scores.setdefault(way, []).append(recovered)
     ways = list(scores)
-    found = ways[rows.group.agree(ways.index(safest(scores, _CHANCE)))]
+    found = ways[
+        rows.group.agree(ways.index(safest(scores, lambda way: _TOLD if way.search == "unequal" else _CHANCE)))
+    ]
     added = tuple(np.mean(sorted_right[found], axis=0).tolist())
     return found._replace(whitener=maps[found.adapt], right=added)
+
+
+def _untold(search: Sequence[Search]) -> Search:
+    """The first search that needs no proof: numbers of labels may differ where sizes do not."""
+    return next((one for one in search if one != "unequal"), search[0])
 
 
 def _draws(known: NDArray[Any], rows: Rows) -> list[NDArray[np.bool_]]:
@@ -138,7 +146,7 @@ def _draws(known: NDArray[Any], rows: Rows) -> list[NDArray[np.bool_]]:
     return [half | wholes(known, draw) for draw in range(_DRAWS if rows.total <= _MANY else 1)]
 
 
-def safest(scores: Scores[W], errors: float = 1.0) -> W:
+def safest(scores: Scores[W], errors: Callable[[W], float] = lambda way: 1.0) -> W:
     """The first way that is behind the best by no more than so many standard errors.
 
     `scores` holds for each draw of hidden labels what each category adds.
@@ -146,7 +154,7 @@ def safest(scores: Scores[W], errors: float = 1.0) -> W:
     best = max(scores, key=lambda way: sum(float(draw.sum()) for draw in scores[way]))
     for way, draws in scores.items():
         behind = np.sum([ahead - draw for ahead, draw in zip(scores[best], draws, strict=True)], axis=0)
-        if behind.sum() <= errors * np.sqrt(np.square(behind - behind.mean()).sum()):
+        if behind.sum() <= errors(way) * np.sqrt(np.square(behind - behind.mean()).sum()):
             return way
     return best
 
@@ -189,7 +197,7 @@ class _Trial:
         self, search: Search, refinements: Sequence[Refinement], rng: np.random.Generator
     ) -> dict[Refinement, tuple[NDArray[np.float64], NDArray[np.float64]]]:
         """What each category adds to the accuracy, and to what is recovered, with each refinement of one search."""
-        if search in CUTS and "none" in refinements:
+        if search in SIZED and "none" in refinements:
             refinements = ("none",)
         start = searched(self.problem, search, rng)
         return {one: self._scores(refined(self.problem.rows, self.problem.known, start, one)) for one in refinements}

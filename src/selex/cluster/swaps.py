@@ -79,9 +79,9 @@ def find_swaps(problem: Problem, level: Level, significant: float) -> Swaps:
     centers = torch.as_tensor(level.centers)
     labels = torch.as_tensor(level.labels)[problem.free_index]
     costs, heirs = _costs(problem, centers, labels)
-    gains, mine, new = _splits(problem, labels)
+    gains, mine, new = split_all(problem, labels)
     costs, gains = (problem.rows.group.agree(values) for values in (costs, gains))
-    dropped, split = _pairs(costs, heirs, gains, significant)
+    dropped, split = paired(significant * costs, heirs, gains)
     return Swaps(dropped, new[split], split, mine[split], gains[split] - costs[dropped])
 
 
@@ -138,7 +138,7 @@ def _runners_up(rows: Rows, centers: Tensor, labels: Tensor) -> tuple[Tensor, Te
     return torch.cat(second), torch.cat(more)
 
 
-def _splits(problem: Problem, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def split_all(problem: Problem, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """2-means in every cluster at once: what each gains, `(k,)`, its centre after it and the new one's, `(k, d)`.
 
     Labelled rows stay with the first. The start is either side of the direction in which a cluster is widest.
@@ -150,7 +150,7 @@ def _splits(problem: Problem, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         sums[:k] += problem.mass
         counts[:k] += problem.counts
         mine, new = torch.split(sums / counts.clamp(min=1)[:, None], k)
-        new_side = _nearer(rows, labels, mine, new)
+        new_side = nearer(rows, labels, mine, new)
     first, second = torch.split(counts.double(), k)
     return _between(first, second, mine, new), mine, new
 
@@ -169,7 +169,7 @@ def _widest(problem: Problem, labels: Tensor) -> Tensor:
     return torch.where(towards_labelled[labels], -along, along)
 
 
-def _nearer(rows: Rows, labels: Tensor, mine: Tensor, new: Tensor) -> Tensor:
+def nearer(rows: Rows, labels: Tensor, mine: Tensor, new: Tensor) -> Tensor:
     """Whether each row is nearer to the new centre of its cluster than to the first."""
     middle = ((new * new).sum(1) - (mine * mine).sum(1)) / 2
     return _dot(rows, labels, new - mine) > middle[labels]
@@ -180,7 +180,7 @@ def _dot(rows: Rows, labels: Tensor, directions: Tensor) -> Tensor:
     return torch.cat([(x * directions[labels[part]]).sum(1) for part, x in rows.blocks(rows.d)])
 
 
-def _pairs(costs: Tensor, heirs: Tensor, gains: Tensor, significant: float) -> tuple[Tensor, Tensor]:
+def paired(costs: Tensor, heirs: Tensor, gains: Tensor) -> tuple[Tensor, Tensor]:
     """The cheapest to drop with the best to split, the next with the next, as long as it pays.
 
     A cluster that is to get the rows of a dropped one is not dropped itself, nor is one that is split.
@@ -193,7 +193,7 @@ def _pairs(costs: Tensor, heirs: Tensor, gains: Tensor, significant: float) -> t
         if dropped in kept:
             continue
         split = next((one for one in splits if one not in pairs and one != dropped), None)
-        if split is None or not gain[split] > significant * cost[dropped]:
+        if split is None or not gain[split] > cost[dropped]:
             break
         pairs[dropped] = split
         kept |= {split, heir[dropped]}
