@@ -100,7 +100,7 @@ def test_auto_and_estimate(folder):
     done = selex("estimate", "features.npy", "--labels", "labels.csv", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "8  1.0000  <- estimate" in done.stdout
-    assert "estimate by combined: 8 categories (90 % interval " in done.stdout
+    assert "estimated number of categories: 8 (90 % interval " in done.stdout
     assert (folder / "estimate.png").read_bytes().startswith(b"\x89PNG")
     done = selex("cluster", "features.npy", "--labels", "labels.csv", "--categories", "auto", cwd=folder)
     assert "in 4 known categories, 48 in 4 novel ones" in done.stdout

@@ -163,7 +163,8 @@ def test_no_labels_at_all_and_no_count(place):
     assert found["low"] <= found["n_clusters"] <= found["high"]
     assert found["n_clusters"] == len(tree["names"]) == len(tree["levels"][0]["sizes"])
     assert [found["n_clusters"]] == [n for n, score in tree["curve"] if score == max(s for _, s in tree["curve"])]
-    assert f"{found['n_clusters']} categories in all is an estimate by silhouette" in done.stdout
+    interval = f"90 % interval {found['low']} to {found['high']}, method silhouette"
+    assert f"estimated number of categories: {found['n_clusters']} ({interval})\n" in done.stdout
     assert {row["known"] for row in read(place / "run" / "clusters.csv")} == {"0"}
 
 

@@ -221,6 +221,11 @@ class Output:
             raise InputError(f"standard output: {error.strerror}") from None
 
 
+def estimate_line(n_clusters: int, low: int, high: int, method: str) -> str:
+    """An estimated number of categories, in words."""
+    return f"estimated number of categories: {n_clusters} (90 % interval {low} to {high}, method {method})"
+
+
 def decisions(count: int) -> str:
     """So many decisions, in words."""
     return f"{count} {'decision' if count == 1 else 'decisions'}"

@@ -11,7 +11,7 @@ import typer
 from selex.cli import settings
 from selex.cli.app import MORE, ON_FEATURES, app, on_device, processes
 from selex.cli.settings import BASICS, CLUSTERING, configured
-from selex.cli.shards import cluster_shards, echo_selected, estimate_line
+from selex.cli.shards import cluster_shards, echo_estimate, echo_selected
 from selex.config import Config
 from selex.errors import InputError, Note
 from selex.progress import estimate_bar
@@ -128,7 +128,7 @@ def estimate(
     typer.echo(f"{'categories':>10}  {found.method}")
     for count, score in found.curve:
         typer.echo(f"{count:>10}  {score:.4f}{'  <- estimate' if count == found.n_clusters else ''}")
-    typer.echo(estimate_line(found))
+    echo_estimate(found)
     typer.echo(f"wrote {out}")
 
 

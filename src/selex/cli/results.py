@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from selex.cli.app import RunFolder, app, decisions, find_device
+from selex.cli.app import RunFolder, app, decisions, estimate_line, find_device
 from selex.cli.settings import Device, value
 from selex.errors import needs_extra
 from selex.progress import progress_bar
@@ -234,8 +234,7 @@ def summary(run: Run) -> str:
     lines += [f"{in_known:>8} in {n_known} known categories"]
     lines += [f"{count - in_known:>8} in {len(sure)} novel categories"]
     if estimate := tree["estimate"]:
-        interval = f"(90 % interval {estimate['low']} to {estimate['high']})"
-        lines += [f"{estimate['n_clusters']} categories in all is an estimate by {estimate['method']} {interval}"]
+        lines += [estimate_line(*(estimate[name] for name in ("n_clusters", "low", "high", "method")))]
     return "\n".join([*lines, *(_new_categories(sure) if sure else [])])
 
 
@@ -246,7 +245,7 @@ def _skipped(run: Run) -> str:
 
 def _new_categories(sure: dict[str, tuple[int, float]]) -> list[str]:
     """The new categories, largest first."""
-    width = max(12, *map(len, sure))
+    width = max(len("novel category"), *map(len, sure))
     lines = [f"\n{'novel category':<{width}}  images  mean confidence"]
     ranked = sorted(sure.items(), key=lambda item: -item[1][0])
     for category, (images, total) in ranked[:_SHOWN]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from selex.cli.app import first_process, on_device
+from selex.cli.app import estimate_line, first_process, on_device
 from selex.config import Config
 from selex.errors import InputError
 from selex.types import Hierarchy, KEstimate
@@ -118,17 +118,17 @@ def _distances(shard: Shard, found: FittedClusters) -> Tensor:
     return out
 
 
+def echo_estimate(found: KEstimate) -> None:
+    """Print an estimated number of categories."""
+    typer.echo(estimate_line(found.n_clusters, found.low, found.high, found.method))
+
+
 def echo_selected(found: FittedClusters, config: Config, spread: bool = False) -> None:
     """Print what was estimated, and what `auto` came to."""
     if found.estimate:
-        typer.echo(estimate_line(found.estimate))
+        echo_estimate(found.estimate)
     for line in found.selected(config.cluster, spread=spread):
         typer.echo(line)
-
-
-def estimate_line(found: KEstimate) -> str:
-    """An estimated number of categories, in words."""
-    return f"estimate by {found.method}: {found.n_clusters} categories (90 % interval {found.low} to {found.high})"
 
 
 def _tell(found: FittedClusters, shard: Shard, config: Config, out: Path) -> None:
