@@ -62,17 +62,17 @@ class Ledger:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
-        self._check_files()
-        self._run = Run(folder).id
+        _check_files(self.path)
+        run = Run(folder).id
         with self._reported():
             if not self.path.exists():
                 _note_if_gone(folder)
-                self._make()
+                _make(self.path, run)
                 RunWriter(folder).log(step=_BEGUN)
             # several threads share the connection, one at a time: `Review` has the lock
             self._db = sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None, check_same_thread=False)
             weakref.finalize(self, self._db.close).atexit = False  # whoever forgets to close it
-            self._check()
+            _check(self.path, self._db, run)
 
     @classmethod
     def of(cls, folder: Path) -> Ledger | None:
@@ -124,7 +124,7 @@ class Ledger:
         before = rows.pop(0)[-1] if after else ""
         for *values, digest in rows:
             if digest != _digest(before, number, *values):
-                raise self._damaged("a decision is not what it was when it was made")
+                raise _damaged(self.path, "a decision is not what it was when it was made")
             before = digest
         return [Event(kind, Decision.from_json(text) if text else None, time) for kind, text, time, _ in rows]
 
@@ -161,70 +161,6 @@ class Ledger:
         with self._reported():
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
-    def _make(self) -> None:
-        """Lay out a new file, which is there once it is whole: an empty one is a damaged one."""
-        with (
-            atomic_path(self.path, over=False) as partial,
-            closing(sqlite3.connect(partial, isolation_level=None)) as db,
-        ):
-            db.execute("PRAGMA journal_mode = MEMORY")
-            for statement in filter(str.strip, _TABLES.split(";")):
-                db.execute(statement)
-            db.execute("INSERT INTO run VALUES (?)", (self._run,))
-            db.execute(f"PRAGMA application_id = {_OURS}")
-            db.execute(f"PRAGMA user_version = {FORMAT}")
-
-    def _check(self) -> None:
-        """Refuse a file that is not ours, of another version, of another run, or damaged."""
-        try:
-            self._db.execute("PRAGMA synchronous = EXTRA")  # a decision is on the disk when its transaction ends
-            self._db.execute("PRAGMA trusted_schema = OFF")
-            if not self.path.stat().st_size:
-                raise self._damaged("it is empty")
-            ours, version = (self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in _SIGNATURE)
-            if ours != _OURS:
-                raise InputError(f"{self.path}: is not a file of `selex review`; move it elsewhere")
-            if version != FORMAT:
-                raise InputError(
-                    f"{self.path}: was written by another version of selex (format {version}, not {FORMAT})"
-                )
-            self._check_whole()
-            if self._db.execute("SELECT id FROM run").fetchall() != [(self._run,)]:
-                raise InputError(
-                    f"{self.path}: holds decisions about another run; put back this one's, or move it away"
-                )
-        except BaseException:
-            self._db.close()
-            raise
-
-    def _check_files(self) -> None:
-        """Refuse what SQLite would follow out of the folder: links, and a journal that names another file.
-
-        SQLite deletes the file that a journal of several databases names. Ours is one database, and names none.
-        """
-        for suffix in ("", "-journal", "-wal", "-shm"):
-            path = self.path.with_name(FILE + suffix)
-            if os.path.lexists(path) and not is_plain_file(path):
-                raise InputError(f"{path}: is not a file of `selex review`, but a link or a folder; remove it")
-        journal = self.path.with_name(f"{FILE}-journal")
-        if is_plain_file(journal) and last_bytes(journal, 8) == _NAMES_ANOTHER:
-            raise InputError(f"{journal}: names another file, as no journal of `selex review` does; remove it")
-
-    def _check_whole(self) -> None:
-        """Refuse a file of which a part was lost or changed."""
-        found = self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]
-        if found != "ok":
-            raise self._damaged(" ".join(found.split()))
-        for *values, digest in self._db.execute("SELECT number, digest, results, started, sha256 FROM rounds"):
-            if digest != _digest(*values):
-                raise self._damaged("results that decisions are about are not what they were")
-        last, noted, strays = (self._db.execute(query).fetchone()[0] for query in _COUNTS)
-        if last != noted or strays:
-            raise self._damaged("decisions are missing")
-
-    def _damaged(self, why: str) -> Damaged:
-        return Damaged(f"{self.path}: is damaged ({why}){_RECOVER}")
-
     @contextmanager
     def _reported(self) -> Iterator[None]:
         """A failure of the database, reported in one line."""
@@ -233,6 +169,71 @@ class Ledger:
         except sqlite3.Error as error:
             advice = next((advice for words, advice in _ADVICE.items() if words in str(error)), "")
             raise InputError(f"{self.path}: cannot be used ({first_line(error)}){advice}") from None
+
+
+def _check_files(ledger: Path) -> None:
+    """Refuse what SQLite would follow out of the folder: links, and a journal that names another file.
+
+    SQLite deletes the file that a journal of several databases names. Ours is one database, and names none.
+    """
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        path = ledger.with_name(FILE + suffix)
+        if os.path.lexists(path) and not is_plain_file(path):
+            raise InputError(f"{path}: is not a file of `selex review`, but a link or a folder; remove it")
+    journal = ledger.with_name(f"{FILE}-journal")
+    if is_plain_file(journal) and last_bytes(journal, 8) == _NAMES_ANOTHER:
+        raise InputError(f"{journal}: names another file, as no journal of `selex review` does; remove it")
+
+
+def _make(path: Path, run: str) -> None:
+    """Lay out a new file, which is there once it is whole: an empty one is a damaged one."""
+    with (
+        atomic_path(path, over=False) as partial,
+        closing(sqlite3.connect(partial, isolation_level=None)) as db,
+    ):
+        db.execute("PRAGMA journal_mode = MEMORY")
+        for statement in filter(str.strip, _TABLES.split(";")):
+            db.execute(statement)
+        db.execute("INSERT INTO run VALUES (?)", (run,))
+        db.execute(f"PRAGMA application_id = {_OURS}")
+        db.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def _check(path: Path, db: sqlite3.Connection, run: str) -> None:
+    """Refuse a file that is not ours, of another version, of another run, or damaged."""
+    try:
+        db.execute("PRAGMA synchronous = EXTRA")  # a decision is on the disk when its transaction ends
+        db.execute("PRAGMA trusted_schema = OFF")
+        if not path.stat().st_size:
+            raise _damaged(path, "it is empty")
+        ours, version = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in _SIGNATURE)
+        if ours != _OURS:
+            raise InputError(f"{path}: is not a file of `selex review`; move it elsewhere")
+        if version != FORMAT:
+            raise InputError(f"{path}: was written by another version of selex (format {version}, not {FORMAT})")
+        _check_whole(path, db)
+        if db.execute("SELECT id FROM run").fetchall() != [(run,)]:
+            raise InputError(f"{path}: holds decisions about another run; put back this one's, or move it away")
+    except BaseException:
+        db.close()
+        raise
+
+
+def _check_whole(path: Path, db: sqlite3.Connection) -> None:
+    """Refuse a file of which a part was lost or changed."""
+    found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if found != "ok":
+        raise _damaged(path, " ".join(found.split()))
+    for *values, digest in db.execute("SELECT number, digest, results, started, sha256 FROM rounds"):
+        if digest != _digest(*values):
+            raise _damaged(path, "results that decisions are about are not what they were")
+    last, noted, strays = (db.execute(query).fetchone()[0] for query in _COUNTS)
+    if last != noted or strays:
+        raise _damaged(path, "decisions are missing")
+
+
+def _damaged(path: Path, why: str) -> Damaged:
+    return Damaged(f"{path}: is damaged ({why}){_RECOVER}")
 
 
 def _note_if_gone(folder: Path) -> None:
