@@ -56,7 +56,7 @@ def make_run(folder: Path, n: int, k: int, d: int) -> None:
     with write_run(folder / "run", config, str(folder / "photos")) as run:
         np.save(run.features, features.numpy())
         run.features.with_name(run.features.name + ".json").write_text("{}")
-        tree = {"names": names, "levels": levels, "estimate": None, "curve": None}
+        tree = {"names": names, "levels": levels, "estimate": None, "curve": None, "last_number": 0}
         run.publish(config, str(folder / "photos"), [columns], tree, [], lambda model: None)
 
 

@@ -34,7 +34,7 @@ def made_up_run(folder, photos, files, category, n_known, names, seed=0, dims=8)
         {"n_known": n_known, "sizes": sizes, "parents": parents},
         {"n_known": 1, "sizes": [sum(sizes[:n_known]), sum(sizes[n_known:])], "parents": None},
     ]
-    tree = {"names": list(names), "levels": levels, "estimate": None, "curve": None}
+    tree = {"names": list(names), "levels": levels, "estimate": None, "curve": None, "last_number": 0}
     config = Config.of(str(photos), categories=count, backbone="pixels")
     with write_run(folder, config, str(photos)) as run:
         np.save(run.features, features)

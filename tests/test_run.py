@@ -43,7 +43,13 @@ def fill(run, number):
         replace(CONFIG, seed=number),
         f"root {number}",
         [{"file": [name], "cluster": [number]} for name in "ab"],
-        {"names": [str(number)], "levels": [{"n_known": 0, "sizes": [2]}], "estimate": None, "curve": None},
+        {
+            "names": [str(number)],
+            "levels": [{"n_known": 0, "sizes": [2]}],
+            "estimate": None,
+            "curve": None,
+            "last_number": 0,
+        },
         [("c", f"reason {number}")],
         save_model,
     )

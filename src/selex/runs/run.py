@@ -251,7 +251,7 @@ def _checked_tree(path: Path, tree: dict[str, Any]) -> dict[str, Any]:
         if not named or sizes[0] != len(tree["names"]) or not 0 <= tree["levels"][0]["n_known"] <= sizes[0]:
             raise ValueError("names and sizes differ")
         _ = tree["estimate"], tree["curve"]
-        tree["last_number"] = int(tree.get("last_number", 0))  # which the first runs did not have
+        tree["last_number"] = int(tree["last_number"])
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InputError(f"{path}: is not a hierarchy of selex ({type(error).__name__}: {first_line(error)})") from None
     return tree
