@@ -9,6 +9,7 @@ photos, in their first principal components. One thread; all ways start from the
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,9 @@ def patches(photos: Path, n: int, d: int, backbone_name: str) -> np.ndarray[Any,
     rng = np.random.default_rng(0)
     table = read_table(photos)
     some = table.take(np.sort(rng.permutation(len(table))[: n // 128]).tolist())
-    store = ImageStore.build(some, photos.parent / "patches-store")
     found = []
-    with torch.no_grad():
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        store = ImageStore.build(some, folder)
         for rows in np.array_split(np.arange(len(store)), max(1, len(store) // 16)):
             scaled = (store.centre_crops(rows, backbone.crop).float() - backbone.mean) / backbone.std
             tokens = backbone.network.forward_features(scaled)[:, 1:]  # the first is the class token

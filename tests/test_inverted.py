@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from selex.cluster.balance import stable_match
 from selex.cluster.hierarchy import hssk
 from selex.cluster.inverted import AllCenters, InvertedFile, compare_with
 from selex.cluster.kmeans import bssk
@@ -39,6 +40,33 @@ def test_a_row_gets_the_nearest_centre_of_its_nearest_groups(probes):
         distances = (centers[among] - row).square().sum(1)
         assert int(label) == int(among[distances.argmin()])
         torch.testing.assert_close(value + row.square().sum(), distances.min())
+
+
+def test_with_limits_only_nearer_centres_count():
+    rng = np.random.default_rng(0)
+    x, centers = (torch.from_numpy(rng.standard_normal((n, 5))) for n in (60, 100))
+    limits = torch.from_numpy(rng.choice([0.0, 4.0, np.inf], 100))
+    file = InvertedFile(centers, (centers * centers).sum(1), 2)
+    distances, labels = file.under(limits, x, x.square().sum(1))
+    for row, distance, label in zip(x, distances, labels, strict=True):
+        among = torch.cat([file.members[group] for group in (file.groups - row).square().sum(1).argsort()[:2]])
+        to = (centers[among] - row).square().sum(1)
+        to = to.masked_fill(to >= limits[among], torch.inf)
+        torch.testing.assert_close(distance, to.min())
+        assert distance == torch.inf or int(label) == int(among[to.argmin()])
+
+
+def test_balanced_clusters_hold_no_more_than_they_may():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((600, 4)).astype(np.float32)
+    rows = Rows(x, memory=1 << 14).probing(2)  # too little memory for all distances
+    capacity = torch.full((100,), 6)
+    labels, distances = stable_match(rows, torch.from_numpy(x[:100]), capacity)
+    assert torch.bincount(labels, minlength=100).max() <= 6
+    own = rows.distances_to_own(torch.from_numpy(x[:100]), labels)
+    torch.testing.assert_close(distances, own, atol=1e-4, rtol=1e-4)
+    exact, _ = stable_match(rows.probing(None), torch.from_numpy(x[:100]), capacity)
+    assert float(own.sum()) < 1.2 * float(rows.distances_to_own(torch.from_numpy(x[:100]), exact).sum())
 
 
 def test_few_centres_are_all_compared():

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from selex.cluster.inverted import InvertedFile, compare_with
 from selex.cluster.rows import Rows, count
 
 _NEVER = torch.iinfo(torch.long).max
@@ -43,6 +44,7 @@ def stable_match(rows: Rows, centers: Tensor, capacity: Tensor) -> tuple[Tensor,
 def match_freed(rows: Rows, centers: Tensor, capacity: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Each round looks at the freed rows alone, few after the first. `known` spares it working out their distances."""
     labels, distances = rows.nearest(centers) if known is None else known.min(1)[::-1]
+    file = compare_with(centers, (centers * centers).sum(1), rows.probes if known is None else None)
     # a full cluster takes only rows that come before its worst one; (worst_distance, worst_row) falls round by round
     worst_distance = torch.full((len(centers),), torch.inf, dtype=rows.dtype, device=rows.device)
     worst_row = torch.full((len(centers),), rows.total, device=rows.device)
@@ -52,11 +54,29 @@ def match_freed(rows: Rows, centers: Tensor, capacity: Tensor, known: Tensor | N
             return labels, distances
         worst_distance[full] = torch.where(capacity[full] > 0, worst.distance, -torch.inf)
         worst_row[full] = worst.row
+        if isinstance(file, InvertedFile):
+            freed = _among_probed(rows, file, freed, worst_distance, labels, distances)
         for part in torch.split(freed, rows.step(2 * len(centers))):
             to_all = known[part] if known is not None else rows.distances(centers, part)
             tied = (to_all == worst_distance) & (part[:, None] + rows.first < worst_row)
             to_all = to_all.masked_fill(~((to_all < worst_distance) | tied), torch.inf)
             distances[part], labels[part] = to_all.min(1)
+
+
+def _among_probed(
+    rows: Rows, file: InvertedFile, freed: Tensor, worst: Tensor, labels: Tensor, distances: Tensor
+) -> Tensor:
+    """Freed rows go to the nearest cluster that would keep them, of those they are compared with; which found none.
+
+    A row as near as the last one that a cluster keeps does not go there.
+    """
+    none = [freed[:0]]
+    for part in torch.split(freed, rows.step(file.width)):
+        nearest, found = file.under(worst, rows.take(part), rows.norms[part])
+        there = nearest.isfinite()
+        labels[part[there]], distances[part[there]] = found[there], nearest[there]
+        none.append(part[~there])
+    return torch.cat(none)
 
 
 def match_at_once(known: Tensor, capacity: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ Shapes: b rows of a block, d dimensions, k centres in g groups, p groups that a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isqrt
 
 import torch
@@ -45,14 +46,27 @@ class InvertedFile:
 
     def nearest(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The same among the centres of the groups that are nearest to a row."""
+        return self._least(x, lambda group, rows, values: values)
+
+    def under(self, limits: Tensor, x: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
+        """The least squared distance under the limit of its centre, `(k,)`, and that centre; infinity where none is."""
+
+        def allowed(group: int, rows: Tensor, values: Tensor) -> Tensor:
+            distances = values.add_(norms[rows, None]).clamp_(min=0)
+            return distances.masked_fill_(distances >= limits[self.members[group]], torch.inf)
+
+        return self._least(x, allowed)
+
+    def _least(self, x: Tensor, change: Callable[[int, Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         probed = _to_all(self.groups, x).topk(self.probes, largest=False, sorted=False).indices.flatten()
         order = probed.argsort()
         best, label = x.new_empty(len(order)), torch.empty_like(order)
         counts = torch.bincount(probed, minlength=len(self.groups)).tolist()
         for group, pairs in enumerate(torch.split(order, counts)):
             if len(pairs):
-                rows = x[pairs // self.probes]
-                least = torch.addmm(self.squares[group], rows, self.centers[group].T, alpha=-2).min(1)
+                rows = pairs // self.probes
+                values = torch.addmm(self.squares[group], x[rows], self.centers[group].T, alpha=-2)
+                least = change(group, rows, values).min(1)
                 best[pairs], label[pairs] = least.values, self.members[group][least.indices]
         winner = best.view(-1, self.probes).min(1)
         return winner.values, label.view(-1, self.probes).gather(1, winner.indices[:, None])[:, 0]
