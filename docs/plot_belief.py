@@ -9,7 +9,11 @@ from matplotlib.figure import Figure
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
-COLORS = {"known clusters": "#2a6f97", "novel clusters": "#c8553d", "known clusters, by name": "#8ab6d6"}
+COLORS = {
+    "known clusters, by name": "#2a6f97",
+    "novel clusters": "#c8553d",
+    "known clusters, by name, not lowered": "#a9cbe0",
+}
 
 
 def reliability(file: Path, out: Path) -> None:
@@ -18,7 +22,7 @@ def reliability(file: Path, out: Path) -> None:
     axes = figure.add_subplot()
     axes.plot([0, 1], [0, 1], color="gray", ls=":", label="as it says")
     for row in json.loads(file.read_text())["results"]:
-        if row["rows of"] in COLORS:
+        if row["rows of"] in COLORS and row["case"] == "all classes":
             points = [(point["confidence"], point["accuracy"]) for point in row["diagram"]]
             label = row["rows of"] if row["seed"] == 0 else None
             axes.plot(*zip(*points, strict=True), marker="o", ms=3, color=COLORS[row["rows of"]], label=label)

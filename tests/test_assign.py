@@ -9,7 +9,7 @@ import torch
 
 from conftest import blobs, half_labelled
 from selex import Level, bssk
-from selex.cluster.assign import FALSE_ALARMS, Assigner, fit_assigner
+from selex.cluster.assign import FALSE_ALARMS, Assigner, Calibration, fit_assigner
 from selex.cluster.refine import refine_level
 from selex.cluster.rows import Rows
 
@@ -56,7 +56,9 @@ def counted():
     level = bssk(x, labels, 6, rng=0)
     offsets = np.array([0.0, 0.3, -0.2, 0.1, -0.4, 0.5], dtype=np.float32)
     level = replace(level, offsets=offsets)
-    free = np.array([row[0] for row in plain(Assigner(level.centers, np.ones(6), 1.0, offsets), x.astype(float))])
+    free = np.array(
+        [row[0] for row in plain(Assigner(level.centers, np.ones(6), Calibration(1.0), offsets), x.astype(float))]
+    )
     level = replace(level, labels=np.where(labels < 0, free, labels))
     return x, labels, level, fit_assigner(x, level, labels)
 
@@ -246,7 +248,7 @@ def test_new_rows_of_the_same_categories_fit_and_strangers_do_not(size):
 
 
 def test_an_assigner_is_what_it_is_made_of():
-    assigner = Assigner(np.eye(2, dtype=np.float32), np.ones(2, dtype=np.float32), 0.5)
+    assigner = Assigner(np.eye(2, dtype=np.float32), np.ones(2, dtype=np.float32), Calibration(0.5))
     found = assigner(np.array([[1, 0], [0, 3]], dtype=np.float32))
     assert found.labels.tolist() == [0, 1]
     assert found.fits.tolist() == [True, False]

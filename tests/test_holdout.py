@@ -9,7 +9,8 @@ import torch
 from conftest import half_labelled
 from selex import bssk
 from selex.cluster import assign
-from selex.cluster.holdout import halves, held_out_temperature, numbered, wholes
+from selex.cluster.calibrate import held_out_calibration
+from selex.cluster.holdout import halves, numbered, wholes
 from selex.cluster.refine import refine_level
 from selex.cluster.rows import Rows
 from selex.cluster.whiten import fit_whitener
@@ -63,12 +64,18 @@ def test_what_is_left_is_numbered_anew():
     assert numbered(np.array([-1, -1])).tolist() == [-1, -1]
 
 
-def surprise(rows, level, index, own, temperature):
+def temperature(*data, **how):
+    """That of the calibration by hidden labels."""
+    found = held_out_calibration(*data, **how)
+    return found and found.temperature
+
+
+def surprise(rows, level, index, own, warmth):
     """How unlikely rows are to be in their own clusters, in plain loops."""
     total = 0.0
     for row, mine in zip(index, own, strict=True):
         squared = ((level.centers - rows[row]) ** 2).sum(1)
-        odds = (-squared if level.offsets is None else level.offsets - squared) / temperature
+        odds = (-squared if level.offsets is None else level.offsets - squared) / warmth
         total += np.log(np.exp(odds - odds.max()).sum()) + odds.max() - odds[mine]
     return total
 
@@ -79,7 +86,7 @@ def test_the_temperature_makes_hidden_labels_likeliest(refine, whiten):
     """Half of those of each category, with clusters made of the other half."""
     rows, truth = cloud([40] * 8, spread=1.5)
     labels = half_labelled(truth, 5)
-    best = held_out_temperature(rows, labels, 8, refine=refine, whiten=whiten, rng=0)
+    best = temperature(rows, labels, 8, refine=refine, whiten=whiten, rng=0)
     hidden, _ = hidden_of(labels, rows)
     left = np.where(hidden, -1, labels)
     white = fit_whitener(rows, left, whiten)(rows) if whiten else rows
@@ -93,8 +100,8 @@ def test_the_temperature_makes_hidden_labels_likeliest(refine, whiten):
 def test_where_nothing_can_be_hidden():
     rows, _ = cloud([9], dims=4)
     for labels in (np.full(9, -1), np.array([0, 1, 2] + 6 * [-1])):
-        assert held_out_temperature(rows, labels, 4, whiten=0.5) is None
-    assert held_out_temperature(rows, np.array([0, 0] + 7 * [-1]), 1) is None  # one cluster: sure of everything
+        assert temperature(rows, labels, 4, whiten=0.5) is None
+    assert temperature(rows, np.array([0, 0] + 7 * [-1]), 1) is None  # one cluster: sure of everything
 
 
 def test_a_category_hidden_as_a_whole_does_not_tell_how_sure_to_be():
@@ -104,13 +111,13 @@ def test_a_category_hidden_as_a_whole_does_not_tell_how_sure_to_be():
     for category in range(80):
         labels[np.flatnonzero(truth == category)[0]] = category
     assert [hidden.sum() for hidden in hidden_of(labels)] == [0, 20]
-    assert held_out_temperature(rows, labels, 90, rng=0) is None
+    assert temperature(rows, labels, 90, rng=0) is None
 
 
 def test_few_labels_give_a_temperature():
     rows, _ = cloud([9], dims=4)
     labels = np.array([0, 1, -1, 0, 0, 1, 2, -1, 0])
-    assert held_out_temperature(rows, labels, 4, refine="proportional", whiten=0.5, rng=0) > 0
+    assert temperature(rows, labels, 4, refine="proportional", whiten=0.5, rng=0) > 0
 
 
 @pytest.mark.parametrize("whiten", [0.0, 0.5])
@@ -118,7 +125,7 @@ def test_tensors_and_arrays_agree(whiten):
     rows, truth = cloud(UNEVEN, dims=16)
     rows, labels = rows.astype(np.float32), half_labelled(truth, 8)
     kinds = (rows, labels), (torch.from_numpy(rows), torch.from_numpy(labels))
-    array, tensor = (held_out_temperature(*kind, 12, refine="balanced", whiten=whiten, rng=0) for kind in kinds)  # type: ignore[misc]
+    array, tensor = (temperature(*kind, 12, refine="balanced", whiten=whiten, rng=0) for kind in kinds)  # type: ignore[misc]
     assert tensor == pytest.approx(array, rel=1e-3)
 
 
@@ -126,7 +133,7 @@ def test_the_same_again_and_nothing_given_is_changed():
     rows, truth = cloud([40] * 8, spread=1.5)
     labels = half_labelled(truth, 5)
     before = labels.copy()
-    assert held_out_temperature(rows, labels, 8, rng=2) == held_out_temperature(rows, labels, 8, rng=2)
+    assert temperature(rows, labels, 8, rng=2) == temperature(rows, labels, 8, rng=2)
     assert labels.tolist() == before.tolist()
 
 
@@ -137,9 +144,9 @@ def test_few_rows_are_taken_from_all_over(monkeypatch):
     far = np.eye(8)[:6] * np.array([4, 4, 4, 1, 1, 1])[:, None]  # the first half is easy to tell apart
     rows = (far[labels] + 0.6 * rng.normal(size=(600, 8))).astype(np.float32)
     labels[1::2] = -1
-    whole = held_out_temperature(rows, labels, 6, whiten=0.5, rng=0)
+    whole = temperature(rows, labels, 6, whiten=0.5, rng=0)
     monkeypatch.setattr(assign, "_SAMPLE", 60)
-    assert held_out_temperature(rows, labels, 6, whiten=0.5, rng=0) == pytest.approx(whole, rel=0.2)
+    assert temperature(rows, labels, 6, whiten=0.5, rng=0) == pytest.approx(whole, rel=0.2)
 
 
 @pytest.mark.filterwarnings("error")
@@ -149,24 +156,24 @@ def test_what_is_hidden_is_not_complained_of():
     labels = np.full(len(truth), -1)
     for category in range(3):
         labels[np.flatnonzero(truth == category)[:2]] = category
-    assert held_out_temperature(rows, labels, 6, refine="proportional", rng=0) > 0
+    assert temperature(rows, labels, 6, refine="proportional", rng=0) > 0
 
 
 def test_labels_are_checked():
     rows, truth = cloud([20] * 4)
-    assert held_out_temperature(rows, None, 4) is None
+    assert temperature(rows, None, 4) is None
     with pytest.raises(InputError, match="category 1 has no labelled row"):
-        held_out_temperature(rows, np.where(truth == 1, -1, truth), 4)
+        temperature(rows, np.where(truth == 1, -1, truth), 4)
     with pytest.raises(InputError, match="80 rows"):
-        held_out_temperature(rows, truth[:7], 4)
+        temperature(rows, truth[:7], 4)
 
 
 def test_copies_of_one_row_and_a_row_for_each_cluster():
     rows, labels = np.tile([[0.6, 0.8]], (40, 1)), np.where(np.arange(40) < 10, 0, -1)
     few, two = cloud([1] * 6)[0], np.array([0, 0, -1, -1, -1, -1])
     for refine in ("uniform", "proportional", "balanced"):
-        assert held_out_temperature(rows, labels, 2, refine=refine, rng=0) > 0
-        assert held_out_temperature(few, two, 6, refine=refine, rng=0) > 0
+        assert temperature(rows, labels, 2, refine=refine, rng=0) > 0
+        assert temperature(few, two, 6, refine=refine, rng=0) > 0
 
 
 def test_one_cluster_that_is_left_tells_nothing(monkeypatch):
@@ -176,5 +183,5 @@ def test_one_cluster_that_is_left_tells_nothing(monkeypatch):
     def melted(data, known, level, refine, memory):
         return replace(level, labels=np.zeros(len(data), dtype=np.int64), centers=level.centers[:1])
 
-    monkeypatch.setattr("selex.cluster.holdout.refine_level", melted)
-    assert held_out_temperature(rows, labels, 2, refine="proportional", rng=0) is None
+    monkeypatch.setattr("selex.cluster.calibrate.refine_level", melted)
+    assert temperature(rows, labels, 2, refine="proportional", rng=0) is None

@@ -22,9 +22,9 @@ from selex import (
 )
 from selex.cluster.adapt import adapt
 from selex.cluster.assign import fit_assigner
+from selex.cluster.calibrate import held_out_calibration
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
-from selex.cluster.holdout import held_out_temperature
 from selex.cluster.select import Selection, select
 from selex.cluster.whiten import FeatureMaps, fit_whitener
 from selex.runs.predictor import load
@@ -93,10 +93,10 @@ def test_it_is_its_steps_one_after_the_other():
     refine, search = chosen.refine, chosen.search
     rows = fit_whitener(x, labels, 0.5)(x)
     hierarchy = hssk(rows, labels, count, search=search, refine=refine, n_init=3, rng=5)
-    temperature = held_out_temperature(x, labels, count, search=search, refine=refine, whiten=0.5, rng=5)
+    calibration = held_out_calibration(x, labels, count, search=search, refine=refine, whiten=0.5, rng=5)
     assert (found.estimate.n_clusters, found.refine, found.selection.search) == (count, refine, search)
     assert found.labels.tolist() == hierarchy.levels[0].labels.tolist()
-    assert found.assigner.temperature == temperature
+    assert found.assigner.calibration == calibration
     np.testing.assert_array_equal(found.assigner.reach, fit_assigner(rows, hierarchy.levels[0], labels).reach)
     np.testing.assert_array_equal(found.transform(x), rows)
 
@@ -124,6 +124,8 @@ def test_new_rows_go_through_the_maps(found):
     home, features, labels, table = found
     fitted = fit_clusters(features, labels, ClusterConfig(categories=6), rng=3)
     model = load(home / "run")
+    assert model.assigner.calibration == pytest.approx(fitted.assigner.calibration)
+    assert model.assigner.n_known == fitted.assigner.n_known == 3
     free = labels < 0
     for maps, assigner in ((fitted.maps, fitted.assigner), (model.maps, model.assigner)):
         again = assigner(maps.transform(features))

@@ -37,7 +37,7 @@ def start_from(first, clusters=None, changed=()):
     stays = np.ones(len(assigner.centers), dtype=bool)
     stays[list(changed)] = False
     clusters = first.labels if clusters is None else clusters
-    return Start(clusters, assigner.centers, stays, assigner.offsets, first.maps, first.selection, assigner.temperature)
+    return Start(clusters, assigner.centers, stays, assigner.offsets, first.maps, first.selection, assigner.calibration)
 
 
 def states(first, labels):
@@ -102,9 +102,9 @@ def test_rows_leave_only_for_a_changed_cluster_that_is_clearly_nearer(seed, refi
         own, now = start.clusters[row], again.labels[row]
         if own != now:
             assert not stays[now]
-            assert squares[row, own] - squares[row, now] > CLEARLY * start.temperature - 1e-4
+            assert squares[row, own] - squares[row, now] > CLEARLY * start.calibration.temperature - 1e-4
         elif not stays[squares[row].argmin()]:
-            assert squares[row, own] - squares[row].min() < CLEARLY * start.temperature + 1e-4
+            assert squares[row, own] - squares[row].min() < CLEARLY * start.calibration.temperature + 1e-4
 
 
 def numbered(given, clusters):

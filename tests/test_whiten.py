@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 from selex import bssk, split_accuracy
 from selex.cluster.assign import fit_assigner
-from selex.cluster.holdout import held_out_temperature
+from selex.cluster.calibrate import held_out_calibration
 from selex.cluster.whiten import fit_whitener
 from selex.errors import InputError
 
@@ -99,7 +99,7 @@ def over_confidence(rows, truth, known, seed):
     found = np.asarray(level.labels)
     right = split_accuracy(truth[free], found[free], known[free]).all
     sure = fit_assigner(white, level, labels)
-    held_out = replace(sure, temperature=held_out_temperature(rows, labels, 10, whiten=0.5, rng=seed))
+    held_out = replace(sure, calibration=held_out_calibration(rows, labels, 10, whiten=0.5, rng=seed))
     return [judge(white, found).confidence[free].mean() - right for judge in (sure, held_out)]
 
 

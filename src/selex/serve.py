@@ -32,7 +32,7 @@ class Prediction(BaseModel):
 
     category: str = Field(description="Its category, or `none of these`.")
     known: bool = Field(description="Whether that category is known; false if it is novel or none.")
-    confidence: float = Field(description="Probability of the nearest category among all, from 0 to 1.")
+    confidence: float = Field(description="Probability that the nearest category is right, from 0 to 1.")
     nearest: str = Field(description="The nearest category, whether the image fits it or not.")
     runner_up: str = Field(description="The next best category; empty if there is only one.")
     distance: float = Field(description="Distance to the centre of the nearest category; small means typical.")

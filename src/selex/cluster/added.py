@@ -46,14 +46,13 @@ def with_added(
         return None
     clusters = start.clusters.copy()
     clusters[new] = where
-    assigner = Assigner(
-        start.centers, np.full(len(start.centers), np.inf, np.float32), start.temperature, start.offsets
-    )
+    n_known, anywhere = int(known.max()) + 1, np.full(len(start.centers), np.inf, np.float32)
+    assigner = Assigner(start.centers, anywhere, start.calibration, start.offsets, n_known=n_known)
     judged = _merged(start.judged, assigner(rows, where, memory), clusters, new)
     reach = at_least_rounding(reach_of(judged.distances.astype(float), clusters, len(start.centers)), start.centers)
     judged = replace(judged, fits=judged.distances <= reach[clusters])
     inertia = float(np.square(judged.distances, dtype=np.float64).sum())
-    base = Level(clusters, start.centers, int(known.max()) + 1, inertia, 0, start.offsets)
+    base = Level(clusters, start.centers, n_known, inertia, 0, start.offsets)
     levels = coarser_levels(base, None, start, config.levels if config else None)
     if levels is None:
         return None

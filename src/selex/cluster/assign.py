@@ -6,7 +6,7 @@ Shapes: n rows, d dimensions, k clusters, b rows of a block.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ class Assignment:
 
     Attributes:
         labels: the cluster.
-        confidence: probability of that cluster among all, in [0, 1].
+        confidence: how likely it is right there, in [0, 1].
         runner_up: the next best cluster, -1 where there is only one.
         distances: distance to the cluster's centre.
         fits: whether that distance is usual for the cluster; where not, the row belongs to nothing that is known.
@@ -48,54 +48,82 @@ class Assignment:
         return Assignment(*(getattr(self, entry.name)[part] for entry in fields(self)))
 
 
+class Calibration(NamedTuple):
+    """What makes confidence as high as rows are often right.
+
+    Attributes:
+        temperature: squared distance over which the odds between two clusters change by a factor of e.
+        share: what probabilities of known clusters are multiplied by, 1 at most: novel rows are there too.
+        shift: what is added to the log-odds of known clusters before that, 0 at most, for the same reason.
+    """
+
+    temperature: float
+    share: float = 1.0
+    shift: float = 0.0
+
+    def lowered(self, confidence: Floats) -> Floats:
+        """Confidence in known clusters, from the probability among all clusters."""
+        factor = np.float32(np.exp(self.shift))
+        found: Floats = np.float32(self.share) * factor * confidence / (1 - (1 - factor) * confidence)
+        return found
+
+
 @dataclass(frozen=True)
 class Assigner:
     """Clusters ready to take new rows.
 
-    Confidence is a softmax over minus squared distances to the centres, less the clusters' `offsets`, divided by
-    `temperature`. The temperature is the one under which the labelled rows are likeliest to have their own labels, each
-    looked at as if it had not been there when its centre was worked out.
+    Confidence is a softmax over minus squared distances to the centres, less the clusters' `offsets`, divided by the
+    temperature, and lowered in known clusters. The temperature is the one under which labelled rows are likeliest to
+    have their own labels, each looked at as if it had not been there when its centre was worked out, or hidden.
 
     Attributes:
         centers: centre of every cluster, `(k, d)`.
         reach: distance up to which a row fits each cluster, `(k,)`.
-        temperature: squared distance over which the odds between two clusters change by a factor of e.
+        calibration: what makes confidence as high as rows are often right.
         offsets: what is taken off squared distances to each centre, `(k,)`; None takes nothing.
         margins: what tells how distinct clusters are, `(k, 3)`, see `margins_of`; None where nobody has looked.
+        n_known: how many clusters are known categories; they come first.
     """
 
     centers: Floats
     reach: Floats
-    temperature: float
+    calibration: Calibration
     offsets: Floats | None = None
     margins: NDArray[np.float64] | None = None
+    n_known: int = 0
+
+    @property
+    def temperature(self) -> float:
+        """That of the softmax."""
+        return self.calibration.temperature
 
     def __call__(self, data: Any, labels: Any = None, memory: int = DEFAULT_MEMORY) -> Assignment:
         """Assign rows to their nearest cluster, or judge the `labels` that they have already."""
         places = torch.as_tensor(self.centers)
         data = data.own() if isinstance(data, Rows) else data
         rows = Rows(data, memory, places.mean(0))  # not the mean of the rows: no row's answer depends on the others
-        centers, offsets = places.to(rows.device, rows.dtype) - rows.shift, _offsets(self.offsets, rows)
+        centers, offsets = places.to(rows.device, rows.dtype) - rows.shift, offsets_of(self, rows)
         own = rows.nearest(centers, offsets)[0] if labels is None else torch.as_tensor(labels).to(rows.device)
         confidence, runner_up, others = _judge(rows, centers, offsets, own, self.temperature)
         distances = rows.distances_to_own(centers, own).sqrt_().float().cpu().numpy()
         found = own.cpu().numpy()
+        confidence = np.where(found < self.n_known, self.calibration.lowered(confidence), confidence)
         return Assignment(found, confidence, runner_up, distances, distances <= self.reach[found], others)
 
     def probabilities(self, data: Any, memory: int = DEFAULT_MEMORY) -> Floats:
-        """Probability of every cluster for each row, `(n, k)`; that of a row's own cluster is its confidence."""
+        """Probability of every cluster for each row, `(n, k)`: how they compare, whether or not one is right."""
         places = torch.as_tensor(self.centers)
         rows = Rows(data, memory, places.mean(0))
-        centers, offsets = places.to(rows.device, rows.dtype) - rows.shift, _offsets(self.offsets, rows)
+        centers, offsets = places.to(rows.device, rows.dtype) - rows.shift, offsets_of(self, rows)
         return probabilities(rows, centers, offsets, self.temperature).float().cpu().numpy()
 
 
 def fit_assigner(
-    data: Any, level: Level, labels: Any, memory: int = DEFAULT_MEMORY, temperature: float | None = None
+    data: Any, level: Level, labels: Any, memory: int = DEFAULT_MEMORY, calibration: Calibration | None = None
 ) -> Assigner:
     """The assigner of a clustering; `labels` holds the known category of each row, -1 where it has none.
 
-    They tell the temperature, where it is not given.
+    They tell the temperature, where no calibration is given.
     """
     rows = as_rows(data, memory)
     centers = torch.as_tensor(level.centers).to(rows.device, rows.dtype) - rows.shift
@@ -106,14 +134,15 @@ def fit_assigner(
     return Assigner(
         places,
         at_least_rounding(_reach(own[factors > 0], len(centers), rows), places),
-        temperature or _temperature(rows, centers, _offsets(level.offsets, rows), clusters, known, factors),
+        calibration or Calibration(_temperature(rows, centers, offsets_of(level, rows), clusters, known, factors)),
         None if level.offsets is None else np.asarray(torch.as_tensor(level.offsets).float().cpu()),
+        n_known=level.n_known,
     )
 
 
-def _offsets(offsets: Any, rows: Rows) -> Tensor:
-    """Offsets beside the rows; where there are none, a 0 for all clusters."""
-    return torch.as_tensor(0.0 if offsets is None else offsets).to(rows.device, rows.dtype)
+def offsets_of(level: Level | Assigner, rows: Rows) -> Tensor:
+    """Offsets of clusters beside the rows; where there are none, a 0 for all clusters."""
+    return torch.as_tensor(0.0 if level.offsets is None else level.offsets).to(rows.device, rows.dtype)
 
 
 def probabilities(rows: Rows, centers: Tensor, offsets: Tensor, temperature: float) -> Tensor:
@@ -182,7 +211,7 @@ def _temperature(
     """Fitted to the labelled rows; without any, the gap between first and second cluster that is usual."""
     held = torch.nonzero((known != UNLABELLED) & (factors > 0))[:, 0]
     nobody = rows.group.all(not len(held))
-    sample = _sampled(torch.arange(rows.n, device=rows.device) if nobody else held, rows, len(centers))
+    sample = sampled(torch.arange(rows.n, device=rows.device) if nobody else held, rows, len(centers))
     if len(centers) < 2:
         return 1.0
     to_all = rows.group.gather(rows.at(sample).distances(centers).double())
@@ -197,12 +226,12 @@ def _temperature(
 def likeliest_temperature(rows: Rows, level: Level, index: Tensor, own: Tensor) -> float:
     """The temperature under which the rows of `index` are likeliest to be in their `own` clusters."""
     centers = torch.as_tensor(level.centers).to(rows.device, rows.dtype) - rows.shift
-    some = _sampled(torch.arange(len(index), device=rows.device), rows, len(centers))
-    to_all = rows.group.gather((rows.at(index[some]).distances(centers) - _offsets(level.offsets, rows)).double())
+    some = sampled(torch.arange(len(index), device=rows.device), rows, len(centers))
+    to_all = rows.group.gather((rows.at(index[some]).distances(centers) - offsets_of(level, rows)).double())
     return _likeliest(to_all, rows.group.gather(own[some, None]), _usual_gap(to_all))
 
 
-def _sampled(index: Tensor, rows: Rows, k: int) -> Tensor:
+def sampled(index: Tensor, rows: Rows, k: int) -> Tensor:
     """Some of these rows, as many as are plenty and fit in memory; evenly, as rows often come sorted by category.
 
     Rows count through all processes: the sample is the one of a single process.

@@ -26,7 +26,6 @@ _SEARCH = 10  # counts tried by Brent's method after that
 _RESAMPLES = 500
 _TIE_BREAK = 1e-6  # weight of the silhouette beside the accuracy, which cannot see how novel categories split or merge
 _FLAT = 0.1  # below the best silhouette, which is 1 at most: counts that reach this are as good
-_AT_BEST = 0.06  # standard error of the logarithm of a count by shares that no number of labels goes below
 _WIDE = 0.98  # of what shares make likely is where silhouettes are compared
 _TRIED = 12  # counts whose silhouettes are compared there
 _CURVED = 3  # degree of the curve through them: single clusterings are noisy
@@ -34,6 +33,8 @@ _CLEAR = 0.5  # silhouette from which on clusters are so clear that there is no 
 _BESIDE = 20.0  # what the logarithm of a silhouette counts beside that of a likelihood
 _LOWEST = -1.5  # but no more than so much, unless clusters are clear: silhouettes do not know what labels mean
 _POINTS = 200  # counts whose likelihood is worked out, at most
+AT_BEST = 0.06
+"""Standard error of the logarithm of a count by shares that no number of labels goes below."""
 
 Values = NDArray[np.float64]
 Solve = Callable[[Problem, np.random.Generator], Level]
@@ -127,7 +128,7 @@ def _combined(
     """What shares make likely, Student's in the logarithm as few categories tell little, and silhouettes beside it."""
     from scipy.stats import t as student  # takes a second to import
 
-    error = float(np.hypot(count.error, _AT_BEST))
+    error = float(np.hypot(count.error, AT_BEST))
     shares = student(n_known - 1, np.log(count.n_clusters), error)
     ends = np.clip(np.exp(shares.interval(_WIDE)), *limits)
     judge = _Silhouette(count.rows, count.known, n_known, _solve)

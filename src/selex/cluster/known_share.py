@@ -80,7 +80,7 @@ def places(labels: NDArray[np.int64], rows: Rows) -> NDArray[np.int64]:
 def count_by_share(rows: Rows, known: Tensor, n_known: int, balanced: bool, rng: np.random.Generator) -> Count | None:
     """How many categories there are if novel ones are as large as known ones, on average.
 
-    None where labels do not tell: fewer than two categories, or none with two labels.
+    None where labels do not tell: fewer than two categories, none with two labels, or so few that no fold has both.
     """
     labels = rows.group.gather(known).cpu().numpy()
     sample, weight = _sample(labels, rng)
@@ -91,8 +91,11 @@ def count_by_share(rows: Rows, known: Tensor, n_known: int, balanced: bool, rng:
     look = _Look(some, labels, n_known, weight, balanced)
     counts = look.counts(None, rng)
     for finer in (_FINER, 1.0):
-        k = int(np.clip(finer * counts[0], n_known + 1, max(n_known + 1, some.n // 3)))
-        counts = look.counts(k, rng)
+        if len(counts):
+            k = int(np.clip(finer * counts[0], n_known + 1, max(n_known + 1, some.n // 3)))
+            counts = look.counts(k, rng)
+    if not len(counts):
+        return None
     error = look.error(counts)
     known = torch.from_numpy(labels).to(some.device)
     return Count(max(float(counts[0]), n_known), error, _whitened(some, labels), known)
@@ -141,12 +144,15 @@ class _Look:
     def counts(self, k: int | None, rng: np.random.Generator) -> Values:
         """The estimate and resampled ones, from k clusters; without any, from distances to known categories alone.
 
-        Resampled ones may be below the number of known categories: how far they spread is what they are for.
+        Resampled ones may be below the number of known categories: how far they spread is what they are for. None at
+        all where labels are so few that no fold hides both some of a category and all of another.
         """
         folds = [self._tables(hidden, held, k, rng) for hidden, held in self._folds(rng)]
         folds = [fold for fold in folds if fold.held.sum() and fold.hidden.sum()]
         draws = rng.multinomial(self.n_known, np.full(self.n_known, 1 / self.n_known), size=_RESAMPLES)
         times = np.concatenate([np.ones((1, self.n_known)), draws])
+        if not folds:
+            return np.zeros(0)
         counts: Values = self.total / self._sizes(folds, times)
         return counts
 

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from selex.cluster.adapt import adapt
 from selex.cluster.added import with_added
-from selex.cluster.assign import Assigner, Assignment, fit_assigner, margins_of
+from selex.cluster.assign import Assigner, Assignment, Calibration, fit_assigner, margins_of
+from selex.cluster.calibrate import held_out_calibration
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.group import ALONE
 from selex.cluster.hierarchy import hierarchy_on, hssk
-from selex.cluster.holdout import held_out_temperature
 from selex.cluster.kmeans import Problem, Settings, as_data, as_labels, prepare
 from selex.cluster.refine import of_one_length
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows
@@ -131,7 +131,7 @@ def fit_clusters(
     generator = np.random.default_rng(rng)
     if start:
         found = FittedClusters(fit.resume(rows, start, generator), start.maps, start.selection)
-        return calibrated(found, rows, known, start.temperature, memory) if calibrate else found
+        return calibrated(found, rows, known, start.calibration, memory) if calibrate else found
     del rows  # which may be a copy
     spare = deepcopy(generator)  # so that what is selected gives what it would give if it were asked for
     estimate = fit.estimate(deepcopy(generator))
@@ -141,7 +141,7 @@ def fit_clusters(
     maps = fit.maps(whitener, selection, count, deepcopy(generator))
     rows = maps.transform(features)
     found = FittedClusters(fit.cluster(rows, count, selection, generator), maps, selection, estimate)
-    return calibrated(found, rows, known, fit.temperature(found, count, spare), memory) if calibrate else found
+    return calibrated(found, rows, known, fit.calibration(found, count, spare), memory) if calibrate else found
 
 
 def _known(rows: Rows, labels: Any) -> tuple[NDArray[np.int64], int]:
@@ -170,10 +170,14 @@ def estimate_clusters(
 
 
 def calibrated(
-    found: FittedClusters, rows: Any, labels: Any, temperature: float | None = None, memory: int = DEFAULT_MEMORY
+    found: FittedClusters,
+    rows: Any,
+    labels: Any,
+    calibration: Calibration | None = None,
+    memory: int = DEFAULT_MEMORY,
 ) -> FittedClusters:
     """Clusters with confidences; `rows` are the features after `maps`, None fits the temperature to the labels."""
-    assigner = fit_assigner(rows, found.hierarchy.levels[0], labels, memory, temperature)
+    assigner = fit_assigner(rows, found.hierarchy.levels[0], labels, memory, calibration)
     judged = assigner(rows, found.labels, memory)
     margins = torch.from_numpy(margins_of(judged, np.asarray(labels) == UNLABELLED, len(assigner.centers)))
     if isinstance(rows, Rows):  # of all processes
@@ -300,14 +304,14 @@ class _Fit:
                 found = hierarchy_on(base, problem, self.features, config.levels, rng, advance)
         return Hierarchy((with_kept_centers(found.levels[0], start), *found.levels[1:]))
 
-    def temperature(self, found: FittedClusters, count: int, rng: np.random.Generator) -> float | None:
+    def calibration(self, found: FittedClusters, count: int, rng: np.random.Generator) -> Calibration | None:
         """That of confidences, from hidden labels: where labels have chosen how to cluster, or have shaped the rows."""
         if self.hidden is None and not found.maps and "auto" not in (self.config.refine, self.config.search):
             return None
         chosen = found.selection
         how = {**self._how, "search": chosen.search, "refine": chosen.refine, "adapt": chosen.adapt}
         how["whitener"] = chosen.whitener if chosen.adapt else None
-        return held_out_temperature(self.features, self.labels, count, rng=rng, **how)
+        return held_out_calibration(self.features, self.labels, count, rng=rng, **how)
 
     @property
     def _how(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from selex.cluster.assign import Assignment
+from selex.cluster.assign import Assignment, Calibration
 from selex.cluster.grow import opened, row_margins, usual_margin
 from selex.cluster.hierarchy import level_sizes
 from selex.cluster.kmeans import Problem
@@ -44,7 +44,7 @@ class Start:
         offsets: what is taken off squared distances to each centre, `(k,)`; None takes nothing.
         maps: what features go through, as before.
         selection: how clusters were searched for and refined.
-        temperature: that of confidences, as before.
+        calibration: that of confidences, as before.
         coarser: cluster of every row at each coarser level, `(n,)`, -1 for a row that was not there; none where those
             levels are to be clustered anew.
         judged: what was said of every row, where all rows that were there still are, with the features they had; what
@@ -58,7 +58,7 @@ class Start:
     offsets: NDArray[Any] | None
     maps: FeatureMaps
     selection: Selection
-    temperature: float
+    calibration: Calibration
     coarser: tuple[NDArray[Any], ...] = ()
     judged: Assignment | None = None
     margins: NDArray[np.float64] | None = None
@@ -89,7 +89,7 @@ def continued(problem: Problem, start: Start) -> Level:
     labels, moves = _joined(problem.free, centers, offsets, first), 0
     while len(free) and moves < _ROUNDS and not stays.all():
         centers = torch.where(stays[:, None], centers, _means(problem, labels, centers, length))
-        previous, labels = labels, _moved(problem.free, centers, offsets, first, stays, start.temperature)
+        previous, labels = labels, _moved(problem.free, centers, offsets, first, stays, start.calibration.temperature)
         moves += 1
         if torch.equal(labels, previous):
             break

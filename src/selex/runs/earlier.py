@@ -128,7 +128,7 @@ class Earlier:
             np.array([self.offsets.get(name, usual) for name in names], dtype=np.float32) if self.offsets else None,
             self.model.maps,
             self.selection,
-            self.model.assigner.temperature,
+            self.model.assigner.calibration,
             tuple(np.where(rows == UNLABELLED, UNLABELLED, level[rows]) for level in self.coarser),
             judged,
             self._margins(names),

@@ -19,7 +19,7 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
 from selex.checksums import read_object
-from selex.cluster.assign import Assigner, Assignment
+from selex.cluster.assign import Assigner, Assignment, Calibration
 from selex.cluster.whiten import FeatureMaps
 from selex.data.clusters import DOUBTFUL, Columns
 from selex.data.crops import to_device
@@ -196,7 +196,8 @@ class Model:
             weights = {name: tensor.cpu().contiguous() for name, tensor in self.trained.items()}
             (folder / _TRAINED).write_bytes(to_bytes(weights))
         about = {key: value for key, value in self.__dict__.items() if key not in ("assigner", "trained", "maps")}
-        (folder / "model.json").write_text(json.dumps({**about, "temperature": self.assigner.temperature}, indent=1))
+        about |= self.assigner.calibration._asdict()
+        (folder / "model.json").write_text(json.dumps(about, indent=1))
 
 
 def load(run: str | Path) -> Model:
@@ -209,7 +210,8 @@ def load(run: str | Path) -> Model:
         tensors = _tensors(opened, "model.safetensors")
         centers, reach = tensors["centers"].numpy(), tensors["reach"].numpy()
         offsets, margins = (tensors[name].numpy() if name in tensors else None for name in ("offsets", "margins"))
-        assigner = Assigner(centers, reach, about.pop("temperature"), offsets, margins)
+        calibration = Calibration(about.pop("temperature"), about.pop("share", 1.0), about.pop("shift", 0.0))
+        assigner = Assigner(centers, reach, calibration, offsets, margins, about["n_known"])
         trained = _tensors(opened, _TRAINED) if opened.has(f"model/{_TRAINED}") else {}
         return Model(assigner, **about, trained=trained, maps=FeatureMaps.from_tensors(tensors))
     except InputError:

@@ -1,0 +1,218 @@
+"""How sure to be: what hidden labels say of the confidence with which rows are in their clusters.
+
+Half of the labels are hidden and clusters are made without them. How likely hidden rows are in their own clusters sets
+the temperature. Known clusters hold rows of novel categories too, which no label tells of: but each hidden row stands
+for so many unlabelled rows of known categories, and what known clusters hold beyond these is foreign.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from selex.cluster.adapt import adapt as fit_adapted
+from selex.cluster.assign import Calibration, likeliest_temperature, offsets_of, probabilities, sampled
+from selex.cluster.estimate_k import AT_BEST
+from selex.cluster.group import ALONE
+from selex.cluster.hierarchy import hssk
+from selex.cluster.holdout import halves, known_labels, numbered, present
+from selex.cluster.kmeans import bssk
+from selex.cluster.known_share import count_by_share
+from selex.cluster.refine import of_one_length, refine_level
+from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
+from selex.cluster.whiten import Whitener, fit_whitener
+from selex.errors import Note
+from selex.types import SIZED, UNLABELLED, Level, Refinement, Search
+
+_EVEN = 0.02  # standard error of the logarithm of a mean size by the number of clusters, however even sizes are
+_APART = 2.0  # standard errors from which on a number of clusters is not one of categories like the known ones
+_FARTHEST = 9.2  # log-odds, of one in ten thousand
+_BINS = 184  # of log-odds
+_LEAST_SHARE = 0.01
+_MOST_SHIFT = 8.0
+
+Values = NDArray[np.float64]
+
+
+def held_out_calibration(
+    features: Any,
+    labels: Any,
+    n_clusters: int,
+    *,
+    search: Search = "bssk",
+    refine: Refinement = "none",
+    adapt: bool = False,
+    whitener: Whitener | None = None,
+    whiten: float = 0.0,
+    balanced: bool = True,
+    hidden: NDArray[np.bool_] | None = None,
+    rng: np.random.Generator | int | None = None,
+    memory: int = DEFAULT_MEMORY,
+) -> Calibration | None:
+    """What makes confidence as high as rows are often right, by labels that were hidden.
+
+    Half of the labels of each category are hidden. None where no category has two, or where one cluster is left.
+
+    Args:
+        features: `n × d` features: numpy (also memory-mapped) or torch on any device.
+        labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
+        n_clusters: K, known and novel together.
+        search: the search; clusters that keep their sizes are looked for again, for others those of BSSK will do.
+        refine: the refinement, see `refine_level`.
+        adapt: whether features are adapted, see `cluster.adapt`.
+        whitener: a map that was learned without these labels, in place of one that is learned now.
+        whiten: how far features are whitened, see `fit_whitener`.
+        balanced: limit cluster sizes.
+        hidden: labelled rows to hide instead, of which those count whose category is labelled elsewhere.
+        rng: generator or seed.
+        memory: bytes that temporary arrays may take.
+
+    Returns:
+        The temperature under which hidden rows are likeliest in their own clusters; and what confidence in known
+        clusters is lowered by, so that as many unlabelled rows are expected to be right there as hidden ones say.
+    """
+    known, seen = known_labels(features, labels, memory), as_rows(features, memory)
+    hidden = halves(known, seen) if hidden is None else hidden
+    counted = hidden & np.isin(known, present(known[~hidden], seen.group))
+    if n_clusters < 2 or seen.group.all(not counted.any()):
+        return None
+    generator = np.random.default_rng(rng)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Note)  # of what is hidden
+        way = _Way(n_clusters, whiten, adapt, search, balanced, memory)
+        rows, left, level = way.without(hidden, features, known, generator, whitener)
+        if of_one_length(as_rows(rows, memory)):  # too few labels to whiten by may be left
+            level = refine_level(rows, left, level, refine, memory)
+    if level.n_clusters < 2:
+        return None
+    still = np.where(hidden & ~counted, UNLABELLED, known)
+    trial = _Trial(as_rows(rows, memory), level, known == UNLABELLED, counted, numbered(still, seen.group)[counted])
+    return trial.calibration(_rows_of_known(seen, known, still, n_clusters, balanced, generator))
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A way of clustering."""
+
+    n_clusters: int
+    whiten: float
+    adapt: bool
+    search: Search
+    balanced: bool
+    memory: int
+
+    def without(
+        self,
+        hidden: NDArray[np.bool_],
+        features: Any,
+        known: NDArray[Any],
+        rng: np.random.Generator,
+        whitener: Whitener | None = None,
+    ) -> tuple[Any, NDArray[Any], Level]:
+        """Features and labels as if hidden ones were not there, and clusters made of them."""
+        group = features.group if isinstance(features, Rows) else ALONE
+        left = numbered(np.where(hidden, UNLABELLED, known), group)
+        how: dict[str, Any] = {"balanced": self.balanced, "rng": rng, "memory": self.memory}
+        if whitener is None:
+            whitener = fit_whitener(features, left, self.whiten, self.memory)
+            if self.adapt:
+                whitener = fit_adapted(features, left, self.n_clusters, whitener, **how)
+        rows = whitener(features) if whitener else features
+        if self.search in SIZED:
+            level = hssk(rows, left, self.n_clusters, n_levels=1, search=self.search, **how).levels[0]
+        else:
+            level = bssk(rows, left, self.n_clusters, **how)
+        return rows, left, level
+
+
+class _Trial:
+    """Clusters made without some labels, and how often rows are right in them."""
+
+    def __init__(
+        self, rows: Rows, level: Level, free: NDArray[np.bool_], hidden: NDArray[np.bool_], own: NDArray[Any]
+    ) -> None:
+        """Which rows never had a label, which had one that counts, and the clusters to which these belong."""
+        self.rows, self.level = rows, level
+        self.centers = torch.as_tensor(level.centers).to(rows.device, rows.dtype) - rows.shift
+        self.clusters, self.own = (torch.as_tensor(ids).to(rows.device) for ids in (level.labels, own))
+        self.free, self.hidden = (torch.from_numpy(np.flatnonzero(part)).to(rows.device) for part in (free, hidden))
+
+    def calibration(self, of_known: float | None) -> Calibration:
+        """By hidden rows, and the number of unlabelled rows of their categories where something tells it."""
+        temperature = likeliest_temperature(self.rows, self.level, self.hidden, self.own)
+        if of_known is None:
+            return Calibration(temperature)
+        found = self._odds(self.free, self.clusters[self.free] < self.level.n_known, temperature)
+        right = self._odds(self.hidden, self.clusters[self.hidden] == self.own, temperature)
+        n_hidden = int(self.rows.group.sum(torch.tensor(len(self.hidden))))
+        share, shift = _lowered(found * n_hidden / of_known, right)
+        agree = self.rows.group.agree
+        return Calibration(temperature, agree(share), agree(shift))
+
+    def _odds(self, index: Tensor, which: Tensor, temperature: float) -> Values:
+        """How many of these rows there are in each bin of the log-odds of their clusters."""
+        some = sampled(torch.arange(len(index), device=index.device), self.rows, len(self.centers))
+        clusters, group = self.clusters[index[some], None], self.rows.group
+        of = probabilities(self.rows.at(index[some]), self.centers, offsets_of(self.level, self.rows), temperature)
+        odds = of.gather(1, clusters)[:, 0].double().logit().clamp(-_FARTHEST, _FARTHEST)
+        counts = torch.histc(odds[which[some]].cpu(), _BINS, -_FARTHEST, _FARTHEST)
+        seen = group.sum(torch.tensor([len(index), len(some)]))
+        every: Values = (group.sum(counts) * seen[0] / seen[1].clamp(min=1)).numpy()
+        return every
+
+
+def _lowered(found: Values, right: Values) -> tuple[float, float]:
+    """Factor of the probability and summand of the log-odds under which rows are as likely right as some are.
+
+    `found` are rows by their log-odds and `right` are those of them that are right, which other rows stand for: the
+    likelihood of both. Rows of novel categories only make it less likely. A shift is as likely as a normal deviate.
+    """
+    from scipy.optimize import minimize  # takes half a second to import
+    from scipy.special import expit
+
+    odds = np.linspace(-_FARTHEST, _FARTHEST, 2 * _BINS + 1)[1::2]
+
+    def unlikely(x: Values) -> float:
+        sure = np.clip(x[0] * expit(odds + x[1]), 1e-9, 1 - 1e-9)
+        return float(x[1] ** 2 / 2 - (found * np.log1p(-sure) + right * np.log(sure / (1 - sure))).sum())
+
+    share, shift = minimize(unlikely, [0.9, -0.1], bounds=[(_LEAST_SHARE, 1), (-_MOST_SHIFT, 0)]).x
+    return float(share), float(shift)
+
+
+def _rows_of_known(
+    rows: Rows,
+    known: NDArray[Any],
+    still: NDArray[Any],
+    n_clusters: int,
+    balanced: bool,
+    rng: np.random.Generator,
+) -> float | None:
+    """How many unlabelled rows are of the categories that `still` has; None where labels do not tell.
+
+    There are two estimates of the mean size of known categories. That of all categories is near it, and the nearer the
+    less their numbers of labels differ. And hidden categories tell the share of known rows, see `known_share`. They
+    count by how certain they are; the second alone where the first contradicts it: then clusters are not meant to be
+    categories like the known ones.
+    """
+    labels, n_known = torch.from_numpy(known).to(rows.device), len(present(known[known >= 0], rows.group))
+    shares = count_by_share(rows, labels, n_known, balanced, rng)
+    if shares is None:
+        return None
+    labelled = rows.group.sum(count(labels[labels >= 0], n_known)).double().cpu().numpy()
+    mean = labelled.mean()
+    differ = max(0.0, (labelled.var(ddof=1) - mean) / mean**2) / n_known  # beyond chance
+    counts = np.log([n_clusters, shares.n_clusters])
+    errors = np.hypot(
+        np.sqrt([differ * (1 - n_known / n_clusters), max(0.0, shares.error**2 - differ)]), [_EVEN, AT_BEST]
+    )
+    weights = errors**-2.0 if abs(counts[0] - counts[1]) <= _APART * np.hypot(*errors) else np.array([0.0, 1.0])
+    size = rows.total / np.exp(np.average(counts, weights=weights))
+    part = labelled[present(still[still >= 0], rows.group)].sum() / labelled.sum()
+    return rows.group.agree(float(part * max(size * n_known - labelled.sum(), 1.0)))

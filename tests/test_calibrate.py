@@ -1,0 +1,108 @@
+"""Confidence as high as rows are often right: lowered where novel rows end up in known clusters."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.special import expit, logit
+from sklearn.datasets import load_digits
+
+from conftest import blobs, half_labelled
+from selex import ClusterConfig, fit_clusters
+from selex.cluster import calibrate
+from selex.cluster.assign import Assigner, Calibration
+from selex.cluster.calibrate import held_out_calibration
+from selex.cluster.rows import Rows
+
+POINTS = np.array([0.0, 1e-4, 0.2, 0.5, 0.9, 0.999, 1.0], dtype=np.float32)
+
+
+@pytest.mark.parametrize(("share", "shift"), [(1.0, 0.0), (0.8, 0.0), (1.0, -1.5), (0.7, -0.4)])
+def test_log_odds_are_shifted_and_probabilities_scaled(share, shift):
+    lowered = Calibration(0.1, share, shift).lowered(POINTS)
+    np.testing.assert_allclose(lowered, share * expit(logit(POINTS.astype(float)) + shift), rtol=1e-4)
+
+
+def test_confidence_is_lowered_in_known_clusters_alone():
+    x, _ = blobs(4, 10, spread=2)
+    centers = x[::10].astype(np.float32)
+    plain = Assigner(centers, np.full(4, np.inf, np.float32), Calibration(5.0), n_known=2)
+    lower = replace(plain, calibration=Calibration(5.0, 0.8, -1.0))
+    before, after = plain(x), lower(x)
+    known = before.labels < 2
+    assert 0 < known.sum() < len(x)
+    assert after.labels.tolist() == before.labels.tolist()
+    np.testing.assert_array_equal(after.confidence[~known], before.confidence[~known])
+    np.testing.assert_array_equal(after.confidence[known], lower.calibration.lowered(before.confidence[known]))
+    assert (after.confidence[known] < 0.8).all()
+
+
+def digits(seed):
+    """Pixels of the digits, and labels of half of the first five."""
+    pixels, truth = load_digits(return_X_y=True)
+    rows = (pixels / np.linalg.norm(pixels, axis=1, keepdims=True)).astype(np.float32)
+    return rows, truth, np.where((truth < 5) & (np.random.default_rng(seed).random(len(truth)) < 0.5), truth, -1)
+
+
+def too_sure(seed, k=10):
+    """By how much confidence in known clusters is above the share of right names: as it is, and not lowered."""
+    rows, truth, labels = digits(seed)
+    config = ClusterConfig(categories=k, adapt="off", search="swaps", refine="proportional", levels=1, restarts=1)
+    found = fit_clusters(rows, labels, config, rng=seed)
+    part = (labels < 0) & (found.labels < 5)
+    plain = replace(found.assigner, n_known=0)(found.transform(rows), found.labels)
+    right = (found.labels == truth)[part].mean()
+    return [judged.confidence[part].mean() - right for judged in (found.assignment, plain)]
+
+
+def test_known_clusters_are_as_sure_as_their_names_are_right():
+    lowered, not_lowered = np.mean([too_sure(seed) for seed in range(5)], axis=0)
+    assert not_lowered > 0.05
+    assert abs(lowered) < 0.04
+
+
+def test_a_number_of_clusters_that_labels_contradict_is_not_believed():
+    """With thirty clusters known categories would be a third as large as they are, less than is labelled of them."""
+    lowered, not_lowered = too_sure(0, k=30)
+    assert lowered > not_lowered - 0.02
+
+
+def test_rows_of_known_categories_are_counted():
+    x, truth = blobs(12, 30, spread=0.5, seed=1)
+    labels = half_labelled(truth, 6)
+    unlabelled = int(((labels < 0) & (truth < 6)).sum())
+    rows, generator = Rows(x), np.random.default_rng(0)
+    every = calibrate._rows_of_known(rows, labels, labels, 12, True, generator)
+    assert every == pytest.approx(unlabelled, rel=0.1)
+    some = np.where(labels < 3, labels, -1)
+    assert calibrate._rows_of_known(rows, labels, some, 12, True, generator) == pytest.approx(every / 2, rel=0.1)
+    one = half_labelled(truth, 1)
+    assert calibrate._rows_of_known(rows, one, one, 12, True, generator) is None  # nothing tells how known ones differ
+
+
+def test_clear_clusters_stay_sure():
+    x, truth = blobs(12, 30, spread=0.1, seed=1)
+    found = held_out_calibration(x, half_labelled(truth, 6), 12, whiten=0.5, rng=0)
+    assert found.lowered(np.float32([0.999])) > 0.95
+
+
+def test_nothing_is_right_where_no_hidden_row_is():
+    found, right = np.zeros(calibrate._BINS), np.zeros(calibrate._BINS)
+    found[-20:] = 5
+    share, shift = calibrate._lowered(found, right)
+    assert share * expit(5 + shift) < 0.05
+    right[-20:] = 5
+    share, shift = calibrate._lowered(found, right)
+    assert share * expit(8 + shift) > 0.95
+
+
+@pytest.mark.filterwarnings("error")
+def test_two_labels_of_each_category_are_too_few_to_count_by():
+    """Whichever categories a fold hides: they do not leave a label of another to hide with them in every draw."""
+    x, truth = blobs(6, 40)
+    labels = np.full(len(truth), -1)
+    for category in range(3):
+        labels[np.flatnonzero(truth == category)[:2]] = category
+    found = [held_out_calibration(x, labels, 6, rng=seed) for seed in range(12)]
+    assert all(one.temperature > 0 for one in found)
+    assert any(one[1:] == (1, 0) for one in found)
