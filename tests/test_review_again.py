@@ -186,7 +186,7 @@ def test_the_report_says_that_decisions_are_not_in_it(folder, tmp_path):
 
 def test_mistakes_are_one_line_and_change_nothing(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
-    refused("nothing was decided yet", "recluster", "run", cwd=tmp_path)
+    refused("nothing has been decided yet", "recluster", "run", cwd=tmp_path)
     refused("no such run folder", "recluster", "nowhere", cwd=tmp_path)
     decide(folder, ("junk", {"rows": tuple(range(120))}))
     refused("every image is marked as junk", "recluster", "run", cwd=tmp_path)

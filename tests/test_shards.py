@@ -254,7 +254,7 @@ def test_where_one_process_refuses_all_do(found, size):
         assert "differ in width" in part["refusals"]["width"]
         assert part["refusals"]["many"] == "41 clusters for 40 rows: ask for at most 40"
         assert "choose another search than spectral" in part["refusals"]["search"]
-        assert "must be of one length" in part["refusals"]["refine"]
+        assert "needs rows of one length" in part["refusals"]["refine"]
         assert "not searched by spectral: set cluster.search to another" in part["refusals"]["spectral"]
 
 

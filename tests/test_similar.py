@@ -168,4 +168,6 @@ def test_many_images_keep_no_page_waiting_and_the_end_waits_for_what_is_looked_a
         answers = [one.result() for one in asked]
     assert {answer.status_code for answer in answers} <= {200, 422}
     assert 200 in {answer.status_code for answer in answers}, "the one that was looked at"
-    assert {answer.json()["detail"] for answer in answers if answer.status_code == 422} <= {"the server is ending"}
+    assert {answer.json()["detail"] for answer in answers if answer.status_code == 422} <= {
+        "the server is shutting down"
+    }

@@ -73,9 +73,9 @@ Strict = Annotated[bool, flag("--strict", "Stop at the first unreadable image.")
 Resume = Annotated[bool, flag("--resume", "Resume interrupted training.", TRAINING)]
 Restart = Annotated[bool, flag("--restart", "Train from the beginning.", TRAINING)]
 Board = Annotated[bool, flag("--tensorboard", "Also write curves for TensorBoard.", TRAINING)]
-Engine = Annotated[str, value("NAME", "`local`, or `ray` to embed on workers.", RAY)]
-Address = Annotated[str | None, value("ADDRESS", "Its address; `auto` finds a running one.", RAY)]
-Workers = Annotated[int | None, value("NUMBER", "How many copies of the backbone.", RAY)]
+Engine = Annotated[str, value("NAME", "`local`, or `ray` to embed on a Ray cluster.", RAY)]
+Address = Annotated[str | None, value("ADDRESS", "Ray cluster; `auto` finds a running one.", RAY)]
+Workers = Annotated[int | None, value("NUMBER", "Copies of the backbone on the cluster.", RAY)]
 Spread = Annotated[bool, flag("--spread", "Cluster on the workers, too.", RAY)]
 
 

@@ -119,7 +119,7 @@ def _length(rows: Rows) -> Tensor:
     low, length, high = _lengths(rows)
     if high - low > _UNEQUAL * length:
         raise InputError(
-            f"rows that take part in several clusters must be of one length, but theirs are from {low:.3g} to "
+            f"soft refinement needs rows of one length, but theirs are from {low:.3g} to "
             f"{high:.3g}: normalise them (--normalize)"
         )
     return length

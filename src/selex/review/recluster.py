@@ -63,7 +63,7 @@ def recluster(
     labels = labels_of(run)
     if not labels.decisions:
         raise InputError(
-            f"{folder}: nothing was decided yet: name, merge or confirm something with `selex review {folder}`"
+            f"{folder}: nothing has been decided yet: name, merge or confirm something with `selex review {folder}`"
         )
     if not run.config.data.photos:
         raise InputError(f"{folder}: its images came from a list in Python; call discover with the list and new labels")

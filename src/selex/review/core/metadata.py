@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from selex.data.labels import FILE_COLUMNS, LABEL_FILES, read_columns
 from selex.data.parquet import ROWS, text_blocks
 from selex.data.table import real_path
 from selex.errors import InputError
+from selex.io import column
 from selex.runs.run import ImagePaths, Run
 
 Array = np.ndarray[Any, Any]
@@ -170,10 +172,8 @@ def _day(text: str) -> datetime.date | None:
 def read_named(path: str) -> tuple[dict[str, list[Any]], str]:
     """The columns of a table, and which of them names the file; refuses one that has none."""
     columns = read_columns(path)
-    key = next((name for name in FILE_COLUMNS if name in columns), None)
-    if key is None:
-        raise InputError(f"{path}: no column 'file_name' (there is: {', '.join(columns) or 'nothing'})")
-    return columns, key
+    header = list(columns)
+    return columns, header[column(Path(path), header, FILE_COLUMNS)]
 
 
 def _columns(run: Run, files: Sequence[str], table: str | None) -> dict[str, list[str]]:

@@ -138,7 +138,7 @@ class Review:
         number, _, count = version.partition(".")
         known = count.isdecimal() and len(count) < _DIGITS and int(count) <= self.timeline.version
         if number != str(self.round) or not known:
-            raise Conflict(["the run was done again: its categories are new"])
+            raise Conflict(["the run was clustered again: its categories are new"])
         missed = self.timeline.since(int(count))
         unseen = frozenset[int]().union(*(other.touched for other in missed))
         if missed and (event.decision is None or unseen & self.state.concerns(event.decision)):

@@ -58,12 +58,12 @@ class Eye:
         check_sent(file)  # before a network is loaded for it
         with self._lock:
             if self._closed:
-                raise Refused("the server is ending")
+                raise Refused("the server is shutting down")
             row, feature = self._ready(number).look([file])[0]
         return Seen(feature, row["nearest"], row["runner_up"], row["confidence"], bool(row["fits"]))
 
     def _ready(self, number: int) -> Sorter:
-        """The network, in memory; another one after the run was done again."""
+        """The network, in memory; another one after the run was clustered again."""
         import torch
 
         from selex.runs.predictor import load
@@ -95,7 +95,7 @@ def similar_to(file: bytes, eye: Eye, lists: Lists) -> schema.Similar:
     seen = eye.look(number, file)  # outside: the first time loads the network
     with lists.now() as overview:
         if review.round != number:
-            raise Refused("the run was done again: send the image once more")
+            raise Refused("the run was clustered again: send the image again")
         category, after = _heir(review, seen.nearest), _heir(review, seen.runner_up)
         return schema.Similar(
             standing=lists.standing(overview),
