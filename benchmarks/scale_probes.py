@@ -1,15 +1,14 @@
 """Whole clusterings with very many clusters on a CPU, each row compared with all centres or with a few groups of them.
 
 Generated rows of length 1 lie around random directions, which have no coarse structure and are the worst case, or
-around directions in 100 families. `--features` takes rows of your own, as a `.npy` file: how much inertia is lost is
-all that can be said of those. `--patches FOLDER` writes such a file: what a vision transformer makes of the patches of
-photos, in their first principal components. One thread; all ways start from the same seeds.
+around directions in 100 families. `--features` takes rows of your own, `.npz` files: all tables in them, such as
+features of several views of the same photos, one below the other, in their first principal components and of length 1.
+How much inertia is lost is all that can be said of those. One thread; all ways start from the same seeds.
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -38,26 +37,12 @@ def made(kind: str, n: int, d: int, k: int, noise: float) -> tuple[Tensor, Tenso
     return normalize(centers[truth] + torch.randn(n, d, generator=generator) * (noise / d**0.5), dim=1), truth
 
 
-def patches(photos: Path, n: int, d: int, backbone_name: str) -> np.ndarray[Any, Any]:
-    """Patches of photos, drawn at random, as the network sees them: the first d principal components, of length 1."""
-    from selex.data.store import ImageStore
-    from selex.data.table import read_table
-    from selex.models.backbones import load_backbone
-
-    backbone = load_backbone(backbone_name).eval()
-    rng = np.random.default_rng(0)
-    table = read_table(photos)
-    some = table.take(np.sort(rng.permutation(len(table))[: n // 128]).tolist())
-    found = []
-    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
-        store = ImageStore.build(some, folder)
-        for rows in np.array_split(np.arange(len(store)), max(1, len(store) // 16)):
-            scaled = (store.centre_crops(rows, backbone.crop).float() - backbone.mean) / backbone.std
-            tokens = backbone.network.forward_features(scaled)[:, 1:]  # the first is the class token
-            found += [image[torch.from_numpy(rng.permutation(len(image))[:128])] for image in tokens]
-    x = torch.cat(found).double()
+def stacked(files: list[Path], d: int) -> Tensor:
+    """All tables of some `.npz` files, one below the other: their first d principal components, of length 1."""
+    tables = [array for file in files for array in np.load(file).values() if array.ndim == 2]
+    x = torch.from_numpy(np.concatenate(tables)).double()
     x -= x.mean(0)
-    return normalize((x @ torch.linalg.svd(x.T @ x / len(x))[0][:, :d]).float(), dim=1).numpy()
+    return normalize((x @ torch.linalg.svd(x.T @ x / len(x))[0][:, :d]).float(), dim=1)
 
 
 def measure(rows: Tensor, labels: Tensor | None, probes: int | None, how: argparse.Namespace) -> tuple[Any, Any]:
@@ -97,12 +82,11 @@ def compare(kind: str, rows: Tensor, truth: Tensor | None, how: argparse.Namespa
 def main(how: argparse.Namespace) -> None:
     found = []
     if how.features:
-        rows = torch.from_numpy(np.load(how.features)[: how.rows].astype(np.float32))
-        found += compare(how.features.stem, rows, None, how)
+        found += compare(" ".join(file.stem for file in how.features), stacked(how.features, how.dim), None, how)
     else:
         for kind in how.kinds:
             found += compare(kind, *made(kind, how.rows, how.dim, how.clusters, how.noise), how)
-    save(f"scale_probes{'_' + how.features.stem if how.features else ''}", found, how.out, quiet=True)
+    save("scale_probes", found, how.out, quiet=True)
 
 
 if __name__ == "__main__":
@@ -114,13 +98,8 @@ if __name__ == "__main__":
     parser.add_argument("--noise", type=float, default=1.0)
     parser.add_argument("--probes", type=int, nargs="+", default=[5, 10, 20])
     parser.add_argument("--kinds", nargs="+", default=["random", "families"])
-    parser.add_argument("--features", type=Path, help="rows of your own, a .npy file")
-    parser.add_argument("--patches", type=Path, help="a folder of photos: write --features from their patches, and end")
-    parser.add_argument("--backbone", default="dinov2-vits14")
+    parser.add_argument("--features", type=Path, nargs="+", help="rows of your own, .npz files")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.patches:
-        np.save(options.features, patches(options.patches, options.rows, options.dim, options.backbone))
-    else:
-        main(options)
+    main(options)
