@@ -130,6 +130,7 @@ def test_averaged_weights_are_the_mean_of_both(photos, monkeypatch):
 
 LOSSES = {
     "chance": ([0.05, -0.02, *[0.0] * 18], "trained"),  # in two categories of twenty
+    "one row": ([0.03, *[0.0] * 19], "trained"),
     "clear": ([0.0015] * 20, "untrained"),  # as much in all, from each of them
 }
 

@@ -38,6 +38,8 @@ from selex.training.methods import Method
 
 Tell = Callable[[str], None]
 Weights = dict[str, torch.Tensor]
+CLEARLY = 2.0
+"""Standard errors by which held-out labels must speak against training: a single row is one."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ class Job:
         right = {name: way.selection.right for name, way in ways.items()}
         correct = {name: sum(parts) for name, parts in right.items()}
         ahead = max(("trained", "averaged"), key=lambda name: correct[name])
-        kept = safest({name: [np.array(right[name])] for name in (ahead, "untrained")})
+        kept = safest({name: [np.array(right[name])] for name in (ahead, "untrained")}, lambda way: CLEARLY)
         self.run.log(step="kept", kept=kept, **correct, **ways[kept].selection.settings)
         chance = " (within chance)" if kept != "untrained" and correct["untrained"] > correct[kept] else ""
         before, after, mean = (f"{correct[name]:.1%}" for name in ("untrained", "trained", "averaged"))
