@@ -72,12 +72,9 @@ def test_rows_of_known_categories_are_counted():
     labels = half_labelled(truth, 6)
     unlabelled = int(((labels < 0) & (truth < 6)).sum())
     rows, generator = Rows(x), np.random.default_rng(0)
-    every = calibrate._rows_of_known(rows, labels, labels, 12, True, generator)
-    assert every == pytest.approx(unlabelled, rel=0.1)
-    some = np.where(labels < 3, labels, -1)
-    assert calibrate._rows_of_known(rows, labels, some, 12, True, generator) == pytest.approx(every / 2, rel=0.1)
+    assert calibrate._rows_of_known(rows, labels, 12, True, generator) == pytest.approx(unlabelled, rel=0.1)
     one = half_labelled(truth, 1)
-    assert calibrate._rows_of_known(rows, one, one, 12, True, generator) is None  # nothing tells how known ones differ
+    assert calibrate._rows_of_known(rows, one, 12, True, generator) is None  # nothing tells how known ones differ
 
 
 def test_clear_clusters_stay_sure():
@@ -106,3 +103,23 @@ def test_two_labels_of_each_category_are_too_few_to_count_by():
     found = [held_out_calibration(x, labels, 6, rng=seed) for seed in range(12)]
     assert all(one.temperature > 0 for one in found)
     assert any(one[1:] == (1, 0) for one in found)
+
+
+def test_half_of_a_category_that_training_did_not_see_at_all_is_given_back(monkeypatch):
+    x, truth = blobs(8, 30, spread=1.0, seed=1)
+    labels = half_labelled(truth, 5)
+    hidden = (labels == 4) | ((labels >= 0) & (np.arange(len(x)) % 3 == 0))
+    trials = []
+
+    class Spy(calibrate._Trial):
+        def __init__(self, rows, level, known, hidden):
+            trials.append((np.array(level.n_known), known[hidden]))
+            super().__init__(rows, level, known, hidden)
+
+    monkeypatch.setattr(calibrate, "_Trial", Spy)
+    assert held_out_calibration(x, labels, 8, hidden=hidden, rng=0).temperature > 0
+    [(n_known, looked_for)] = trials
+    assert n_known == 5
+    counts = np.bincount(looked_for, minlength=5)
+    assert counts[:4].tolist() == np.bincount(labels[hidden & (labels < 4)]).tolist()
+    assert counts[4] == np.sum(labels == 4) // 2

@@ -69,7 +69,8 @@ def held_out_calibration(
         whitener: a map that was learned without these labels, in place of one that is learned now.
         whiten: how far features are whitened, see `fit_whitener`.
         balanced: limit cluster sizes.
-        hidden: labelled rows to hide instead, of which those count whose category is labelled elsewhere.
+        hidden: labelled rows that had no part in making the features: they are hidden instead, but for half of a
+            category that would be gone as a whole.
         rng: generator or seed.
         memory: bytes that temporary arrays may take.
 
@@ -78,9 +79,10 @@ def held_out_calibration(
         clusters is lowered by, so that as many unlabelled rows are expected to be right there as hidden ones say.
     """
     known, seen = known_labels(features, labels, memory), as_rows(features, memory)
-    hidden = halves(known, seen) if hidden is None else hidden
-    counted = hidden & np.isin(known, present(known[~hidden], seen.group))
-    if n_clusters < 2 or seen.group.all(not counted.any()):
+    half = halves(known, seen)
+    # of a category that is hidden as a whole half will do: in the end all are known
+    hidden = half if hidden is None else hidden & (half | np.isin(known, present(known[~hidden], seen.group)))
+    if n_clusters < 2 or seen.group.all(not hidden.any()):
         return None
     generator = np.random.default_rng(rng)
     with warnings.catch_warnings():
@@ -91,9 +93,8 @@ def held_out_calibration(
             level = refine_level(rows, left, level, refine, memory)
     if level.n_clusters < 2:
         return None
-    still = np.where(hidden & ~counted, UNLABELLED, known)
-    trial = _Trial(as_rows(rows, memory), level, known == UNLABELLED, counted, numbered(still, seen.group)[counted])
-    return trial.calibration(_rows_of_known(seen, known, still, n_clusters, balanced, generator))
+    trial = _Trial(as_rows(rows, memory), level, known, hidden)
+    return trial.calibration(_rows_of_known(seen, known, n_clusters, balanced, generator))
 
 
 @dataclass(frozen=True)
@@ -134,14 +135,13 @@ class _Way:
 class _Trial:
     """Clusters made without some labels, and how often rows are right in them."""
 
-    def __init__(
-        self, rows: Rows, level: Level, free: NDArray[np.bool_], hidden: NDArray[np.bool_], own: NDArray[Any]
-    ) -> None:
-        """Which rows never had a label, which had one that counts, and the clusters to which these belong."""
+    def __init__(self, rows: Rows, level: Level, known: NDArray[Any], hidden: NDArray[np.bool_]) -> None:
+        """All labels, and which of them were hidden; every category has kept one."""
         self.rows, self.level = rows, level
         self.centers = torch.as_tensor(level.centers).to(rows.device, rows.dtype) - rows.shift
-        self.clusters, self.own = (torch.as_tensor(ids).to(rows.device) for ids in (level.labels, own))
-        self.free, self.hidden = (torch.from_numpy(np.flatnonzero(part)).to(rows.device) for part in (free, hidden))
+        self.clusters, self.own = (torch.as_tensor(ids).to(rows.device) for ids in (level.labels, known[hidden]))
+        parts = known == UNLABELLED, hidden
+        self.free, self.hidden = (torch.from_numpy(np.flatnonzero(part)).to(rows.device) for part in parts)
 
     def calibration(self, of_known: float | None) -> Calibration:
         """By hidden rows, and the number of unlabelled rows of their categories where something tells it."""
@@ -187,14 +187,9 @@ def _lowered(found: Values, right: Values) -> tuple[float, float]:
 
 
 def _rows_of_known(
-    rows: Rows,
-    known: NDArray[Any],
-    still: NDArray[Any],
-    n_clusters: int,
-    balanced: bool,
-    rng: np.random.Generator,
+    rows: Rows, known: NDArray[Any], n_clusters: int, balanced: bool, rng: np.random.Generator
 ) -> float | None:
-    """How many unlabelled rows are of the categories that `still` has; None where labels do not tell.
+    """How many unlabelled rows are of known categories; None where labels do not tell.
 
     There are two estimates of the mean size of known categories. That of all categories is near it, and the nearer the
     less their numbers of labels differ. And hidden categories tell the share of known rows, see `known_share`. They
@@ -214,5 +209,4 @@ def _rows_of_known(
     )
     weights = errors**-2.0 if abs(counts[0] - counts[1]) <= _APART * np.hypot(*errors) else np.array([0.0, 1.0])
     size = rows.total / np.exp(np.average(counts, weights=weights))
-    part = labelled[present(still[still >= 0], rows.group)].sum() / labelled.sum()
-    return rows.group.agree(float(part * max(size * n_known - labelled.sum(), 1.0)))
+    return rows.group.agree(float(max(size * n_known - labelled.sum(), 1.0)))

@@ -103,8 +103,8 @@ class Model:
         Returns:
             Columns with an entry an image: `file`, `category`, `known` (1 or 0), `confidence`, `runner_up`,
             `distance`, `fits`, `nearest`, `mark`. Where `fits` is 0 the image belongs to no category, and `category`
-            says so; `nearest` is the nearest one all the same. `mark` is "unlike any" there, "doubtful" where two or
-            more categories are about as likely, else empty.
+            says so; `nearest` is the nearest one all the same. `mark` is "unlike any" there, "doubtful" where the
+            category is more likely wrong than right, else empty.
         """
         how = {"device": device, "store": store, "strict": strict, "progress": progress, "engine": engine}
         blocks = list(self.predict_blocks(images, **how))
@@ -275,7 +275,7 @@ def _tell_of_skipped(skipped: Sequence[tuple[str, str]], count: int) -> None:
 
 
 def _mark(fits: bool, confidence: float) -> str:
-    """What is odd about a prediction: it resembles nothing, or several things about as much."""
+    """What is odd about a prediction: it resembles nothing, or is more likely something else."""
     if not fits:
         return "unlike any"
     return "doubtful" if confidence < DOUBTFUL else ""
