@@ -124,8 +124,8 @@ class ClusterConfig(Group):
         None,
         "Groups of centres that an image is compared with while centres move; `all`: every centre.",
         "For ten thousand categories or more: centres are put into groups, as many as the root of their number, and an "
-        "image is compared with those of its nearest groups. Faster, and a little less good; the last assignment is to "
-        "the nearest of all centres.",
+        "image is compared with those of its nearest groups. Faster, and less good where categories do not come in "
+        "groups; the last assignment is to the nearest of all centres.",
         least=1,
         none="all",
     )
