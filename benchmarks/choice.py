@@ -1,12 +1,12 @@
-"""How steady the result is: which refinement hidden labels ask for, before and after a person has named categories.
+"""How steady the result is: which search and refinement `auto` takes, before and after a person has named categories.
 
 Arguments as of `minima.py`; without them the rows are scikit-learn's handwritten digits. A case is drawn once; the
 seeds are those of what is tried (one fixed seed in `fit_clusters`) and of the clustering. Classes are half known and
 half of their images labelled; `--classes` takes so many of them, and `--rows` so many images of a case by another
 column. Named means that half of the images of up to five novel categories, at most half of these, have got a label. K
-is given, features are not adapted. Shown are how often each refinement was taken, the accuracy on unlabelled images,
-mean and spread over seeds, and the smallest and the largest category: that there is, and that any seed found. What a
-results file of that name has already is not measured again.
+is given, features are not adapted. Shown are how often each search and refinement was taken, the accuracy on
+unlabelled images, mean and spread over seeds, and the smallest and the largest category: that there is, and that any
+seed found. What a results file of that name has already is not measured again.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import json
 import warnings
 from collections import Counter
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
 from common import RESULTS, save
 from minima import Case, Data, digits, drawn, read, some_classes, some_rows
 from selex import ClusterConfig, fit_clusters, split_accuracy
-from selex.cluster.select import select
 
 NAMED = 5
 
@@ -39,12 +39,12 @@ def named(data: Data) -> Data:
 def measure(name: str, data: Data, seeds: int) -> dict[str, object]:
     free, scores, taken, sizes = data.labels < 0, [], [], []
     for seed in range(seeds):
-        chosen = select(data.features, data.labels, data.k, search=("swaps",), whiten=0.5, rng=seed)
-        config = ClusterConfig(categories=data.k, levels=1, adapt="off", refine=chosen.refine)
-        found = fit_clusters(data.features, data.labels, config, rng=seed, calibrate=False)
+        config = ClusterConfig(categories=data.k, levels=1, adapt="off")
+        with patch("selex.cluster.pipeline.CHOICE", seed):
+            found = fit_clusters(data.features, data.labels, config, rng=seed, calibrate=False)
         labels = np.asarray(found.labels)
         scores.append(100 * split_accuracy(data.truth[free], labels[free], data.truth[free] < data.n_known).all)
-        taken.append(found.refine)
+        taken.append(f"{found.selection.search}, {found.refine}")
         sizes.append(np.bincount(labels, minlength=data.k))
     counts, true = Counter(taken).most_common(), np.bincount(data.truth)
     row: dict[str, object] = {
@@ -53,7 +53,7 @@ def measure(name: str, data: Data, seeds: int) -> dict[str, object]:
         "categories": data.k,
         "known": data.n_known,
         "seeds": seeds,
-        "refinement": ", ".join(f"{refine} {times}" for refine, times in counts),
+        "chosen": "; ".join(f"{way}: {times}" for way, times in counts),
         "All": f"{np.mean(scores):.1f} ± {np.std(scores, ddof=1):.1f}",
         "sizes": f"{true.min()} to {true.max()}",
         "sizes found": f"{np.min(sizes)} to {np.max(sizes)}",

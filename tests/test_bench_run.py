@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from commands import digit_photos, refused, selex
-from selex import InputError, Run, bssk, load, split_accuracy
+from selex import ClusterConfig, Config, InputError, Run, bssk, fit_clusters, load, split_accuracy
 from selex.bench.datasets.splits import own_dataset
 from selex.bench.results import read_results
 from selex.bench.runner import Job, read_split, result_name, run_job
@@ -247,6 +247,18 @@ def test_an_image_that_cannot_be_read_stops_it(digits):
 
 def _settings():
     return PAPER.change(epochs=1, batch=16, lr=0.01, flip=False)
+
+
+def test_it_finds_what_the_pipeline_finds(digits):
+    """With the defaults of `discover`: what was embedded and labelled, clustered again on its own."""
+    job = Job(str(digits / "digits" / "labels.csv"), None, "frozen", "pixels", Config(), runs=digits / "runs")
+    result = run_job(job, 3, tell=lambda line: None)
+    run = Run(digits / "runs" / result_name(job, 3).removesuffix(".json"))
+    clusters = np.array(run.clusters["cluster"])
+    labels = np.where(np.array(run.clusters["labelled"]) == 1, clusters, -1)
+    found = fit_clusters(np.array(run.embeddings), labels, ClusterConfig(categories=5), rng=3)
+    assert found.labels.tolist() == clusters.tolist()
+    assert result.config["selected"] == found.selection.settings
 
 
 def test_settings_are_in_the_file(digits):

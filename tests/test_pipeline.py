@@ -28,6 +28,7 @@ from selex.cluster.hierarchy import hssk
 from selex.cluster.select import Selection, select
 from selex.cluster.whiten import FeatureMaps, fit_whitener
 from selex.runs.predictor import load
+from selex.types import SEARCHES
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +230,30 @@ def test_rows_in_another_order_change_nothing(short, settings):
     assert again.selection.settings == found.selection.settings
     np.testing.assert_allclose(again.assignment.confidence, found.assignment.confidence[order], atol=1e-4)
     assert again.assignment.fits.tolist() == found.assignment.fits[order].tolist()
+
+
+@pytest.mark.parametrize("search", ["auto", *SEARCHES])
+def test_rows_that_are_all_one_fill_all_clusters(search):
+    """Four known categories that nothing tells apart: their rows stay, and each novel cluster has one of the others."""
+    labels = np.where(np.arange(200) < 80, np.arange(200) % 4, -1)
+    config = ClusterConfig(categories=6, search=search, levels=1)
+    found = fit_clusters(np.full((200, 4), 0.5, dtype=np.float32), labels, config)
+    assert found.labels[:80].tolist() == labels[:80].tolist()
+    assert np.bincount(found.labels).tolist() == [138, 20, 20, 20, 1, 1]
+
+
+@pytest.mark.parametrize("search", ["auto", *SEARCHES])
+def test_copies_are_together_in_any_order_of_rows(search):
+    """Rows that are there three times, some of which are labelled all three."""
+    x, truth = blobs(8, 12, spread=2, seed=1)
+    x, truth = np.repeat(x / np.linalg.norm(x, axis=1, keepdims=True), 3, axis=0), np.repeat(truth, 3)
+    labels = np.where((truth < 4) & (np.arange(len(truth)) // 3 % 2 == 0), truth, -1)
+    config = ClusterConfig(categories=8, search=search, levels=1)
+    order, rows, known = permuted(x, labels)
+    found, again = (fit_clusters(*given, config, calibrate=False) for given in ((x, labels), (rows, known)))
+    assert (np.asarray(found.labels).reshape(-1, 3) == np.asarray(found.labels)[::3, None]).all()
+    assert again.labels.tolist() == found.labels[order].tolist()
+    assert again.selection.settings == found.selection.settings
 
 
 def test_digits_in_another_order_are_the_same_from_everywhere(found, tmp_path):

@@ -1,11 +1,14 @@
 """Clusters as unequal in size as numbers of labels are: what that finds, and when it is tried."""
 
+import csv
+
 import numpy as np
 import pytest
 import torch
 
+from commands import selex
 from conftest import half_labelled
-from selex import ClusterConfig, fit_clusters, hssk, split_accuracy
+from selex import ClusterConfig, SemiSupervisedKMeans, fit_clusters, hssk, split_accuracy
 from selex.cluster.search import searched
 from selex.cluster.select import select
 from selex.cluster.unequal import _Cost, differ, evenness
@@ -116,6 +119,25 @@ def chosen(x, labels, k=10):
 def test_it_is_chosen_where_labels_and_sizes_differ(seed):
     x, _, labels = tail(seed=seed)
     assert chosen(x, labels) == "unequal"
+
+
+def test_what_is_chosen_is_the_same_from_everywhere(tmp_path):
+    x, _, labels = tail(seed=2)
+    order = np.random.default_rng(1).permutation(len(x))
+    found = fit_clusters(x, labels, ClusterConfig(categories=10, levels=1), rng=3)
+    assert found.selection.search == "unequal"
+    model = SemiSupervisedKMeans(10, random_state=3).fit(x[order], labels[order])
+    assert model.search_ == "unequal"
+    assert model.labels_.tolist() == found.labels[order].tolist()
+    np.save(tmp_path / "features.npy", x)
+    with (tmp_path / "labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("row", "label"), *((row, labels[row]) for row in np.flatnonzero(labels >= 0))])
+    arguments = ("features.npy", "--labels", "labels.csv", "--categories", 10, "--seed", 3)
+    done = selex("cluster", *arguments, "--out", "clusters.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "search: unequal (auto)\n" in done.stdout
+    with (tmp_path / "clusters.csv").open(newline="") as file:
+        assert [int(row["level_1"]) for row in csv.DictReader(file)] == found.labels.tolist()
 
 
 @pytest.mark.parametrize("seed", [1, 2])

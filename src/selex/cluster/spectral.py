@@ -147,8 +147,10 @@ def as_large(problem: Problem, labels: Tensor) -> Level:
     free = labels[problem.free_index]
     centers = problem.means(free)
     inertia = float(problem.rows.distances_to_own(centers, labels).sum(dtype=torch.float64))
+    if not inertia:  # every row is where its centre is: no offset is needed, and no cluster may be lost
+        return problem.ended(centers)
     offsets, wanted = torch.zeros_like(centers[:, 0]), count(free, problem.k).to(centers).clamp(min=_LEAST)
-    for softness in _SOFTER if inertia else ():
+    for softness in _SOFTER:
         temperature = softness * _SOFTNESS * inertia / problem.rows.n
         offsets = equal_shares(problem.free, centers, offsets, temperature, wanted, _STEPS)
     found = problem.known.clone()
