@@ -250,7 +250,8 @@ def test_copies_are_together_in_any_order_of_rows(search):
     labels = np.where((truth < 4) & (np.arange(len(truth)) // 3 % 2 == 0), truth, -1)
     config = ClusterConfig(categories=8, search=search, levels=1)
     order, rows, known = permuted(x, labels)
-    found, again = (fit_clusters(*given, config, calibrate=False) for given in ((x, labels), (rows, known)))
+    found = fit_clusters(x, labels, config, calibrate=False)
+    again = fit_clusters(rows, known, config, calibrate=False)
     assert (np.asarray(found.labels).reshape(-1, 3) == np.asarray(found.labels)[::3, None]).all()
     assert again.labels.tolist() == found.labels[order].tolist()
     assert again.selection.settings == found.selection.settings
