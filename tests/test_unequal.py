@@ -10,7 +10,7 @@ from commands import selex
 from conftest import half_labelled
 from selex import ClusterConfig, SemiSupervisedKMeans, fit_clusters, hssk, split_accuracy
 from selex.cluster.search import searched
-from selex.cluster.select import select
+from selex.cluster.select import Selection, select
 from selex.cluster.unequal import _Cost, differ, evenness
 from test_swaps import problem_of, scattered
 
@@ -119,6 +119,18 @@ def chosen(x, labels, k=10):
 def test_it_is_chosen_where_labels_and_sizes_differ(seed):
     x, _, labels = tail(seed=seed)
     assert chosen(x, labels) == "unequal"
+
+
+@pytest.mark.parametrize("most", [10, 10_000])
+def test_it_is_tried_with_so_many_rows_at_most(monkeypatch, most):
+    x, _, labels = tail()
+    given = []
+    monkeypatch.setattr("selex.cluster.pipeline.MOST_TO_CUT", most)
+    monkeypatch.setattr(
+        "selex.cluster.pipeline.select", lambda *_, **how: given.append(how["search"]) or Selection(False, "none")
+    )
+    chosen(x, labels)
+    assert given == [("swaps",) if most == 10 else ("unequal", "swaps", "spectral", "spectral-unjoined")]
 
 
 def test_what_is_chosen_is_the_same_from_everywhere(tmp_path):

@@ -38,7 +38,8 @@ from selex.types import CUTS, SIZED, UNLABELLED, Hierarchy, KEstimate, Refinemen
 ENOUGH_TO_ADAPT = 3000
 """Rows from which on `"auto"` tries to adapt features, which takes minutes: that it helps fewer is not shown."""
 MOST_TO_CUT = 100_000
-"""Rows up to which `"auto"` tries to cut a graph of neighbours: that takes a number per row and cluster."""
+"""Rows up to which `"auto"` tries to cut a graph of neighbours, which takes a number per row and cluster, and to find
+sizes as unequal as numbers of labels, which takes many iterations."""
 
 
 CHOICE = 0
@@ -240,8 +241,8 @@ class _Fit:
             return (self.config.search,)
         from selex.cluster.spectral import can_cut
 
-        sized = tells and self.config.refine in ("auto", "none")  # another refinement would undo it
-        cut = sized and not self.spread and self.total <= MOST_TO_CUT and can_cut(self.total, count)
+        sized = tells and self.total <= MOST_TO_CUT and self.config.refine in ("auto", "none")  # others would undo it
+        cut = sized and not self.spread and can_cut(self.total, count)
         found = tuple(one for one in SEARCHED if one not in CUTS or cut)
         return ("unequal", *found) if sized and self._labels_differ else found
 
