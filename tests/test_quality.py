@@ -5,6 +5,8 @@ import pytest
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from selex.review.core.quality import SAME, Measures, measure, near_duplicates
+from selex.review.core.state import CONFIRMED, UNDECIDED
+from selex.review.server.checks import _best_first
 
 
 def photo(seed, side=200):
@@ -74,6 +76,17 @@ def test_near_duplicates_are_alike_to_the_eye_and_by_features(tmp_path):
     features[[8, 9, 10]] = features[[0, 0, 4]] + 0.01
     found = near_duplicates(features, category, small)
     assert [group.tolist() for group in found] == [[0, 8, 9], [4, 10]], "11 is the photo 5, but in another category"
+
+
+def test_the_original_is_kept_rather_than_a_copy_that_was_saved_anew(tmp_path):
+    names = ("copy.jpg", "original.jpg", "blurred.jpg", "marked.jpg")
+    for name, quality in zip(names, (60, 95, 95, 30), strict=True):
+        image = photo(1).filter(ImageFilter.GaussianBlur(3)) if name == "blurred.jpg" else photo(1)
+        image.save(tmp_path / name, quality=quality)
+    size = Measures.of([measure(str(tmp_path / name)) for name in names]).size
+    mark = np.array([UNDECIDED, UNDECIDED, UNDECIDED, CONFIRMED])
+    assert _best_first(np.arange(3), mark, size)[0] == 1
+    assert _best_first(np.arange(4), mark, size).tolist()[:2] == [3, 1], "somebody has looked at that one"
 
 
 def test_groups_are_those_of_all_pairs_one_by_one():

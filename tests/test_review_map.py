@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from review_runs import small_run
-from selex.report.map import HEIGHT, WIDTH
+from selex.report.map import HEIGHT, MARGIN, WIDTH, place_images
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.server.maps import places_of
@@ -25,6 +25,18 @@ def test_images_lie_around_their_category_and_inside_the_picture(tmp_path, count
     own = away[np.arange(80), results.category]
     sure = results.confidence > 0.7  # others are drawn towards the next best, up to halfway
     assert count == 1 or (own < away.mean(1))[sure].mean() > 0.95
+
+
+def test_no_image_is_pressed_against_the_side_of_the_picture():
+    """Places reach up to the margin; images around them go no farther than the margin is wide."""
+    places = np.array([[MARGIN, MARGIN], [WIDTH - MARGIN, HEIGHT - MARGIN]], dtype=float)
+    own = np.repeat([0, 1], 100)
+    offset = np.random.default_rng(0).normal(0, 1, (200, 2))
+    offset[0] = 50, 50  # one far away from all others
+    at = place_images(offset, own, np.full(200, -1), np.ones(200), places, 60)
+    assert len(np.unique(at, axis=0)) == 200, "none lie on each other for want of room"
+    assert np.linalg.norm(at - places[own], axis=1).max() <= MARGIN - 4 + 1e-9
+    assert ((at >= 4) & (at <= [WIDTH - 4, HEIGHT - 4])).all()
 
 
 def test_junk_is_not_on_the_map_and_decisions_colour_it_anew(tmp_path):

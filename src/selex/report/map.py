@@ -23,6 +23,7 @@ _FEW = 5  # categories; fewer have no neighbourhoods to keep, and are drawn alon
 _LARGE = 400  # categories; of more, neighbours far away are taken together, which is faster
 _CLOUD = 0.5  # radius of a category's images, as a part of the distance to the next category
 _SMALLEST, _LARGEST = 4, 60  # that radius, in the units of the picture
+_EDGE = 4  # what stays empty along the sides
 
 
 def place_categories(centers: Floats) -> Floats:
@@ -37,10 +38,11 @@ def place_images(offset: Floats, own: Ints, after: Ints, confidence: Floats, pla
     """
     length = np.linalg.norm(offset, axis=1)
     usual = np.quantile(length, 0.9) or 1.0
-    offset = offset * (radius / usual * np.minimum(1, 1.5 * usual / np.maximum(length, 1e-12)))[:, None]
+    most = min(1.5 * radius, MARGIN - _EDGE)  # no farther than the picture goes beyond a place
+    offset = offset * np.minimum(radius / usual, most / np.maximum(length, 1e-12))[:, None]
     pull = np.where(after >= 0, np.minimum(1 - confidence, 0.5), 0)[:, None]
     towards: Floats = places[own] + pull * (places[after] - places[own]) + offset
-    return towards.clip(4, [WIDTH - 4, HEIGHT - 4])
+    return towards.clip(_EDGE, [WIDTH - _EDGE, HEIGHT - _EDGE])
 
 
 def cloud_radius(places: Floats) -> float:

@@ -6,6 +6,7 @@ Thresholds are set so that few good photos are found; `benchmarks/quality.py` me
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,7 @@ SAME = 0.9
 neighbours too."""
 
 _SMALL = 16  # side of the versions that are compared
-_NUMBERS = 7  # of a photo, before the small version
+_NUMBERS = 8  # of a photo, before the small version
 _NEIGHBOURS = 5
 _BLOCK = 2048
 
@@ -44,14 +45,15 @@ _BLOCK = 2048
 class Measures:
     """Of every row: sharpness (variance of the Laplacian), brightness, contrast; NaN where a photo cannot be read.
 
-    `along` is the variance of second differences along four directions `(n, 4)`, `small` are the photos as rows of
-    16 × 16 grey values.
+    `along` is the variance of second differences along four directions `(n, 4)`, `size` that of the file in bytes,
+    `small` are the photos as rows of 16 × 16 grey values.
     """
 
     sharpness: Array
     brightness: Array
     contrast: Array
     along: Array
+    size: Array
     small: Array
 
     @classmethod
@@ -59,7 +61,7 @@ class Measures:
         """What `measure` found of each row, together."""
         table = np.stack(found)
         sharpness, brightness, contrast = table[:, :3].T
-        return cls(sharpness, brightness, contrast, table[:, 3:_NUMBERS], table[:, _NUMBERS:].astype(np.uint8))
+        return cls(sharpness, brightness, contrast, table[:, 3:7], table[:, 7], table[:, _NUMBERS:].astype(np.uint8))
 
     @property
     def bad(self) -> dict[str, Array]:
@@ -77,7 +79,7 @@ def _usual(values: Array) -> float:
 
 
 def measure(path: str) -> Array:
-    """Sharpness, brightness, contrast, sharpness along directions and the small version of a photo, in one row."""
+    """Sharpness, brightness, contrast, sharpness along directions, file size and the small version, in one row."""
     row = np.full(_NUMBERS + _SMALL**2, np.nan, dtype=np.float32)
     try:
         image = Image.fromarray(decode(path, SIDE)).convert("L")
@@ -87,7 +89,8 @@ def measure(path: str) -> Array:
     grey = np.asarray(image, dtype=np.float32)
     along = _second_differences(grey)
     row[:3] = (along[0] + along[1]).var(), grey.mean(), grey.std()
-    row[3:_NUMBERS] = [differences.var() for differences in along]
+    row[3:7] = [differences.var() for differences in along]
+    row[7] = os.path.getsize(path)
     row[_NUMBERS:] = np.asarray(image.resize((_SMALL, _SMALL), Image.Resampling.BOX)).ravel()
     return row
 

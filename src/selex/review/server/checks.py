@@ -98,7 +98,7 @@ class Checks:
 
     def _findings(self, overview: Overview, measures: Measures, groups: list[Array]) -> list[schema.Finding]:
         mark, review = self._review.state.mark, self._review
-        pairs = [_best_first(group[mark[group] != JUNK], mark, measures.sharpness) for group in groups]
+        pairs = [_best_first(group[mark[group] != JUNK], mark, measures.size) for group in groups]
         spare = [group for group in pairs if (mark[group[1:]] != CONFIRMED).any()]
         aside = [int(row) for group in spare for row in group[1:] if mark[row] != CONFIRMED]
 
@@ -112,9 +112,13 @@ class Checks:
         return [finding for finding in found if finding.rows]
 
 
-def _best_first(rows: Array, mark: Array, sharpness: Array) -> Array:
-    """A group with the one to keep first: confirmed, else the sharpest."""
-    ordered: Array = rows[np.lexsort((-np.nan_to_num(sharpness[rows]), mark[rows] != CONFIRMED))]
+def _best_first(rows: Array, mark: Array, size: Array) -> Array:
+    """A group with the one to keep first: confirmed, else the largest file.
+
+    A copy that was saved anew is smaller than the original, and so is the blurred one of a series; by sharpness the
+    copy would be kept, since what compression adds looks sharp.
+    """
+    ordered: Array = rows[np.lexsort((-np.nan_to_num(size[rows]), mark[rows] != CONFIRMED))]
     return ordered
 
 
