@@ -133,7 +133,10 @@ def _photos(run: Run, labels: Labels, sources: Sequence[str]) -> ImageTable:
     there = set(table.files)
     gone = [file for file in labels.of if file not in there]
     if gone:
-        text = f"{len(gone)} images with decisions no longer exist and are ignored; the first is {gone[0]}"
+        many = "1 image" if len(gone) == 1 else f"{len(gone)} images"
+        text = (
+            f"decisions about {many} are ignored: removed, or renamed, which makes a new image; the first is {gone[0]}"
+        )
         warnings.warn(text, Note, stacklevel=3)
     return table.take(kept)
 
