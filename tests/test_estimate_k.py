@@ -38,6 +38,16 @@ def test_the_estimate_is_the_best_of_its_curve(method):
     assert all(0 <= score <= 1 for _, score in found.curve)
 
 
+@pytest.mark.filterwarnings("ignore::selex.errors.Note")
+@pytest.mark.parametrize("seed", range(4))
+def test_two_categories_of_which_one_has_a_single_label(seed):
+    x, truth = blobs(4, 13, spread=0.5, seed=seed)
+    labels = np.full(len(x), -1)
+    labels[np.flatnonzero(truth == 0)[:1]], labels[np.flatnonzero(truth == 1)[:8]] = 0, 1
+    found = estimate_k(x, labels, rng=seed)
+    assert 2 <= found.low <= found.n_clusters <= found.high <= len(x)
+
+
 def test_digits_are_about_ten():
     x, truth = load_digits(return_X_y=True)
     found = estimate_k(x, half_labelled(truth, 5), rng=0)

@@ -274,6 +274,17 @@ def test_a_number_of_a_category_that_is_gone_is_not_given_to_a_split(tmp_path):
     assert rounds == (1, 2), "these are not the same results"
 
 
+@pytest.mark.parametrize("kind", ["name", "merge"])
+def test_a_number_that_a_person_gave_is_not_given_to_a_split(tmp_path, kind):
+    state = State(Results.read(small_run(tmp_path)))
+    taken, last = f"novel-{state.last + 1}", len(state.names) - 1
+    about = {"categories": (last - 1, last)} if kind == "merge" else {"category": last}
+    state.apply(Decision(kind, name=taken, **about))
+    rows = np.flatnonzero(state.category == state.category[-1])
+    state.apply(Decision("split", category=int(state.category[-1]), parts=((int(rows[0]),),)))
+    assert state.names[-1] not in (taken, *state.names[:-1])
+
+
 def test_the_number_of_a_part_that_was_named_is_not_given_again(tmp_path):
     state = State(Results.read(small_run(tmp_path)))
     rows = np.flatnonzero(state.category == state.category[-1])
@@ -517,7 +528,8 @@ def test_the_part_of_the_given_labels_keeps_the_name_and_all_of_them():
     assert len(parts_of(features, rows, 2)[0]) > len(second), "without labels the largest keeps the name"
     several = np.r_[0:4, 35:39]  # as many labels of either kind: of what a broader label is for
     assert {len(set(part) & set(several)) for part in parts_of(features, rows, 2, several)} <= {3, 4, 5}
-    assert len(parts_of(features[:5], np.arange(5), 2, np.arange(5))) <= 2, "all of them labelled"
+    blobs = np.r_[features[:14], features[30:36]]
+    assert [len(part) for part in parts_of(blobs, np.arange(20), 2, np.arange(20))] != [20], "all of them labelled"
 
 
 @pytest.mark.parametrize("count", [3, 12, 60])

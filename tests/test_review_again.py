@@ -307,6 +307,16 @@ def test_the_time_left_goes_by_the_last_time_and_by_what_it_is_at(folder, monkey
     monkeypatch.setattr("selex.review.server.job.time.time", lambda: now[0])
     assert seconds_last_time([{"step": "cluster", "seconds": 5}, {"step": "embed", "seconds": 99}]) == 5
     assert seconds_last_time([{"step": "cluster", "seconds": "many"}, {"step": "train", "seconds": 7}, {}]) == 7
+    twice = [
+        ("decode", 1),
+        ("cluster", 50),
+        ("decode", 1),
+        ("cluster", 2),
+        ("train", 30),
+        ("cluster", 3),
+        ("cluster", 4),
+    ]
+    assert seconds_last_time([{"step": step, "seconds": seconds} for step, seconds in twice]) == 39, "of the last round"
     job = Job(folder)
     job._state, job._began, job._expected = "running", 990.0, 30.0
     assert (job.status().doing, job.status().seconds_left) == (None, None), "it has not begun"

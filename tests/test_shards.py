@@ -77,7 +77,9 @@ def fits():
     x = (rng.standard_normal((8, 6))[truth] + 0.25 * rng.standard_normal((240, 6))).astype(np.float32)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     labels = np.where((truth < 4) & (rng.random(240) < 0.5), truth, -1)
+    first = np.argsort(labels == -1, kind="stable")  # as folders are: other processes than the first have no label
     return {
+        "sorted": (x[first], labels[first], {"categories": 8, "refine": "auto", "levels": 1, "restarts": 1}),
         "refined": (x, labels, {"categories": 8, "refine": "proportional"}),
         "balanced": (x, labels, {"categories": 8, "refine": "balanced", "whiten": 0.0}),
         "uneven": (x * np.linspace(1, 3, 240, dtype=np.float32)[:, None], labels, {"categories": 8, "refine": "none"}),

@@ -211,6 +211,11 @@ def test_mistakes_in_label_files_are_one_line(tmp_path, monkeypatch, message, as
     assert str(caught.value) == message
 
 
+def test_of_two_columns_with_one_name_the_first_counts(tmp_path):
+    (tmp_path / "labels.csv").write_text("file,label,label\na.jpg,cat,dog\n")
+    assert list(read_label_file(str(tmp_path / "labels.csv"), ["file"]).labels) == ["cat"]
+
+
 def test_duplicate_row_in_parquet(tmp_path):
     tree(tmp_path, "a.jpg")
     pd.DataFrame({"file_name": ["a.jpg", "a.jpg"], "label": [1, 2]}).to_parquet(tmp_path / "t.parquet")

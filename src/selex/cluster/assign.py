@@ -148,7 +148,7 @@ def offsets_of(level: Level | Assigner, rows: Rows) -> Tensor:
 def probabilities(rows: Rows, centers: Tensor, offsets: Tensor, temperature: float) -> Tensor:
     """Probability of every cluster for each row, `(n, k)`, by its centre among rows and what is taken off for it."""
     step = rows.step(3 * len(centers))
-    parts = (slice(start, min(start + step, rows.n)) for start in range(0, rows.n, step))
+    parts = (slice(start, min(start + step, rows.n)) for start in range(0, max(rows.n, 1), step))  # none may be here
     return torch.cat([_softmax(rows.distances(centers, part) - offsets, temperature) for part in parts])
 
 

@@ -153,8 +153,10 @@ class _Look:
         times = np.concatenate([np.ones((1, self.n_known)), draws])
         if not folds:
             return np.zeros(0)
-        counts: Values = self.total / self._sizes(folds, times)
-        return counts
+        with np.errstate(divide="ignore", invalid="ignore"):  # a draw may lack all categories of a fold
+            counts: Values = self.total / self._sizes(folds, times)
+        finite = np.isfinite(counts)
+        return counts[finite] if finite[0] and finite.sum() > 2 else np.zeros(0)
 
     def error(self, counts: Values) -> float:
         """Standard error of the logarithm of the first of `counts`, the others being of resampled categories.

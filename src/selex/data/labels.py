@@ -110,7 +110,8 @@ def _check_there(path: str) -> None:
 def _read_csv(path: str) -> tuple[list[str], dict[str, list[Any]], Sequence[int]]:
     (_, first), *lines = read_csv(Path(path), padded=True)
     header = [name.strip() for name in first]
-    columns = {name: [line[i] for _, line in lines] for i, name in enumerate(header)}
+    first_of = {name: header.index(name) for name in header}  # of two columns with a name the first counts
+    columns = {name: [line[i] for _, line in lines] for name, i in first_of.items()}
     return header, columns, [number for number, _ in lines]
 
 

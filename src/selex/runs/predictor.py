@@ -122,7 +122,8 @@ class Model:
 
         Returns:
             `(n, len(names))`, a row for each image in the order of `predict`, a column for each of `names`; rows add
-            up to 1. The largest is the `nearest` category and its `confidence`; whether it `fits` is another question.
+            up to 1. The largest is that of the `nearest` category. The `confidence` in a known category can be lower:
+            it allows for images of categories that have no cluster. Whether an image `fits` is another question.
         """
         with _embedded(self, images, **how) as (_, features):
             return self.assigner.probabilities(self.maps.transform(features))

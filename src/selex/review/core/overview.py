@@ -190,7 +190,8 @@ def parts_of(features: Array, rows: Array, count: int, given: Array | None = Non
     labels = _nearest(np.asarray(features[rows], dtype=np.float32), centers)
     votes = np.bincount(labels[np.isin(rows, held)], minlength=count)
     if len(held) and votes.max() >= _TOGETHER * len(held):
-        labels[np.isin(rows, held)] = votes.argmax()
+        moved = np.where(np.isin(rows, held), votes.argmax(), labels)
+        labels = moved if len(np.unique(moved)) == count else labels
     order = sorted(range(count), key=lambda part: (votes[part] < max(1, votes.max()), -(labels == part).sum()))
     return [rows[labels == part] for part in order if (labels == part).any()]
 

@@ -86,7 +86,8 @@ class State:
         rows = change.rows
         before = self.category[rows], self.mark[rows]
         names = {number: (self.names[number], self.named[number]) for number in change.names}
-        last, self.last = self.last, last_number((name for name, *_ in change.new), self.last)
+        given = [*(name for name, *_ in change.new), *change.names.values()]
+        last, self.last = self.last, last_number(given, self.last)
         for name, named, origin in change.new:
             self.names.append(name)
             self.named.append(named)

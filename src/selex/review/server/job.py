@@ -131,9 +131,9 @@ class _At:
 
 def seconds_last_time(metrics: list[dict[str, Any]]) -> float:
     """How long the last training and clustering took, by the log; images are decoded and embedded no second time."""
-    timed = [entry for entry in metrics if isinstance(entry.get("seconds"), (int, float))]
-    took = {entry.get("step"): entry["seconds"] for entry in timed}
-    return float(took.get("train", 0) + took.get("cluster", 0))
+    begun = max((at for at, entry in enumerate(metrics) if entry.get("step") == "decode"), default=0)
+    steps = [entry for entry in metrics[begun:] if entry.get("step") in ("train", "cluster")]
+    return float(sum(entry["seconds"] for entry in steps if isinstance(entry.get("seconds"), (int, float))))
 
 
 _SECONDS_A_LOOK = 0.2  # the page asks no more often

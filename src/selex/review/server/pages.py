@@ -26,7 +26,7 @@ Day = Annotated[str, Query(max_length=10, pattern=r"^(\d{4}-\d{2}-\d{2})?$")]
 Text = Annotated[str, Query(max_length=1000)]
 
 
-Columns = Annotated[list[Annotated[str, Field(max_length=2000)]], Query(max_length=50)]
+Columns = Annotated[list[Annotated[str, Field(max_length=2000)]], Query(max_length=1000)]
 
 
 def _where(folder: Text = "", since: Day = "", until: Day = "", column: Columns = []) -> Where:  # noqa: B006

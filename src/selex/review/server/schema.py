@@ -272,7 +272,7 @@ class Part(BaseModel):
 
 
 class Parts(BaseModel):
-    """The parts that a category falls into, the largest first."""
+    """The parts that a category falls into: first the one that keeps its name, then the others by size."""
 
     standing: Standing
     category: Category
