@@ -112,6 +112,8 @@ def test_control_c_while_modules_are_imported(tmp_path):
     code = """
 import signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs us in the background has it ignored
+
 class Impatient:
     def find_spec(self, name, path=None, target=None):
         if name == "typer":
