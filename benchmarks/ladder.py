@@ -24,8 +24,8 @@ from torch.nn.functional import cross_entropy, normalize
 from common import save
 from selex.bench.datasets.splits import Benchmark, own_dataset
 from selex.cluster.adapt import ROUNDS, RUNS, positives, train_map
-from selex.cluster.consensus import agreement_runs
 from selex.cluster.kmeans import bssk
+from selex.cluster.search.consensus import agreement_runs
 from selex.cluster.whiten import fit_whitener
 from selex.metrics import split_accuracy
 

@@ -26,7 +26,7 @@ from sklearn.datasets import load_digits
 
 from common import Lines, columns_of, labels_for, save
 from selex import ClusterConfig, bssk, fit_clusters, split_accuracy
-from selex.cluster.select import select
+from selex.cluster.holdout.select import select
 from selex.cluster.whiten import fit_whitener
 
 LEAST = 10  # images of a group by another column; smaller groups are left out

@@ -18,8 +18,8 @@ from PIL import Image
 
 from common import embeddings, half_labelled, save
 from selex import Config, Hierarchy, Level, Run
+from selex.cluster.holdout.select import Selection
 from selex.cluster.pipeline import FittedClusters, calibrated
-from selex.cluster.select import Selection
 from selex.cluster.whiten import FeatureMaps
 from selex.report.html import choose_format, write_report
 from selex.report.summary import summarise

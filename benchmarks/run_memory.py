@@ -28,8 +28,8 @@ from report_size import make_levels
 from review_server import Client
 from selex import Config, Hierarchy
 from selex.checksums import file_digest, seal, stamped
+from selex.cluster.holdout.select import Selection
 from selex.cluster.pipeline import FittedClusters, calibrated
-from selex.cluster.select import Selection
 from selex.cluster.whiten import FeatureMaps
 from selex.data.parquet import read_blocks
 from selex.runs.publish import publish

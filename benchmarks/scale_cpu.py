@@ -19,10 +19,10 @@ from torch.multiprocessing.spawn import spawn
 
 from common import half_labelled, save
 from scale_gpu import generate
-from selex.cluster.group import join
+from selex.cluster.distributed.group import join
+from selex.cluster.distributed.pieces import open_pieces
+from selex.cluster.distributed.shards import Shard
 from selex.cluster.kmeans import bssk
-from selex.cluster.pieces import open_pieces
-from selex.cluster.shards import Shard
 
 
 def work(rank: int, size: int, port: int, folder: Path, k: int, iterations: int) -> None:

@@ -18,8 +18,8 @@ import torch
 from common import columns_of, labels_for, photo_arguments, save
 from selex import Config, bssk, split_accuracy
 from selex.bench.datasets.splits import own_dataset
+from selex.cluster.holdout.select import select
 from selex.cluster.refine import refine_level
-from selex.cluster.select import select
 from selex.cluster.whiten import fit_whitener
 from selex.data.crops import to_device
 from selex.data.store import ImageStore

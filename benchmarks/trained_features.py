@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from selex.bench.datasets.splits import own_dataset
-from selex.cluster.holdout import kept_from_training
+from selex.cluster.holdout.split import kept_from_training
 from selex.config import Config
 from selex.data.labels import encode
 from selex.data.table import ImageTable

@@ -9,9 +9,9 @@ from sklearn.datasets import load_digits
 
 from conftest import blobs, half_labelled
 from selex import ClusterConfig, fit_clusters
-from selex.cluster import calibrate
 from selex.cluster.assign import Assigner, Calibration
-from selex.cluster.calibrate import held_out_calibration
+from selex.cluster.holdout import calibrate
+from selex.cluster.holdout.calibrate import held_out_calibration
 from selex.cluster.rows import Rows
 
 POINTS = np.array([0.0, 1e-4, 0.2, 0.5, 0.9, 0.999, 1.0], dtype=np.float32)

@@ -4,9 +4,9 @@ import torch
 
 from conftest import blobs, half_labelled
 from selex import InputError, hssk, split_accuracy
-from selex.cluster.consensus import agreement, agreement_runs, consensus, memberships
 from selex.cluster.kmeans import Problem, Settings, prepare
 from selex.cluster.rows import Rows
+from selex.cluster.search.consensus import agreement, agreement_runs, consensus, memberships
 
 
 def overlapping(seed=0, spread=0.8):

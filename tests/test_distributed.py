@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import selex as package
 from commands import contents, digit_photos, several
 from commands import selex as alone
-from selex.cluster.group import is_first_attempt
+from selex.cluster.distributed.group import is_first_attempt
 
 OPTIONS = (
     "--backbone",

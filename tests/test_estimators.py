@@ -21,7 +21,7 @@ from selex import (
     published,
     split_accuracy,
 )
-from selex.cluster.select import select
+from selex.cluster.holdout.select import select
 
 BOTH = pytest.mark.parametrize("estimator", [SemiSupervisedKMeans, HierarchicalKMeans])
 

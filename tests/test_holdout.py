@@ -9,8 +9,8 @@ import torch
 from conftest import half_labelled
 from selex import bssk
 from selex.cluster import assign
-from selex.cluster.calibrate import held_out_calibration
-from selex.cluster.holdout import halves, numbered, wholes
+from selex.cluster.holdout.calibrate import held_out_calibration
+from selex.cluster.holdout.split import halves, numbered, wholes
 from selex.cluster.refine import refine_level
 from selex.cluster.rows import Rows
 from selex.cluster.whiten import fit_whitener
@@ -183,5 +183,5 @@ def test_one_cluster_that_is_left_tells_nothing(monkeypatch):
     def melted(data, known, level, refine, memory):
         return replace(level, labels=np.zeros(len(data), dtype=np.int64), centers=level.centers[:1])
 
-    monkeypatch.setattr("selex.cluster.calibrate.refine_level", melted)
+    monkeypatch.setattr("selex.cluster.holdout.calibrate.refine_level", melted)
     assert temperature(rows, labels, 2, refine="proportional", rng=0) is None

@@ -22,10 +22,10 @@ from selex import (
 )
 from selex.cluster.adapt import adapt
 from selex.cluster.assign import fit_assigner
-from selex.cluster.calibrate import held_out_calibration
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
-from selex.cluster.select import Selection, select
+from selex.cluster.holdout.calibrate import held_out_calibration
+from selex.cluster.holdout.select import Selection, select
 from selex.cluster.whiten import FeatureMaps, fit_whitener
 from selex.runs.predictor import load
 from selex.types import SEARCHES

@@ -17,13 +17,13 @@ from reference import stable_match as plain_stable_match
 from selex.cli import shards as shards_command
 from selex.cluster import adapt
 from selex.cluster.balance import stable_match
-from selex.cluster.group import Group, join
+from selex.cluster.distributed.group import Group, join
+from selex.cluster.distributed.pieces import Pieces, open_pieces
+from selex.cluster.distributed.shards import Shard
 from selex.cluster.hierarchy import hssk
 from selex.cluster.kmeans import bssk
-from selex.cluster.pieces import Pieces, open_pieces
 from selex.cluster.pipeline import fit_clusters
 from selex.cluster.rows import Rows
-from selex.cluster.shards import Shard
 from selex.config import ClusterConfig, Config
 from selex.errors import InputError
 
@@ -370,7 +370,7 @@ def test_a_number_of_processes_alone_starts_none(place, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "moment", [("selex.cluster.shards:Shard._stand", 1), ("selex.cluster.kmeans:Problem.means", 2)]
+    "moment", [("selex.cluster.distributed.shards:Shard._stand", 1), ("selex.cluster.kmeans:Problem.means", 2)]
 )
 def test_where_one_process_is_lost_the_others_say_so_in_one_line(place, moment):
     first, second = several("cluster", "shards", *GIVEN, "--out", "lost.csv", cwd=place, kill=moment)

@@ -8,7 +8,7 @@ from reference import squared
 from selex import split_accuracy
 from selex.cluster.kmeans import Problem, Settings, prepare
 from selex.cluster.rows import totals
-from selex.cluster.swaps import _costs, find_swaps, paired, split_all, swapped
+from selex.cluster.search.swaps import _costs, find_swaps, paired, split_all, swapped
 
 
 def unequal(seed=0):

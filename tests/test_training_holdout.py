@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from commands import digit_photos
-from selex.cluster.holdout import kept_from_training
-from selex.cluster.select import Selection
+from selex.cluster.holdout.select import Selection
+from selex.cluster.holdout.split import kept_from_training
 from selex.config import Config
 from selex.discovery import discover
 from selex.discovery_steps import Job

@@ -9,9 +9,9 @@ import torch
 from commands import selex
 from conftest import half_labelled
 from selex import ClusterConfig, SemiSupervisedKMeans, fit_clusters, hssk, split_accuracy
-from selex.cluster.search import searched
-from selex.cluster.select import Selection, select
-from selex.cluster.unequal import _Cost, differ, evenness
+from selex.cluster.holdout.select import Selection, select
+from selex.cluster.search.strategies import searched
+from selex.cluster.search.unequal import _Cost, differ, evenness
 from test_swaps import problem_of, scattered
 
 SIZES = (300, 150, 60, 30, 12, 300, 120, 40, 15, 8)  # five known

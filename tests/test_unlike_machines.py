@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 from commands import SERVER
-from selex.cluster.group import join
+from selex.cluster.distributed.group import join
+from selex.cluster.distributed.shards import Shard
 from selex.cluster.pipeline import fit_clusters
-from selex.cluster.shards import Shard
 from selex.config import ClusterConfig
 
 FITS = {

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 from selex import bssk, split_accuracy
 from selex.cluster.assign import fit_assigner
-from selex.cluster.calibrate import held_out_calibration
+from selex.cluster.holdout.calibrate import held_out_calibration
 from selex.cluster.whiten import fit_whitener
 from selex.errors import InputError
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from selex.cluster.distributed import fit_distributed
-from selex.cluster.group import ALONE, Group, join
+from selex.cluster.distributed.fit import fit_distributed
+from selex.cluster.distributed.group import ALONE, Group, join
 from selex.cluster.pipeline import FittedClusters, check_spread
 from selex.config import Config
 from selex.config.groups import FROZEN

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from selex.cluster.distributed import Task, fit_distributed
-from selex.cluster.group import Group
+from selex.cluster.distributed.fit import Task, fit_distributed
+from selex.cluster.distributed.group import Group
+from selex.cluster.holdout.select import safest
 from selex.cluster.pipeline import FittedClusters, estimate_clusters, fit_clusters
-from selex.cluster.select import safest
 from selex.cluster.variant import variant_for
 from selex.config import ClusterConfig, Config
 from selex.data.crops import AnyImages

@@ -22,7 +22,7 @@ REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 
 
 Search = Literal["bssk", "swaps", "unequal", "ward", "spectral", "spectral-unjoined", "consensus"]
-"""How the base level is searched for: as in the paper; then with swaps of novel centres (`cluster.swaps`); then for
+"""How the base level is searched for: as in the paper; then with swaps of novel centres (`cluster.search.swaps`); then for
 sizes as unequal as numbers of labels are (`cluster.unequal`); from the clusters of Ward's linkage (`cluster.ward`); by
 cutting a graph of neighbours (`cluster.spectral`), labelled rows of a category joined or not; from what many quick runs
 agree on (`cluster.consensus`)."""

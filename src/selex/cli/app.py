@@ -137,7 +137,7 @@ def _lost_process(error: Exception) -> bool:
     """Whether one of several processes has ended before this one."""
     if processes() == 1 and "SLURM_PROCID" not in os.environ:
         return False
-    from selex.cluster.group import lost_process
+    from selex.cluster.distributed.group import lost_process
 
     return lost_process(error)
 

@@ -17,8 +17,8 @@ from selex.types import Hierarchy, KEstimate
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from selex.cluster.distributed.shards import Shard
     from selex.cluster.pipeline import FittedClusters
-    from selex.cluster.shards import Shard
     from selex.data.clusters import Columns
 
 BLOCK = 1 << 16
@@ -53,10 +53,10 @@ def _read(features: Path, labels: Path | None, device: str, normalize: bool) -> 
     import numpy as np
     from torch.nn.functional import normalize as to_length_1
 
-    from selex.cluster.group import join
+    from selex.cluster.distributed.group import join
+    from selex.cluster.distributed.pieces import open_pieces
+    from selex.cluster.distributed.shards import Shard
     from selex.cluster.inputs import encode
-    from selex.cluster.pieces import open_pieces
-    from selex.cluster.shards import Shard
     from selex.data.features import read_row_labels
 
     pieces = open_pieces(_shards(features))

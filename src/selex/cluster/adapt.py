@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from selex.cluster.consensus import agreement, agreement_runs
-from selex.cluster.group import ALONE, Group
+from selex.cluster.distributed.group import ALONE, Group
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows
+from selex.cluster.search.consensus import agreement, agreement_runs
 from selex.cluster.whiten import Whitener
 from selex.errors import InputError
 

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from selex.cluster.holdout.known_share import QUICK, Count, count_by_share
 from selex.cluster.kmeans import Problem, Settings, note, prepare, run
-from selex.cluster.known_share import QUICK, Count, count_by_share
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
-from selex.cluster.swaps import swapped
+from selex.cluster.search.swaps import swapped
 from selex.errors import InputError
 from selex.metrics import contingency
 from selex.types import UNLABELLED, KEstimate, Level

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from selex.cluster.adapt import adapt
 from selex.cluster.added import with_added
 from selex.cluster.assign import Assigner, Assignment, Calibration, fit_assigner, margins_of
-from selex.cluster.calibrate import held_out_calibration
+from selex.cluster.distributed.group import ALONE
 from selex.cluster.estimate_k import estimate_k
-from selex.cluster.group import ALONE
 from selex.cluster.hierarchy import hierarchy_on, hssk
+from selex.cluster.holdout.calibrate import held_out_calibration
+from selex.cluster.holdout.select import REFINED, SEARCHED, Selection, select
 from selex.cluster.kmeans import Problem, Settings, as_data, as_labels, prepare
 from selex.cluster.refine import of_one_length
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows
-from selex.cluster.select import REFINED, SEARCHED, Selection, select
-from selex.cluster.unequal import differ
+from selex.cluster.search.unequal import differ
 from selex.cluster.variant import Variant
 from selex.cluster.warm import Start, coarser_levels, continued, with_kept_centers
 from selex.cluster.whiten import FeatureMaps, Whitener, fit_whitener
@@ -239,7 +239,7 @@ class _Fit:
     def _searches(self, count: int, tells: bool) -> tuple[Search, ...]:
         if self.config.search != "auto":
             return (self.config.search,)
-        from selex.cluster.spectral import can_cut
+        from selex.cluster.search.spectral import can_cut
 
         sized = tells and self.total <= MOST_TO_CUT and self.config.refine in ("auto", "none")  # others would undo it
         cut = sized and not self.spread and can_cut(self.total, count)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from selex.cluster.group import Group
+from selex.cluster.distributed.group import Group
 from selex.cluster.kmeans import as_data, as_labels
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
 from selex.errors import InputError, Note

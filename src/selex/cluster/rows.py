@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selex.cluster.group import Group
+from selex.cluster.distributed.group import Group
+from selex.cluster.distributed.pieces import Pieces
 from selex.cluster.inverted import compare_with
-from selex.cluster.pieces import Pieces
 from selex.errors import InputError
 
 DEFAULT_MEMORY = 1 << 30

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selex.cluster.group import Group
+from selex.cluster.distributed.group import Group
 from selex.cluster.rows import Rows
 
 _NEVER = torch.iinfo(torch.long).max

@@ -18,10 +18,10 @@ from torch.nn.functional import normalize
 from selex.cluster.assign import Assignment, Calibration
 from selex.cluster.grow import opened, row_margins, usual_margin
 from selex.cluster.hierarchy import level_sizes
+from selex.cluster.holdout.select import Selection
 from selex.cluster.kmeans import Problem
 from selex.cluster.refine import without_empty
 from selex.cluster.rows import Rows, count
-from selex.cluster.select import Selection
 from selex.cluster.whiten import FeatureMaps
 from selex.types import UNLABELLED, Level
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from selex.cluster.distributed import joined, on_host
-from selex.cluster.group import join
-from selex.cluster.pieces import Pieces, open_pieces
+from selex.cluster.distributed.fit import joined, on_host
+from selex.cluster.distributed.group import join
+from selex.cluster.distributed.pieces import Pieces, open_pieces
+from selex.cluster.distributed.shards import Shard
 from selex.cluster.pipeline import FittedClusters, fit_clusters
-from selex.cluster.shards import Shard
 from selex.config import ClusterConfig
 from selex.errors import InputError, Note
 from selex.features.ray_cluster import RayEngine, running

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from selex.cluster.assign import Assignment
-from selex.cluster.select import Selection
+from selex.cluster.holdout.select import Selection
 from selex.cluster.warm import Start
 from selex.config import Config
 from selex.data.parquet import read_parquet

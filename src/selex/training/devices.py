@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from selex.cluster.group import connect, restartable
+from selex.cluster.distributed.group import connect, restartable
 from selex.errors import InputError, needs_extra
 from selex.io import first_line
 from selex.models.trunk import ClassToken

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from selex.cluster.group import is_first_attempt
-from selex.cluster.holdout import kept_from_training, numbered
+from selex.cluster.distributed.group import is_first_attempt
+from selex.cluster.holdout.select import Selection
+from selex.cluster.holdout.split import kept_from_training, numbered
 from selex.cluster.pipeline import FittedClusters, calibrated
-from selex.cluster.select import Selection
 from selex.cluster.whiten import FeatureMaps
 from selex.config import Config
 from selex.data.crops import AnyImages, to_device

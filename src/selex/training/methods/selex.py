@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from selex.cluster.adapt import TEMPERATURE, adapt, attraction, positives
-from selex.cluster.consensus import agreement_runs
 from selex.cluster.hierarchy import hssk
+from selex.cluster.search.consensus import agreement_runs
 from selex.cluster.variant import variant_for
 from selex.cluster.whiten import fit_whitener
 from selex.config import TrainConfig

@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 
 from selex.cluster.assign import Assignment
-from selex.cluster.group import Group, lost_process
-from selex.cluster.pieces import open_pieces
+from selex.cluster.distributed.group import Group, lost_process
+from selex.cluster.distributed.pieces import open_pieces
+from selex.cluster.distributed.shards import Shard
 from selex.cluster.pipeline import FittedClusters, fit_clusters
-from selex.cluster.shards import Shard
 from selex.cluster.whiten import FeatureMaps
 from selex.config import ClusterConfig
 from selex.errors import LOST_PROCESS, InputError

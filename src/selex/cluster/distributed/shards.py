@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from selex.cluster.group import Group
+from selex.cluster.distributed.group import Group
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
 from selex.errors import InputError
 from selex.types import UNLABELLED

@@ -21,7 +21,7 @@ from torch import Tensor
 from selex.cluster.kmeans import Problem
 from selex.cluster.refine import without_empty
 from selex.cluster.rows import count
-from selex.cluster.swaps import nearer, paired, split_all
+from selex.cluster.search.swaps import nearer, paired, split_all
 from selex.types import Level
 
 _CHANCE = 0.01  # that numbers of labels differ as much where every category is as likely to get one

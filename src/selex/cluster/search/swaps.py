@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from selex.cluster.group import Group
+from selex.cluster.distributed.group import Group
 from selex.cluster.kmeans import Problem
 from selex.cluster.rows import Rows, count, totals
 from selex.types import Level

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from selex.cluster.group import ALONE, Group
+from selex.cluster.distributed.group import ALONE, Group
+from selex.cluster.distributed.shards import Shard
+from selex.cluster.holdout.known_share import places
 from selex.cluster.kmeans import prepare
-from selex.cluster.known_share import places
 from selex.cluster.rows import Rows
-from selex.cluster.shards import Shard
 from selex.errors import Note
 from selex.types import UNLABELLED, Refinement
 

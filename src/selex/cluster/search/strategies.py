@@ -9,11 +9,11 @@ from functools import partial
 import numpy as np
 import torch
 
-from selex.cluster.consensus import consensus
 from selex.cluster.kmeans import Problem
-from selex.cluster.swaps import swapped
-from selex.cluster.unequal import as_unequal
-from selex.cluster.ward import from_ward
+from selex.cluster.search.consensus import consensus
+from selex.cluster.search.swaps import swapped
+from selex.cluster.search.unequal import as_unequal
+from selex.cluster.search.ward import from_ward
 from selex.errors import InputError
 from selex.types import CUTS, SEARCHES, Level, Search
 
@@ -51,7 +51,7 @@ def at_home(problem: Problem, level: Level) -> float:
 
 
 def _cut(problem: Problem, rng: np.random.Generator, joined: bool = True) -> Level:
-    from selex.cluster.spectral import from_spectral  # scipy.sparse takes a while to import
+    from selex.cluster.search.spectral import from_spectral  # scipy.sparse takes a while to import
 
     return from_spectral(problem, deepcopy(rng), joined)  # others draw as they would without it
 

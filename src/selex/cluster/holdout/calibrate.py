@@ -18,12 +18,12 @@ from torch import Tensor
 
 from selex.cluster.adapt import adapt as fit_adapted
 from selex.cluster.assign import Calibration, likeliest_temperature, offsets_of, probabilities, sampled
+from selex.cluster.distributed.group import ALONE
 from selex.cluster.estimate_k import AT_BEST
-from selex.cluster.group import ALONE
 from selex.cluster.hierarchy import hssk
-from selex.cluster.holdout import halves, known_labels, numbered, present
+from selex.cluster.holdout.known_share import count_by_share
+from selex.cluster.holdout.split import halves, known_labels, numbered, present
 from selex.cluster.kmeans import bssk
-from selex.cluster.known_share import count_by_share
 from selex.cluster.refine import of_one_length, refine_level
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
 from selex.cluster.whiten import Whitener, fit_whitener

@@ -19,7 +19,7 @@ from torch.nn.functional import embedding_bag, normalize
 
 from selex.cluster.kmeans import Problem, Settings, novel_clusters, prepare
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
-from selex.cluster.swaps import swapped
+from selex.cluster.search.swaps import swapped
 from selex.errors import InputError
 from selex.types import Level
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from selex.cluster.kmeans import Problem, Settings
 from selex.cluster.refine import equal_shares, without_empty
 from selex.cluster.rows import Rows, count
-from selex.cluster.swaps import swapped
-from selex.cluster.ward import ROWS, small_groups
+from selex.cluster.search.swaps import swapped
+from selex.cluster.search.ward import ROWS, small_groups
 from selex.types import Level
 
 _NODES = 6000  # at most: so many take a second or two

@@ -1,0 +1,1 @@
+"""Clustering in several processes, each with rows of its own."""

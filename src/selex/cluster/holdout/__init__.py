@@ -1,0 +1,1 @@
+"""What held-out labels decide: adaptation, search, refinement, confidence."""

@@ -1,0 +1,1 @@
+"""Ways to find better minima of k-means, by name."""
