@@ -22,10 +22,9 @@ REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 
 
 Search = Literal["bssk", "swaps", "unequal", "ward", "spectral", "spectral-unjoined", "consensus"]
-"""How the base level is searched for: as in the paper; then with swaps of novel centres (`cluster.search.swaps`); then for
-sizes as unequal as numbers of labels are (`cluster.unequal`); from the clusters of Ward's linkage (`cluster.ward`); by
-cutting a graph of neighbours (`cluster.spectral`), labelled rows of a category joined or not; from what many quick runs
-agree on (`cluster.consensus`)."""
+"""How the base level is searched for, each in a module of `cluster.search`: as in the paper; then with swaps of novel
+centres; then for sizes as unequal as numbers of labels are; from the clusters of Ward's linkage; by cutting a graph of
+neighbours, labelled rows of a category joined or not; from what many quick runs agree on."""
 SEARCHES: tuple[Search, ...] = get_args(Search)
 CUTS: tuple[Search, ...] = ("spectral", "spectral-unjoined")
 """Those that cut a graph: all rows must be in one process."""
