@@ -48,10 +48,10 @@ def seconds(work: Callable[[], object], repeats: int, warmups: int = 1) -> list[
     """Wall time of each repeat, waiting for the GPU where there is one."""
     times = []
     for index in range(warmups + repeats):
-        _wait()
+        wait()
         start = time.perf_counter()
         work()
-        _wait()
+        wait()
         if index >= warmups:
             times.append(time.perf_counter() - start)
     return times
@@ -141,6 +141,7 @@ def photo_arguments(about: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def _wait() -> None:
+def wait() -> None:
+    """Until the GPU is done, where there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

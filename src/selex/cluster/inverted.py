@@ -7,12 +7,14 @@ Shapes: b rows of a block, d dimensions, k centres in g groups, p groups that a 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isqrt
+from math import ceil, isqrt, log2
 
 import torch
 from torch import Tensor
 
 _ROUNDS = 5  # of k-means over centres
+_BLOCK = 1 << 24  # distances of centres to groups that are worked out at a time
+_BITS = 62  # of a whole number, that sums may fill
 
 
 class AllCenters:
@@ -35,7 +37,7 @@ class InvertedFile:
 
     def __init__(self, centers: Tensor, squares: Tensor, probes: int) -> None:
         groups = _groups(centers, isqrt(len(centers)))
-        near = _to_all(groups, centers).argmin(1)
+        near = _nearest_group(groups, centers)
         sizes = torch.bincount(near, minlength=len(groups))
         self.groups, sizes = groups[sizes > 0], sizes[sizes > 0]
         self.members = torch.split(near.argsort(stable=True), sizes.tolist())  # of each group, the lowest id first
@@ -80,15 +82,27 @@ def compare_with(centers: Tensor, squares: Tensor, probes: int | None) -> AllCen
 
 
 def _groups(centers: Tensor, count: int) -> Tensor:
-    """Means `(g, d)` of groups of centres; a group that loses all of its centres stays where it is."""
+    """Means `(g, d)` of groups of centres; a group that loses all of its centres stays where it is.
+
+    Sums are of whole numbers, which is exact: a GPU may add them in any order.
+    """
     groups = centers[torch.linspace(0, len(centers) - 1, count, device=centers.device).long()]
+    largest = float(centers.abs().max())
+    scale = 2.0 ** (_BITS - ceil(log2(len(centers) + 1)) - (ceil(log2(largest)) if largest else 0))
+    whole = (centers.double() * scale).long()
     for _ in range(_ROUNDS):
-        near = _to_all(groups, centers).argmin(1)
-        held = torch.zeros(count, len(centers), dtype=centers.dtype, device=centers.device)
-        held.scatter_(0, near[None], 1)  # a product adds in one order on a GPU too
-        sizes = held.sum(1, keepdim=True)
-        groups = torch.where(sizes > 0, held @ centers / sizes.clamp(min=1), groups)
+        near = _nearest_group(groups, centers)
+        sizes = torch.bincount(near, minlength=count)[:, None]
+        sums = torch.zeros(count, centers.shape[1], dtype=torch.long, device=centers.device).index_add_(0, near, whole)
+        means = (sums.double() / scale / sizes.clamp(min=1)).to(centers.dtype)
+        groups = torch.where(sizes > 0, means, groups)
     return groups
+
+
+def _nearest_group(groups: Tensor, centers: Tensor) -> Tensor:
+    """The group `(k,)` that is nearest to each centre; never all distances at once."""
+    blocks = torch.split(centers, max(1, _BLOCK // len(groups)))
+    return torch.cat([_to_all(groups, block).argmin(1) for block in blocks])
 
 
 def _to_all(groups: Tensor, x: Tensor) -> Tensor:
