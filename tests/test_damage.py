@@ -85,6 +85,7 @@ FILES = [
     "clusters.parquet",
     "hierarchy.json",
     "skipped.csv",
+    "content.npy",
     "embeddings.npy",
     "embeddings.npy.json",
     "model/model.json",

@@ -21,6 +21,7 @@ FILES = [
     "clusters.csv",
     "clusters.parquet",
     "config.json",
+    "content.npy",
     "embeddings.npy",
     "embeddings.npy.json",
     "hierarchy.json",

@@ -149,13 +149,13 @@ def test_a_number_that_the_review_gave_is_never_that_of_another(made, folder):
 def test_labels_of_the_first_round_are_given_in_every_later_one(made, folder):
     decide(folder, ("name", {"category": 3, "name": "three"}))
     before = Review(folder)
-    files = set(np.array(list(before.results.files))[before.given()])
+    files = set(np.array(list(before.results.files))[before.given])
     before.ledger.close()
     recluster(folder, store=made / "store")
     after = Review(folder)
     assert after.round == 2
-    assert after.results.labelled.sum() > after.given().sum(), "a name labels the surer half, which nobody looked at"
-    assert set(np.array(list(after.results.files))[after.given()]) == files
+    assert after.results.labelled.sum() > after.given.sum(), "a name labels the surer half, which nobody looked at"
+    assert set(np.array(list(after.results.files))[after.given]) == files
     after.ledger.close()
 
 

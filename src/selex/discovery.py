@@ -115,7 +115,7 @@ def _without_training(
         return job.cluster(features, images) if group.size == 1 else job.cluster_distributed(images, group), config
     if group.size > 1:
         fit_distributed(None, group)  # nothing to search for: the others may go
-    found = job.resume(job.embed(shown), images, earlier)
+    found = job.resume(job.embed(shown), images, earlier.following(images.table, images.digests))
     count, asked = found.hierarchy.levels[0].n_clusters, config.cluster.categories
     return found, config.change(categories=asked and max(count, asked))
 

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,18 @@ import numpy as np
 
 from selex.config import Config
 from selex.data.names import cell_of_label
+from selex.data.store import ImageStore
 from selex.data.table import ImageTable, read_sources
 from selex.discovery import discover
 from selex.errors import InputError, Note
+from selex.features.prepare import place_for
 from selex.io import write_csv
 from selex.review.core.ledger import Ledger
-from selex.review.core.outcome import Changes, Labels, compare, labels_of
+from selex.review.core.outcome import Changes, Labels, compare, content_of, labels_of
 from selex.review.core.state import State
 from selex.review.core.timeline import Timeline
 from selex.runs.earlier import Earlier, continues
+from selex.runs.naming import renamed
 from selex.runs.results import Results
 from selex.runs.run import LABELS, Run
 
@@ -68,18 +71,21 @@ def recluster(
     if not run.config.data.photos:
         raise InputError(f"{folder}: its images came from a list in Python; call discover with the list and new labels")
     number, before = _standing(run)
-    photos = _photos(run, labels, (config or run.config).data.sources)
-    given = _given(photos, labels, before.state.results.files, config)
+    options |= {"store": options.get("store") or run.store, "numbers_taken": before.state.last}
+    table = read_sources((config or run.config).data.sources)
+    moved = _moved(run, labels, before.state, table, config, options)
+    labels = _with_new_names(labels, moved)
+    photos = _photos(run, labels, table)
+    given = _given(photos, labels, [*before.state.results.files, *moved.values()], config)
     write_csv(folder / LABELS, ["file_name", "label"], [(file, cell_of_label(name)) for file, name in given.items()])
     known = len(set(given.values()))
     tell(f"labels: {len(given)} images in {known} categories, {len(labels.junk)} left out")
     asked = config or change(run.config.change(categories=min(max(labels.categories, known), len(photos))))
     count = asked.cluster.categories and max(asked.cluster.categories, known)
-    table = str((folder / LABELS).absolute())
-    options |= {"store": options.get("store") or run.store, "numbers_taken": before.state.last}
+    path = str((folder / LABELS).absolute())
     earlier = _earlier(run, before.state, labels, asked)
-    asked = asked.change(labels=table, categories=count)
-    done = discover(asked, folder, photos=photos, labels=table, tell=tell, earlier=earlier, **options)
+    asked = asked.change(labels=path, categories=count)
+    done = discover(asked, folder, photos=photos, labels=path, tell=tell, earlier=earlier, **options)
     changes, late = _changes(done, before.state), _since(folder, number, before.version)
     if late:
         tell(f"note: decisions made in the meantime: {late}; they count the next time")
@@ -119,14 +125,51 @@ def _given(photos: ImageTable, labels: Labels, seen: Sequence[str], config: Conf
     kept, decided = set(photos.files), {*seen, *labels.of}
     given = {file: name for file, name in labels.of.items() if file in kept}
     own = zip(photos.files, photos.label_names, strict=True) if config else ()
-    counts = config is not None and config.data.labels is None
     new = ((file, name) for file, name in own if name and file not in decided)
-    return given | {file: name for file, name in new if counts or os.path.isabs(file)}
+    return given | {file: name for file, name in new if _folders_count(config) or os.path.isabs(file)}
 
 
-def _photos(run: Run, labels: Labels, sources: Sequence[str]) -> ImageTable:
+def _moved(
+    run: Run, labels: Labels, state: State, table: ImageTable, config: Config | None, options: dict[str, Any]
+) -> dict[str, str]:
+    """The name that photos have now whose file is gone: that of a new file of the same content.
+
+    One that went to another folder which is the name of a category is labelled anew by that, where such labels count.
+    """
+    seen, there = dict.fromkeys([*state.results.files, *labels.of]), set(table.files)
+    gone = [file for file in (*(file for file in seen if file not in labels.junk), *labels.junk) if file not in there]
+    new = [row for row, file in enumerate(table.files) if file not in seen and file not in labels.junk]
+    before = content_of(run, gone) if gone and new else {}
+    if not before:
+        return {}
+    size = run.config.data.size or 0
+    place = place_for(options["store"], run.config.data.sources, table.root, size)
+    try:  # they are needed decoded in any case
+        came = ImageStore.build(table.take(new), place, size=size, progress=options.get("progress", False))
+    except InputError:  # none of them can be read
+        return {}
+    pairs = renamed(
+        [(file, before.get(file, b"")) for file in gone],
+        list(zip(came.table.files, came.digests.tolist(), strict=True)),
+    )
+    moved = {gone[old]: came.table.files[now] for old, now in pairs.items()}
+    own = dict(zip(came.table.files, came.table.label_names, strict=True)) if _folders_count(config) else {}
+    return {old: now for old, now in moved.items() if not own.get(now) or os.path.dirname(old) == os.path.dirname(now)}
+
+
+def _folders_count(config: Config | None) -> bool:
+    """Whether sub-folders are labels: where settings are given that have it so; a run's own do not tell any more."""
+    return config is not None and config.data.labels is None
+
+
+def _with_new_names(labels: Labels, moved: dict[str, str]) -> Labels:
+    """What decisions say about images that have another name now."""
+    of = {moved.get(file, file): name for file, name in labels.of.items()}
+    return replace(labels, of=of, junk={moved.get(file, file) for file in labels.junk})
+
+
+def _photos(run: Run, labels: Labels, table: ImageTable) -> ImageTable:
     """The photos of the run that are not junk."""
-    table = read_sources(sources)
     kept = [row for row, file in enumerate(table.files) if file not in labels.junk]
     if not kept:
         raise InputError(f"{run.folder}: every image is marked as junk: nothing is left to cluster")
@@ -134,9 +177,7 @@ def _photos(run: Run, labels: Labels, sources: Sequence[str]) -> ImageTable:
     gone = [file for file in labels.of if file not in there]
     if gone:
         many = "1 image" if len(gone) == 1 else f"{len(gone)} images"
-        text = (
-            f"decisions about {many} are ignored: removed, or renamed, which makes a new image; the first is {gone[0]}"
-        )
+        text = f"decisions about {many} are ignored, whose files are gone or labelled anew; the first is {gone[0]}"
         warnings.warn(text, Note, stacklevel=3)
     return table.take(kept)
 

@@ -18,6 +18,7 @@ from selex.data.parquet import read_parquet
 from selex.data.table import ImageTable
 from selex.errors import InputError
 from selex.models.network import Backbone
+from selex.runs.naming import same_images
 from selex.runs.predictor import Model, load
 from selex.runs.results import Results
 from selex.runs.run import Run
@@ -44,6 +45,7 @@ class Earlier:
         results: what the run says of its images, in the order of `category`, with distances; None where it may no
             longer be so.
         features: that the run had of them.
+        content: tells images from each other, in the order of `category`; None where that is not known.
     """
 
     category: dict[str, str]
@@ -55,6 +57,7 @@ class Earlier:
     coarser: tuple[Array, ...] = ()
     results: Results | None = None
     features: Array | None = None
+    content: Array | None = None
 
     @classmethod
     def of(cls, run: Run, results: Results, category: Array, names: Sequence[str]) -> Earlier | None:
@@ -88,6 +91,7 @@ class Earlier:
             },
             model,
             selection,
+            content=results.content,
         )
 
     @classmethod
@@ -109,6 +113,21 @@ class Earlier:
         same = all(self.given.get(file, "") == name for file, name in names if file in self.category)
         there = set(table.files)
         return same and there != self.category.keys() and set(self.given.values()) <= {*table.categories}
+
+    def following(self, table: ImageTable, content: Array) -> Earlier:
+        """The same with images of a table that were renamed under the name they have now, unless their labels changed.
+
+        `content` is that of the table's images.
+        """
+        names, labels = list(self.category), table.label_names
+        same = zip(*same_images(names, table.files, self.content, content), strict=True)
+        moved = {
+            names[old]: table.files[new]
+            for old, new in same
+            if names[old] != table.files[new] and (self.given is None or self.given.get(names[old], "") == labels[new])
+        }
+        given = self.given and {moved.get(file, file): name for file, name in self.given.items()}
+        return replace(self, category={moved.get(file, file): c for file, c in self.category.items()}, given=given)
 
     def start(self, table: ImageTable, features: Array | None = None) -> Start:
         """The same for the images of a table, whose labels are fixed; `features` tell whether images are as before."""

@@ -6,8 +6,10 @@ Categories are the same if they have their images in common. The number of one t
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +29,7 @@ def lasting_names(
     n_clusters: int,
     earlier: Results | None,
     taken: int = 0,
+    content: Array | None = None,
 ) -> tuple[list[str], int]:
     """A name for every cluster, and the last number that was ever given to one.
 
@@ -36,7 +39,8 @@ def lasting_names(
     names = [*map(str, categories), *[""] * (n_clusters - len(categories))]
     last = last_number([*names, *(earlier.names if earlier else ())], max(earlier.last_number if earlier else 0, taken))
     if earlier:
-        old, new = common(earlier, files, labels)
+        rows, now = same_images(earlier.files, files, earlier.content, content)
+        old, new = earlier.category[rows], np.asarray(labels)[now]
         there = [c for c in np.unique(old).tolist() if earlier.names[c] not in names]
         novel = [c for c in np.unique(new).tolist() if c >= len(categories)]
         for before, now in match(old, new, there, novel).items():
@@ -53,14 +57,50 @@ def last_number(names: Iterable[str], least: int = 0) -> int:
     return max([least, *(int(found[1]) for name in names if (found := _NUMBERED.fullmatch(name)))])
 
 
-def common(earlier: Results, files: Sequence[str], labels: Array) -> tuple[Array, Array]:
-    """The earlier and the new category of the images that both have."""
-    old, new = same_images(earlier.files, files)
-    return earlier.category[old], np.asarray(labels)[new]
+def same_images(
+    before: Sequence[str], now: Sequence[str], content: Array | None = None, content_now: Array | None = None
+) -> tuple[Array, Array]:
+    """Rows of the images that are in both tables, in the earlier one and in the later, in the earlier one's order.
+
+    Images are the same if their files have one name. Where the content of both tables is known, an image whose name is
+    gone is the one of the same content that has a new name.
+    """
+    old, new = _same_names(before, now)
+    if content is None or content_now is None or len(old) in (len(before), len(now)):
+        return old, new
+    gone, came = np.delete(np.arange(len(before)), old), np.delete(np.arange(len(now)), new)
+    pairs = renamed(
+        [(before[row], key) for row, key in zip(gone.tolist(), content[gone].tolist(), strict=True)],
+        [(now[row], key) for row, key in zip(came.tolist(), content_now[came].tolist(), strict=True)],
+    )
+    old = np.concatenate([old, gone[list(pairs)]])
+    order = old.argsort()
+    return old[order], np.concatenate([new, came[list(pairs.values())]])[order]
 
 
-def same_images(before: Sequence[str], now: Sequence[str]) -> tuple[Array, Array]:
-    """Rows of the images that are in both tables, in the earlier one and in the later, in the earlier one's order."""
+def renamed(gone: Sequence[tuple[str, bytes]], came: Sequence[tuple[str, bytes]]) -> dict[int, int]:
+    """Which of the files that came is which of those that are gone, by their content; "" is that of no file.
+
+    Of copies, those that kept their name in another folder are the same, then the first of those gone and that came.
+    """
+    pairs = dict[int, int]()
+    ways: tuple[Callable[[str, bytes], Hashable], ...] = (
+        lambda file, content: (content, os.path.basename(file)),
+        lambda file, content: content,
+    )
+    for key in ways:
+        free, taken = defaultdict[Hashable, deque[int]](deque), set(pairs.values())
+        for place, one in enumerate(came):
+            if one[1] and place not in taken:
+                free[key(*one)].append(place)
+        for place, one in enumerate(gone):
+            if place not in pairs and free.get(key(*one)):
+                pairs[place] = free[key(*one)].popleft()
+    return pairs
+
+
+def _same_names(before: Sequence[str], now: Sequence[str]) -> tuple[Array, Array]:
+    """Rows of the names that are in both tables, in the earlier one's order."""
     old, new = _keys(before), _keys(now)
     if np.array_equal(old, new):
         return np.arange(len(old)), np.arange(len(new))

@@ -36,7 +36,8 @@ def publish(
     base, table = found.hierarchy.levels[0], images.table
     before = Results.read_if_any(run)
     labels = np.asarray(base.labels)
-    names, last = lasting_names(table.categories, table.files, labels, base.n_clusters, before, numbers_taken)
+    content = images.digests if isinstance(images, ImageStore) else None
+    names, last = lasting_names(table.categories, table.files, labels, base.n_clusters, before, numbers_taken, content)
     assert found.assigner is not None  # a run folder is for sorting new images too
     assert found.assignment is not None
     model = Model(
@@ -54,7 +55,8 @@ def publish(
         attention_crop=config.features.attention_crop,
     )
     tree = {**_tree(found.hierarchy, names, found.estimate), "last_number": last}
-    run.publish(config, table.root, _blocks(model, table, found, found.assignment), tree, images.skipped, model.save)
+    blocks = _blocks(model, table, found, found.assignment)
+    run.publish(config, table.root, blocks, tree, images.skipped, model.save, content)
 
 
 def _blocks(model: Model, table: ImageTable, found: FittedClusters, assignment: Assignment) -> Iterator[Columns]:

@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from selex.data.parquet import ROWS, TextColumn, pack_parquet, read_parquet, text_blocks
 from selex.errors import InputError
+from selex.io import first_line
 from selex.runs.run import Run
+from selex.runs.stage import CONTENT
 
 Array = np.ndarray[Any, Any]
 _PACKED = ("category", "labelled", "confidence", "runner_up")
@@ -36,6 +38,7 @@ class Results:
         runner_up: the next best category of a row, -1 where there is none.
         distance: of a row to the centre of its category; None where it was not asked for.
         last_number: the last number that a `novel-…` of this run ever had.
+        content: tells images from each other whatever their files are called; None where that is not known.
     """
 
     files: Sequence[str]
@@ -47,6 +50,7 @@ class Results:
     runner_up: Array
     distance: Array | None = None
     last_number: int = 0
+    content: Array | None = None
 
     def __len__(self) -> int:
         return len(self.files)
@@ -72,7 +76,8 @@ class Results:
         names, n_known = tree["names"], tree["levels"][0]["n_known"]
         files = TextColumn(path, path, "file")
         columns = _read_columns(files, path, names, distances)
-        found = cls(files, names, n_known, **columns, last_number=tree["last_number"])
+        content = _read_content(run.result(CONTENT), len(files)) if run.has(CONTENT) else None
+        found = cls(files, names, n_known, **columns, last_number=tree["last_number"], content=content)
         if not 0 <= found.category.min() <= found.category.max() < len(names):
             raise InputError(f"{path}: names a category that is not in hierarchy.json")
         return found
@@ -85,6 +90,8 @@ class Results:
         def block(part: slice) -> pa.Table:
             columns = {"file": pa.array(self.files[part], pa.string())}
             columns |= {name: pa.array(values[part]) for name, values in numbers.items()}
+            if self.content is not None:
+                columns["content"] = pa.array(self.content[part].tolist(), pa.binary())
             return pa.table(columns).replace_schema_metadata(about)
 
         starts = range(0, max(len(self), 1), ROWS)
@@ -101,13 +108,14 @@ class Results:
     @classmethod
     def unpack(cls, data: bytes, name: object) -> Results:
         """What `pack` packed; `name` is what a message calls it."""
-        table = read_parquet(data, name, _PACKED)
+        table = read_parquet(data, name, (*_PACKED, "content"))
         about = table.schema.metadata
         numbers = [table[name].to_numpy() for name in _PACKED]
         names, n_known, last = json.loads(about[b"names"]), int(about[b"n_known"]), int(about[b"last_number"])
         category, labelled, confidence, runner_up = numbers
         files = TextColumn(data, name, "file")
-        return cls(files, names, n_known, category, labelled, confidence, runner_up, None, last)
+        content = np.array(table["content"].to_pylist(), "S16") if "content" in table.column_names else None
+        return cls(files, names, n_known, category, labelled, confidence, runner_up, None, last, content)
 
 
 def _read_columns(files: TextColumn, path: Path, names: list[str], distances: bool) -> dict[str, Array]:
@@ -127,6 +135,16 @@ def _read_columns(files: TextColumn, path: Path, names: list[str], distances: bo
             column[part] = _numbers(values, number) if name == "runner_up" else values.to_numpy()
         done += len(block)
     return columns
+
+
+def _read_content(path: Path, rows: int) -> Array:
+    try:
+        content: Array = np.load(path)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path}: cannot be read ({first_line(error)})") from None
+    if content.shape != (rows,) or content.dtype != "S16":
+        raise InputError(f"{path}: does not belong to the table of this run")
+    return content
 
 
 def _numbers(column: pa.ChunkedArray, number: dict[str, int]) -> Array:

@@ -17,10 +17,11 @@ from selex.io import atomic_path, first_line, is_plain_file, is_plain_folder, lo
 EMBEDDINGS = "embeddings.npy"
 FEATURE_FILES = (EMBEDDINGS, EMBEDDINGS + ".json")
 CONFIG = "config.json"
+CONTENT = "content.npy"
 MODEL = "model"
 _DONE = "complete"
 _MODEL_FILES = tuple(f"{MODEL}/{name}" for name in ("model.json", "model.safetensors", "trained.safetensors"))
-_RESULTS = ("clusters.csv", "clusters.parquet", "skipped.csv", "hierarchy.json", CONFIG, *FEATURE_FILES)
+_RESULTS = ("clusters.csv", "clusters.parquet", "skipped.csv", "hierarchy.json", CONTENT, CONFIG, *FEATURE_FILES)
 PUBLISHED = (*_RESULTS, *_MODEL_FILES)
 """All that a run's results are; whatever else is in the folder is somebody else's."""
 CHECKPOINT = re.compile(r"checkpoint-\d{5}\.pt")

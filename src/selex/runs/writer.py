@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from selex.checksums import file_digest, seal, stamped, stamped_line
@@ -23,7 +24,7 @@ from selex.folders import check_outside, check_own_folder, is_vacant, own_folder
 from selex.io import atomic_path, first_line, is_plain_file, is_plain_folder, last_bytes, locked, remove_leftovers
 from selex.progress import step_done
 from selex.runs.run import FORMAT, LABELS, METRICS, Run
-from selex.runs.stage import CONFIG, EMBEDDINGS, FEATURE_FILES, MODEL, PUBLISHED, Stage
+from selex.runs.stage import CONFIG, CONTENT, EMBEDDINGS, FEATURE_FILES, MODEL, PUBLISHED, Stage
 from selex.runs.versions import versions_after
 
 BOARD = "tensorboard"
@@ -88,12 +89,18 @@ class RunWriter(Run):
         hierarchy: dict[str, Any],
         skipped: list[tuple[str, str]],
         save_model: Callable[[Path], None],
+        content: np.ndarray[Any, Any] | None = None,
     ) -> None:
-        """Put new results, the table in `blocks`, and their features in place of the old ones, all together."""
+        """Put new results, the table in `blocks`, and their features in place of the old ones, all together.
+
+        `content` tells images from each other, in the order of the table, whatever their files are called.
+        """
         stage = Stage(self.folder)
         try:
             place = stage.new()
             _write_tables(place, blocks, hierarchy, skipped)
+            if content is not None:
+                np.save(place / CONTENT, content)
             save_model(place / MODEL)
             for name in FEATURE_FILES:
                 os.replace(self.features.with_name(name), place / name)

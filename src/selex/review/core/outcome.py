@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +90,7 @@ def labels_of(run: Run) -> Labels:
 
     Confirmed images are labelled with the name of their category: those labelled to begin with, those that a person
     moved or confirmed, and the surer half of a category that was named, merged or split. Junk is left out, also if it
-    was junk rounds ago.
+    was junk rounds ago. An image that was renamed has the name it has in the latest results.
     """
     results, ledger = Results.read(run), Ledger.of(run.folder)
     if ledger is None:
@@ -100,13 +101,27 @@ def labels_of(run: Run) -> Labels:
         for number in [*(number for number in ledger.rounds() if number != current), current]:
             timeline = ledger.replay(number)
             state, count = timeline.state, count + timeline.n_decisions
-            decided = set(_files(state, state.mark != UNDECIDED))
-            labels = {file: name for file, name in labels.items() if file not in decided} | _held(state)
+            now = {} if number == current else _renamed(state, results)
+            decided = {now.get(file, file) for file in _files(state, state.mark != UNDECIDED)}
+            held = {now.get(file, file): name for file, name in _held(state).items()}
+            labels = {file: name for file, name in labels.items() if file not in decided} | held
             junk = junk - decided | set(_files(state, state.mark == JUNK))
     finally:
         ledger.close()
     live = np.unique(state.category[state.mark != JUNK])
     return Labels(labels, junk, len(live), count)
+
+
+def content_of(run: Run, files: Collection[str]) -> dict[str, bytes]:
+    """What tells images from others whatever their files are called, by file: of those that some round knows."""
+    found, wanted = dict[str, bytes](), set(files)
+    with closing(Ledger(run.folder)) as ledger:
+        for number in ledger.rounds():
+            results = ledger.results(number)
+            if results.content is not None:
+                there = zip(results.files, results.content.tolist(), strict=True)
+                found |= {file: content for file, content in there if file in wanted}
+    return found
 
 
 def reviewed(run: Run) -> tuple[Iterator[Columns], int] | None:
@@ -168,7 +183,7 @@ def compare(before: State, results: Results) -> Changes:
 
     An old category without a name of its own is taken for the new one that has its images, see `match`.
     """
-    old, new = same_images(before.results.files, results.files)
+    old, new = _same_images(before, results)
     partner = _partners(before.category[old], results.category[new], before, results)
     expected = np.array([partner.get(category, -1) for category in range(len(before.names))])[before.category[old]]
     changed = np.zeros(len(results), dtype=bool)
@@ -198,6 +213,22 @@ def compare(before: State, results: Results) -> Changes:
         _parts(split, before.names, set(partner)),
         len(before.results) - len(old),
     )
+
+
+def _same_images(before: State, results: Results) -> tuple[Array, Array]:
+    """Rows of the images that are in both; none is the copy of another that was junk, and so is left out."""
+    content = before.results.content
+    kept = None if content is None else np.where(before.mark == JUNK, b"", content)
+    return same_images(before.results.files, results.files, kept, results.content)
+
+
+def _renamed(before: State, results: Results) -> dict[str, str]:
+    """The names that images of an earlier round have in these results, where these are others."""
+    if before.results.content is None or results.content is None:
+        return {}
+    names, names_now = list(before.results.files), list(results.files)
+    same = zip(*_same_images(before, results), strict=True)
+    return {names[old]: names_now[new] for old, new in same if names[old] != names_now[new]}
 
 
 def _parts(categories: dict[str, tuple[int, int, int]], others: list[str], lasting: set[int]) -> list[Part]:

@@ -88,13 +88,14 @@ class Review:
         """Where the photos of the rows are."""
         return ImagePaths(self.results.files, self.run.places())
 
+    @cached_property
     def given(self) -> Array:
         """Which rows came with a label, before anybody decided anything."""
         first = self.ledger.rounds()[0]
         if first == self.round:
             return self.results.labelled
         before = self.ledger.results(first)
-        old, new = same_images(before.files, self.results.files)
+        old, new = same_images(before.files, self.results.files, before.content, self.results.content)
         found = np.zeros(len(self.results), dtype=bool)
         found[new] = before.labelled[old]
         return found
@@ -164,7 +165,7 @@ class Review:
         changes = compare(before.state, results) if before else None
         self.run, self.results, self.round, self.timeline = run, results, number, timeline
         self.changes, self._seen, self._read_at = changes, seen, stamp
-        for of_before in ("embeddings", "paths"):
+        for of_before in ("embeddings", "paths", "given"):
             self.__dict__.pop(of_before, None)
 
     def _follow(self) -> None:

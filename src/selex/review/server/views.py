@@ -198,7 +198,7 @@ class Views:
         with self._lists.now() as overview:
             self._lists.check_category(number, overview)
             standing, category = self._lists.standing(overview), category_card(self.review, overview, number)
-            rows, features, given = overview.rows(number), self.review.embeddings, self.review.given()
+            rows, features, given = overview.rows(number), self.review.embeddings, self.review.given
         # outside: this may take a while, and others want to go on; the version says what it was worked out on
         sure = self.review.results.confidence
         found = parts_of(features, rows, count, rows[given[rows]])
