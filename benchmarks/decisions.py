@@ -2,17 +2,19 @@
 
 Rows are features with their truth; without arguments scikit-learn's handwritten digits. The person knows the truth of
 every image. `names` gives the N largest novel categories the name of most of their images, or merges them with the
-category of that name; `names, 5 % wrong` takes any other name one time in twenty. If that merges categories that look
-unlike, the page asks, and the person looks again: nineteen times in twenty the answer is right, and the name is given
-anew; `not asked` is without that, as a program decides. `look-alikes` are the mistakes that are hardest to notice: the
-wrong name is the class of the most similar other category. `corrects` looks at the N least sure categories, names those
-of which 70 % are one class, splits others in two as the page proposes it, if 70 % of each part are of one class, names
-the parts, and of the eight least sure images moves those whose class has a category by name.
+category of that name; `names, 5 % wrong` takes any other name one time in twenty. If a name merges two categories, the
+page shows both and asks, and the person looks again: nineteen times in twenty the answer is right, and the name is
+given anew; `not asked` is without that, as a program decides. `look-alikes` are the mistakes that are hardest to
+notice: the wrong name is the class of the most similar other category. Who confuses one in five answers wrong one time
+in five, too. `corrects` looks at the N least sure categories, names those of which 70 % are one class, splits others in
+two as the page proposes it, if 70 % of each part are of one class, names the parts, and of the eight least sure images
+moves those whose class has a category by name.
 Then the run is clustered again: continued from where it was, as `selex recluster` does, and beside it from nothing with
 the same decisions as plain labels, as it did before.
 All, Known and Novel are of all images that had no label at first; `elsewhere` is the accuracy on those in categories
 that no decision was about; `right name` is the share of images whose category has the name of their class. Means over
-seeds of the first clustering; K is given, features are not adapted.
+seeds of the first clustering and over persons, who make other mistakes each (clustered from nothing for the first of
+them only); K is given, features are not adapted.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from selex.cluster.pipeline import FittedClusters
 from selex.data.table import ImageTable
 from selex.metrics import matched
 from selex.review.core.decisions import Decision
-from selex.review.core.overview import look_alike, parts_of
+from selex.review.core.overview import parts_of
 from selex.review.core.state import CONFIRMED, UNDECIDED, State
 from selex.runs.earlier import Earlier
 from selex.runs.predictor import Model
@@ -198,9 +200,8 @@ class Person:
         return True
 
     def agrees(self, there: int, category: int) -> bool:
-        """Whether two are to be one; asked where they look unlike, and right but for as many mistakes as in names."""
-        live, means = self.means()
-        if not self.asked or look_alike(means, live, there, [category])[0]:
+        """Whether two are to be one; asked, the answer is right but for as many mistakes as in names."""
+        if not self.asked:
             return True
         self.questions += 1
         same = self.seen(there)[0] == self.seen(category)[0]
@@ -281,10 +282,10 @@ def right(data: Data, clusters: np.ndarray, names: list[str]) -> float:
     return 100 * float((called == np.char.add("class ", data.truth[data.free].astype(str))).mean())
 
 
-def review(run: Run, way: str, count: int, seed: int) -> dict[str, list[float]]:
-    """Accuracies before, after, and from nothing."""
+def review(run: Run, way: str, count: int, seed: int, number: int) -> dict[str, list[float]]:
+    """Accuracies before, after, and for the first person from nothing."""
     how = WAYS[way]
-    person = Person(run.data, State(run.results), how.wrong, seed, how.asked, how.confuses)
+    person = Person(run.data, State(run.results), how.wrong, seed + 1000 * number, how.asked, how.confuses)
     for category in how.choose(run.results, count):
         if (person.state.category == category).any():
             how.act(person, category)
@@ -294,8 +295,9 @@ def review(run: Run, way: str, count: int, seed: int) -> dict[str, list[float]]:
     elsewhere = run.data.free & ~np.isin(before, touched)
     found, _, names = run.resumed(state)
     again = np.asarray(found.labels)
-    plain = run.from_nothing(state, seed) if count else before
-    ways = {"before": before, "after": again, "labels": plain}
+    ways = {"before": before, "after": again}
+    if number == 0:
+        ways["labels"] = run.from_nothing(state, seed) if count else before
     return {
         "decisions": [person.decisions],
         "categories": [len(np.unique(state.category))],
@@ -307,7 +309,7 @@ def review(run: Run, way: str, count: int, seed: int) -> dict[str, list[float]]:
 
 def row(way: str, count: int, runs: list[dict[str, list[float]]]) -> dict[str, object]:
     """The mean over seeds, as a line of the table."""
-    mean = {key: np.mean([one[key] for one in runs], axis=0) for key in runs[0]}
+    mean = {key: np.mean([one[key] for one in runs if key in one], axis=0) for key in runs[0]}
 
     def text(values: np.ndarray, between: str = " / ") -> str:
         return between.join(f"{value:.1f}" for value in values)
@@ -315,7 +317,7 @@ def row(way: str, count: int, runs: list[dict[str, list[float]]]) -> dict[str, o
     return {
         "person": way,
         "N": count,
-        "seeds": len(runs),
+        "reviews": len(runs),
         "decisions": round(float(mean["decisions"][0]), 1),
         "categories": round(float(mean["categories"][0]), 1),
         "asked": round(float(mean["merges"][0]), 1),
@@ -338,7 +340,9 @@ def main(options: argparse.Namespace) -> None:
     for way in WAYS:
         for count in [count for count in COUNTS if count <= len(largest(runs[0].results, max(COUNTS)))]:
             if (way, count) not in [(one["person"], one["N"]) for one in results]:
-                results.append(row(way, count, [review(run, way, count, seed) for seed, run in enumerate(runs)]))
+                persons = range(options.persons if WAYS[way].wrong and count else 1)
+                found = [review(run, way, count, seed, one) for seed, run in enumerate(runs) for one in persons]
+                results.append(row(way, count, found))
                 print(results[-1], flush=True)
                 save(f"decisions_{options.name}", results, options.out, quiet=True)
 
@@ -349,6 +353,7 @@ if __name__ == "__main__":
     parser.add_argument("--key", default="center", help="of the features in it")
     parser.add_argument("--refine", default="proportional", help="as `discover` chose it")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--persons", type=int, default=20, help="who make mistakes, for each seed")
     parser.add_argument("--name", default="digits", help="of the results")
     parser.add_argument("--out", type=Path)
     main(parser.parse_args())

@@ -16,7 +16,7 @@ from selex.errors import InputError
 from selex.review.core.decisions import FIELDS, Decision, Refused, alike_key
 from selex.review.core.ledger import FILE, Ledger
 from selex.review.core.outcome import compare, corrected, labels_of, reviewed
-from selex.review.core.overview import NEIGHBOURS, Overview, Space, look_alike, parts_of
+from selex.review.core.overview import Overview, Space, parts_of
 from selex.review.core.session import Conflict, Review
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE, State
 from selex.review.core.timeline import DECIDE, REDO, UNDO, Event, Timeline
@@ -530,22 +530,3 @@ def test_the_part_of_the_given_labels_keeps_the_name_and_all_of_them():
     assert {len(set(part) & set(several)) for part in parts_of(features, rows, 2, several)} <= {3, 4, 5}
     blobs = np.r_[features[:14], features[30:36]]
     assert [len(part) for part in parts_of(blobs, np.arange(20), 2, np.arange(20))] != [20], "all of them labelled"
-
-
-@pytest.mark.parametrize("count", [3, 12, 60])
-def test_two_look_alike_if_one_is_among_the_most_similar_to_the_other(count):
-    rng = np.random.default_rng(count)
-    means = rng.normal(0, 1, (count, 5))
-    means /= np.linalg.norm(means, axis=1, keepdims=True)
-    live = np.flatnonzero(rng.random(count) < 0.9)
-    most = max(2, min(NEIGHBOURS, len(live) // 5))
-
-    def nearest(one):
-        """The most similar to one, by the book."""
-        others = [other for other in live.tolist() if other != one]
-        return sorted(others, key=lambda other: -(means[one] @ means[other]))[:most]
-
-    pairs = [(one, other) for one in live.tolist() for other in live.tolist() if one != other]
-    found = [bool(alike) for one in live.tolist() for alike in look_alike(means, live, one, live[live != one])]
-    assert found == [other in nearest(one) or one in nearest(other) for one, other in pairs]
-    assert len(live) < 4 or 0 < sum(found) < len(found)

@@ -370,32 +370,23 @@ def test_a_name_that_is_there_in_other_letters_is_asked_about(served):
     said(page, "Moved 1 image to Siamese cat")
 
 
-def test_categories_that_look_unlike_are_not_merged_without_a_question(served):
+def test_a_name_that_another_category_has_merges_only_after_a_look_at_both(served):
     page = served.page()
     names = {card["id"]: card["name"] for card in served.api("api/categories")["categories"]}
-    pairs = [(a, b) for a in names for b in names if a != b]
-    alike = {(a, b): not served.api(f"api/categories/{a}/unlike?others={b}")["unlike"] for a, b in pairs}
-    into, one = next(pair for pair in pairs if not alike[pair])
-    near, other = next(pair for pair in pairs if alike[pair] and into not in pair)
+    into, one = list(names)[:2]
     before = served.sizes()
-    for button, text in (("Leave them apart", ""), ("Merge all the same", f"Merged {names[one]} into {names[into]}")):
+    for button, text in (("text=Leave them apart", ""), ("button.strong", f"Merged {names[one]} into {names[into]}")):
         page.goto(f"{served.address}category/{one}")
         page.click("#act-name")
         answer(page, names[into])
-        sync_api.expect(page.locator("#unlike-title")).to_have_text(f"Merge {names[one]} into {names[into]}?")
-        sync_api.expect(page.locator("#unlike-strips strong")).to_have_text([names[into], names[one]])
-        page.click(f"#unlike >> text={button}")
+        sync_api.expect(page.locator("#same-title")).to_have_text(f"Merge {names[one]} into {names[into]}?")
+        sync_api.expect(page.locator("#same-strips strong")).to_have_text([names[into], names[one]])
+        page.click(f"#same >> {button}")
         if text:
             said(page, text)
         else:
-            sync_api.expect(page.locator("#unlike")).to_be_hidden()
+            sync_api.expect(page.locator("#same")).to_be_hidden()
             assert served.sizes() == before
-    page.keyboard.press("z")
-    said(page, "Undone")
-    page.goto(f"{served.address}category/{other}")
-    page.click("#act-name")
-    answer(page, names[near])
-    said(page, f"Merged {names[other]} into {names[near]}")  # at once
 
 
 def test_bad_photos_and_near_duplicates_are_set_aside_together(browser, tmp_path):

@@ -20,7 +20,6 @@ from commands import refused, reseal, selex
 from review_runs import made_up_run, small_run
 from selex.io import locked
 from selex.review.core.ledger import FILE
-from selex.review.core.overview import look_alike
 from selex.review.core.session import Review
 from selex.review.server.app import create_app, schema_of
 from selex.review.server.cards import natural
@@ -94,16 +93,6 @@ def test_categories_are_ordered_filtered_and_found(client):
     assert set(names(level=2, cluster=0)) == {"known-0", "known-1"}
     assert client.get("/api/categories?q=003").json()["files"] == 1
     assert [image["file"] for image in client.get("/api/images?q=003").json()["images"]] == ["003.png"]
-
-
-def test_which_look_unlike_a_category(client):
-    ids = [card["id"] for card in client.get("/api/categories").json()["categories"]]
-    found = client.get("/api/categories/0/unlike", params={"others": [i for i in ids if i]}).json()
-    near = {card["id"] for card in client.get("/api/categories/0").json()["neighbours"][:2]}
-    assert found["category"]["id"] == 0
-    assert not near & {card["id"] for card in found["unlike"]}
-    assert client.get("/api/categories/0/unlike?others=99").status_code == 404
-    assert client.get("/api/categories/0/unlike").status_code == 422
 
 
 def test_the_tree_has_the_levels(client):
@@ -606,41 +595,3 @@ def test_the_page_answers_while_many_photos_are_waited_for(review, monkeypatch, 
         assert not any(one.done() for one in asked)
         go.set()
         assert {one.result().content for one in asked} == {b"jpeg"}
-
-
-@pytest.fixture
-def slowly(monkeypatch):
-    """Categories are compared slowly: an event that says that it has begun, and one that lets it end."""
-    comparing, go = threading.Event(), threading.Event()
-
-    def slow(means, live, one, others):
-        comparing.set()
-        assert go.wait(60)
-        return look_alike(means, live, one, others)
-
-    monkeypatch.setattr("selex.review.server.views.look_alike", slow)
-    return comparing, go
-
-
-def test_others_go_on_while_many_categories_are_compared(client, slowly):
-    comparing, go = slowly
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(client.get, "/api/categories/0/unlike?others=1&others=2")
-        assert comparing.wait(60)
-        assert decide(client, "name", category=4, name="Robin").status_code == 200
-        go.set()
-        assert asked.result().status_code == 200
-
-
-def test_a_category_that_is_undone_while_it_is_compared(client, slowly):
-    comparing, go = slowly
-    parts = client.get("/api/categories/3/parts?parts=2").json()["parts"]
-    new = client.get("/api/standing").json()["categories"]  # the next number
-    assert decide(client, "split", category=3, parts=[parts[1]["rows"]]).status_code == 200
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(client.get, f"/api/categories/0/unlike?others={new}&others=1")
-        assert comparing.wait(60)
-        now = client.get("/api/standing").json()["version"]
-        assert client.post("/api/undo", json={"version": now}).status_code == 200
-        go.set()
-        assert asked.result().status_code == 200

@@ -19,9 +19,9 @@ from chaos.lab import PIXELS, Lab, difference, snapshot
 NAMES = """
 photos/holiday.png new/b.png notes.txt .workspace/settings .nextcloud-sync .config.json.bak config.json.bak index.npz
 images.u8 lock index.npz.new .work/thesis.tex .next/complete model/model.json checkpoint-00001.pt clusters.csv
-clusters.parquet content.npy embeddings.npy embeddings.npy.json hierarchy.json skipped.csv report.html predictions.csv estimate.png
-originals.csv review-labels.csv selex-run/diary.txt results/run.json pixels/x gcd/x run/x truth.csv digits.png
-.selex-notes.tmp .clusters.csv.abcdefgh.csv exports/mine.csv tensorboard/events demo/x figures/main.png
+clusters.parquet content.npy embeddings.npy embeddings.npy.json hierarchy.json skipped.csv report.html predictions.csv
+estimate.png originals.csv review-labels.csv selex-run/diary.txt results/run.json pixels/x gcd/x run/x truth.csv
+digits.png .selex-notes.tmp .clusters.csv.abcdefgh.csv exports/mine.csv tensorboard/events demo/x figures/main.png
 unlabelled/c.png data/d.png weights/e.safetensors labels.json
 """.split()  # noqa: SIM905
 LINKS = {"metrics.jsonl": "secret.txt", "link": "folder", ".selex-link": "folder", "dangling": "nowhere"}

@@ -5,7 +5,6 @@ An `Overview` is made once per version of the state, a `Space` once per round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,23 +87,6 @@ class Overview:
 
 NEIGHBOURS = 8
 """Categories that are shown as most similar to one."""
-
-
-def look_alike(means: Array, live: Array, one: int, others: Sequence[int]) -> Array:
-    """Which of `others` are among the most similar to a category, or it to them: `NEIGHBOURS`, or a fifth of few.
-
-    `means` are unit means of all categories, `live` those with images. Of categories that are the same most are so,
-    of those that are not few; see `benchmarks/decisions.py`.
-    """
-    several = np.asarray(others, dtype=np.int64)
-    most = max(2, min(NEIGHBOURS, len(live) // 5))
-    between = means[several] @ means[one]
-    to_one = (means[live] @ means[one])[:, None] > between
-    to_others = means[live] @ means[several].T > between
-    itself, other = live[:, None] == one, live[:, None] == several
-    nearer = np.minimum((to_one & ~itself & ~other).sum(axis=0), (to_others & ~itself & ~other).sum(axis=0))
-    found: Array = nearer < most
-    return found
 
 
 _BLOCK = 8192

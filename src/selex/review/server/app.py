@@ -135,11 +135,6 @@ def _categories(app: FastAPI, views: Views) -> None:
         """A category, a page of its images, its neighbours."""
         return views.category(category, sort, filter, page)
 
-    @app.get("/api/categories/{category}/unlike", tags=["read"], responses=GONE)
-    def unlike(category: int, others: Annotated[list[int], Query(max_length=1000)]) -> schema.Likeness:
-        """Which of `others` look unlike a category: merging them may be a mistake. Nothing is changed."""
-        return views.likeness(category, others)
-
     @app.get("/api/categories/{category}/parts", tags=["read"], responses=GONE)
     def parts(category: int, parts: Annotated[int, Query(ge=2, le=MOST_PARTS)] = 2) -> schema.Parts:
         """The parts that a category falls into. Nothing is changed: `split` with the rows of all but one part is."""

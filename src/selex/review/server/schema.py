@@ -55,13 +55,6 @@ class Category(BaseModel):
     examples: list[int] = Field(description="Rows of typical images.")
 
 
-class Likeness(BaseModel):
-    """Categories that look unlike another: neither is among the most similar to the other."""
-
-    category: Category
-    unlike: list[Category]
-
-
 class Near(Category):
     """A category and its similarity to another."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from selex.review.core.metadata import Where
-from selex.review.core.overview import NEIGHBOURS, look_alike, parts_of
+from selex.review.core.overview import NEIGHBOURS, parts_of
 from selex.review.core.session import Review
 from selex.review.core.suggest import ideas
 from selex.review.server import schema
@@ -72,16 +72,6 @@ class Views:
             state, words = self.review.state, " ".join(name.split())
             found = state.alike(words)
             return schema.Alike(names=[state.names[number] for number in found], ids=found)
-
-    def likeness(self, number: int, others: list[int]) -> schema.Likeness:
-        """Which of some categories look unlike another."""
-        with self._lists.now() as overview:
-            for each in (number, *others):
-                self._lists.check_category(each, overview)
-            means = self._lists.space.means(overview, self.review)
-            card, *cards = (category_card(self.review, overview, each) for each in (number, *others))
-        alike = look_alike(means, overview.live, number, others)  # outside: with many others this takes a while
-        return schema.Likeness(category=card, unlike=[cards[place] for place in np.flatnonzero(~alike)])
 
     def category(
         self, number: int, sort: schema.ImageSort = "doubtful", chosen: schema.ImageFilter = "all", page: int = 1

@@ -32,15 +32,17 @@ export function thumb(row) {
   return Object.assign(new Image(144, 144), { src: `/thumb/${row}?r=${round()}`, alt: "", loading: "lazy" });
 }
 
-// Before categories become one that look unlike: is that meant? True at once where they do not.
-export async function agree([first, ...others]) {
-  const found = await ask(`/api/categories/${first}/unlike?${new URLSearchParams(others.map((other) => ["others", other]))}`);
-  if (!found?.unlike.length) return Boolean(found);
-  const strips = [found.category, ...found.unlike].map((category) =>
+// Before a name makes categories one that are not in view together: are they the same? The first few are shown.
+export async function agree(categories) {
+  const found = await Promise.all(categories.slice(0, 6).map((category) => ask(`/api/categories/${category}`)));
+  if (!found.every(Boolean)) return false;
+  const cards = found.map(({ category }) => category), [into, ...others] = cards.map(({ name }) => name);
+  const strips = cards.map((category) =>
     element("div", [element("strong", category.name), element("div", category.examples.map(thumb), { className: "strip" })], { className: "part" }));
-  by("unlike-strips").replaceChildren(...strips);
-  by("unlike-title").textContent = `Merge ${found.unlike.map((category) => category.name).join(" and ")} into ${found.category.name}?`;
-  return (await open("unlike")) === "yes";
+  if (categories.length > cards.length) others.push(`${categories.length - cards.length} more`);
+  by("same-strips").replaceChildren(...strips);
+  by("same-title").textContent = `Merge ${others.join(" and ")} into ${into}?`;
+  return (await open("same")) === "yes";
 }
 
 // Ask for a category: {id, name} of one there is, {name} of a new one, null if the person thought better of it.

@@ -200,7 +200,7 @@ async function merge(all) {
   else await join(categories);
 }
 
-// Make categories one, the first, which was chosen by its name; where they look unlike the person is asked whether that is meant.
+// Make categories one, the first, which was chosen by its name, if the person sees that they are the same.
 async function join(categories) {
   if (await dialogs.agree(categories)) await decide({ kind: "merge", categories }, afterMerge(categories[0]));
 }
