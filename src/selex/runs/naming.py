@@ -39,8 +39,8 @@ def lasting_names(
     names = [*map(str, categories), *[""] * (n_clusters - len(categories))]
     last = last_number([*names, *(earlier.names if earlier else ())], max(earlier.last_number if earlier else 0, taken))
     if earlier:
-        rows, now = same_images(earlier.files, files, earlier.content, content)
-        old, new = earlier.category[rows], np.asarray(labels)[now]
+        rows, there_now = same_images(earlier.files, files, earlier.content, content)
+        old, new = earlier.category[rows], np.asarray(labels)[there_now]
         there = [c for c in np.unique(old).tolist() if earlier.names[c] not in names]
         novel = [c for c in np.unique(new).tolist() if c >= len(categories)]
         for before, now in match(old, new, there, novel).items():
