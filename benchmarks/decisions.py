@@ -262,6 +262,7 @@ WAYS = {
     "names, 5 % wrong": Way(largest, Person.name, 0.05),
     "names, 5 % wrong, not asked": Way(largest, Person.name, 0.05, asked=False),
     "names, 5 % look-alikes": Way(largest, Person.name, 0.05, confuses=True),
+    "names, 5 % look-alikes, not asked": Way(largest, Person.name, 0.05, asked=False, confuses=True),
     "names, 20 % look-alikes": Way(largest, Person.name, 0.2, confuses=True),
     "corrects": Way(least_sure, Person.correct),
 }

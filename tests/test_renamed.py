@@ -118,7 +118,7 @@ def test_decisions_follow_and_do_so_again(place):
     kept = labels_of(Run.open(place / "run"))
     assert kept.of == {again[now[file]]: name for file, name in labels.of.items()}
     review = Review(place / "run")
-    assert {review.results.files[row] for row in np.flatnonzero(review.given)} == {
+    assert {review.results.files[row] for row in np.flatnonzero(review.given).tolist()} == {
         again[now[file]] for file in files if not file.startswith("unlabelled/")
     }
     review.ledger.close()
