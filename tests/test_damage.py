@@ -31,7 +31,7 @@ from selex.review.recluster import recluster
 from selex.runs.export import export
 from selex.runs.predictor import load
 from selex.runs.run import LABELS
-from selex.training.checkpoint import newest_checkpoint
+from selex.training.checkpoint import checkpoint_paths, newest_checkpoint
 
 FLIPS = 40
 """Of one bit each, in every file. `make chaos` makes more."""
@@ -377,4 +377,4 @@ def test_a_checkpoint_that_is_damaged_is_not_gone_on_with(tmp_path):
     path = tmp_path / "checkpoint-00002.pt"
     path.write_bytes(path.read_bytes().replace(np.float32(500).tobytes(), np.float32(5000).tobytes()))
     with pytest.warns(Note, match=r"is damaged\); training resumes from checkpoint-00001.pt"):
-        assert newest_checkpoint(tmp_path)[1]["weights"][0] == 1
+        assert newest_checkpoint(checkpoint_paths(tmp_path))[1]["weights"][0] == 1

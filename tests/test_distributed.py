@@ -106,6 +106,20 @@ def test_two_processes_are_one(home, method, options):
     agree(home / out[0], home / out[1])
 
 
+def test_two_processes_train_twice_where_labels_were_held_out(home):
+    digit_photos(home / "many", per_digit=90, n_known=4, digits=6)
+    command = ("discover", "many", "--backbone", "tiny-vit", "--categories", 6, "--epochs", 1, "--method", "selex")
+    settings = ("--set", "train.batch=32", "--set", "train.lr=0.03", "--set", "train.temperature=0.1")
+    done = alone(*command, *settings, "--out", "twice 1", cwd=home)
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second = several(*command, *settings, "--out", "twice 2", cwd=home)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert (second.returncode, second.stderr) == (0, "")
+    assert "training again, with all labels" in first.stdout
+    assert [entry["epoch"] for entry in epochs(home / "twice 2")] == [0, 0]
+    agree(home / "twice 1", home / "twice 2")
+
+
 def test_two_processes_cluster_together_without_training(home):
     command = ("discover", "photos", "--backbone", "tiny-vit", "--categories", 5, "--store", "store")
     done = alone(*command, "--out", "frozen 1", cwd=home)

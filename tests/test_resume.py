@@ -9,7 +9,7 @@ import torch
 import selex as package
 from commands import contents, digit_photos, refused, selex
 from selex.errors import InputError, Note
-from selex.training.checkpoint import Checkpoints, newest_checkpoint
+from selex.training.checkpoint import Checkpoints, checkpoint_paths, newest_checkpoint
 from selex.training.methods import Task
 from selex.training.steps import Steps
 from training_for_tests import TRAINED, digit_data, fit, seen_twice, small, weights, without_times
@@ -259,7 +259,7 @@ def fewer_clusters(state):
 @pytest.mark.parametrize("change", [other_momentum, fewer_weights, fewer_clusters])
 def test_a_checkpoint_of_another_shape(change, data, tmp_path):
     fit(small("selex", epochs=1), data, checkpoints=Checkpoints(tmp_path, {}))
-    path, state = newest_checkpoint(tmp_path)
+    path, state = newest_checkpoint(checkpoint_paths(tmp_path))
     change(state)
     torch.save(state, path)
     with pytest.raises(
@@ -299,7 +299,7 @@ def test_a_checkpoint_of_another_version(tmp_path):
             Checkpoints(tmp_path, {}).latest()
     (tmp_path / "checkpoint-00004.pt").write_bytes(b"damaged")
     with pytest.warns(Note, match="00004.pt: cannot be read .*; training resumes from checkpoint-00003.pt"):
-        path, _ = newest_checkpoint(tmp_path)
+        path, _ = newest_checkpoint(checkpoint_paths(tmp_path))
     assert path.name == "checkpoint-00003.pt"
 
 

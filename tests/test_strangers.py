@@ -28,7 +28,7 @@ from selex.models.download import Unavailable, save_stream
 from selex.report.facts import read_facts
 from selex.report.plots import is_plot, save_figure
 from selex.runs.export import export
-from selex.training.checkpoint import newest_checkpoint
+from selex.training.checkpoint import checkpoint_paths, newest_checkpoint
 
 TEMPORARY = ".selex-0123456789abcdef.tmp"
 NAMES = (
@@ -324,7 +324,7 @@ class Hostile:
 def test_a_hostile_checkpoint_is_not_loaded_and_nobody_is_told_to_do_so_unsafely(tmp_path, capsys):
     torch.save({"format": Hostile()}, tmp_path / "checkpoint-00001.pt")
     with pytest.raises(InputError, match="it holds more than tensors, or is damaged") as caught:
-        newest_checkpoint(tmp_path)
+        newest_checkpoint(checkpoint_paths(tmp_path))
     assert "weights_only" not in str(caught.value)
     assert capsys.readouterr().out == ""
 

@@ -11,10 +11,12 @@ from selex.cluster.holdout.select import Selection
 from selex.cluster.holdout.split import kept_from_training
 from selex.config import Config
 from selex.discovery import discover
-from selex.discovery_steps import Job
+from selex.discovery_training import compare
 from selex.report.html import write_report
 from selex.runs.earlier import _selection
 from selex.runs.predictor import load
+from selex.runs.run import last_training
+from selex.training.checkpoint import Checkpoints
 from selex.training.fit import Seen
 
 
@@ -105,27 +107,58 @@ def test_training_that_pays_is_kept_and_its_ending_chosen_by_labels_it_did_not_s
 def halfway(photos, monkeypatch, better):
     """A run where the network with this name is said to do better on held-out labels."""
 
-    def compared(self, ways):
-        self.run.log(step="kept", kept=better, untrained=0.1, trained=0.2, averaged=0.3)
-        return better
-
-    monkeypatch.setattr(Job, "_compare", compared)
+    said = {"kept": better, "untrained": 0.1, "trained": 0.2, "averaged": 0.3}
+    monkeypatch.setattr("selex.discovery_training.compare", lambda ways, tell: (better, said))
     return trained(photos, better, lr=0.03)[0]
 
 
 def test_averaged_weights_are_the_mean_of_both(photos, monkeypatch):
     runs = {name: halfway(photos, monkeypatch, name) for name in ("untrained", "trained", "averaged")}
-    weights = {name: load(run.folder).load_backbone("cpu").network.state_dict() for name, run in runs.items()}
-    changed = [key for key, value in weights["trained"].items() if not torch.equal(value, weights["untrained"][key])]
+    of = {name: weights(run) for name, run in runs.items()}
+    changed = [key for key, value in of["trained"].items() if not torch.equal(value, of["untrained"][key])]
     assert len(changed) > 5
     for key in changed:
-        mean = (weights["trained"][key] + weights["untrained"][key]) / 2
-        assert torch.allclose(weights["averaged"][key], mean, atol=1e-6)
+        assert torch.allclose(of["averaged"][key], (of["trained"][key] + of["untrained"][key]) / 2, atol=1e-6)
     assert not np.allclose(runs["averaged"].embeddings, runs["trained"].embeddings, atol=1e-3)
     rows = [row for row, file in enumerate(runs["averaged"].clusters["file"].to_pylist()) if "unlabelled" in file][:9]
     found = runs["averaged"].clusters.take(rows).to_pydict()
     again = load(runs["averaged"].folder).predict([str(photos / "photos" / file) for file in found["file"]])
     assert list(again["category"]) == found["category"]
+
+
+def weights(run):
+    return load(run.folder).load_backbone("cpu").network.state_dict()
+
+
+def test_the_network_that_is_kept_has_seen_every_label(photos, monkeypatch):
+    """That of training without held-out labels, which took no part in choosing it."""
+    run, (whole, _) = halfway(photos, monkeypatch, "trained"), trained(photos, "whole", lr=0.03, holdout=0.0)
+    for name, tensor in weights(whole).items():
+        assert torch.equal(weights(run)[name], tensor), name
+    assert [entry["epoch"] for entry in run.metrics if entry["step"] == "epoch"] == [0, 1, 0, 1]
+    assert [entry["epoch"] for entry in last_training(run.metrics)] == [0, 1]
+    assert load(run.folder).assigner.calibration != load(whole.folder).assigner.calibration
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first training", "second training"])
+def test_what_was_cut_off_goes_on_in_the_training_it_was_in(photos, monkeypatch, again):
+    undisturbed, save = halfway(photos, monkeypatch, "averaged"), Checkpoints.save
+
+    def cut_off(self, epoch, state):
+        save(self, epoch, state)
+        if (self.name == "checkpoint-again") == again:
+            self.wait()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, "save", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            trained(photos, f"cut {again}", lr=0.03)
+    run, _ = trained(photos, f"cut {again}", lr=0.03)
+    epochs = [entry["epoch"] for entry in run.metrics if entry["step"] == "epoch"]
+    assert epochs == [0, 1, 0, 1]  # none twice
+    assert np.array_equal(run.embeddings, undisturbed.embeddings)
+    assert run.clusters.equals(undisturbed.clusters)
 
 
 LOSSES = {
@@ -139,16 +172,14 @@ LOSSES = {
 @pytest.mark.parametrize("averaged", [-0.1, 0.001])
 def test_training_is_undone_if_hidden_labels_are_clearly_against_it(lost, kept, averaged):
     """The better of trained and averaged weights is kept, unless the start is ahead by more than chance."""
-    logged, told = [], []
-    run = SimpleNamespace(log=lambda **entry: logged.append(entry))
-    job = Job(run, Config.of(), None, "cpu", False, told.append)
+    told = []
     before, ahead = np.full(20, 0.04), averaged > 0
     right = {"untrained": before, "trained": before - lost, "averaged": before - lost + averaged}
     ways = {name: SimpleNamespace(selection=Selection(False, "none", right=tuple(row))) for name, row in right.items()}
     expected = "averaged" if ahead and kept == "trained" else kept
-    assert job._compare(ways) == expected
-    assert logged[0]["kept"] == expected
-    shown = (logged[0][name] for name in ("untrained", "trained", "averaged"))
+    found, logged = compare(ways, told.append)
+    assert found == logged["kept"] == expected
+    shown = (logged[name] for name in ("untrained", "trained", "averaged"))
     assert tuple(shown) == pytest.approx((0.8, 0.77, 0.77 + 20 * averaged))
     assert told[0].endswith(f"{expected} network kept")
     assert ("within chance" in told[0]) == (expected != "untrained")

@@ -19,6 +19,7 @@ from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
 from selex.data.table import read_sources, read_table
 from selex.discovery_steps import Job, Tell, check_categories, on_device
+from selex.discovery_training import Training
 from selex.errors import InputError
 from selex.features.prepare import load_backbone_for
 from selex.features.ray_cluster import RayEngine
@@ -98,7 +99,8 @@ def discover(
         cut = job.attention_crop(images, folder)
         shown = to_device(images, torch.device(device), cut)
         if fabric:
-            found = job.train(images, cut, shown, fabric, options or TrainOptions(progress=progress))
+            asked = options or TrainOptions(progress=progress)
+            found = Training(job, images, cut, shown, fabric, asked).run()
         else:
             found, config = _without_training(job, images, shown, group, earlier)
         publish(run, config, images, found, backbone, numbers_taken)

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from selex.cluster.distributed.fit import Task, fit_distributed
 from selex.cluster.distributed.group import Group
-from selex.cluster.holdout.select import safest
-from selex.cluster.pipeline import FittedClusters, estimate_clusters, fit_clusters
+from selex.cluster.pipeline import FittedClusters, calibrated, fit_clusters
 from selex.cluster.variant import variant_for
 from selex.config import ClusterConfig, Config
 from selex.data.crops import AnyImages
@@ -30,16 +29,12 @@ from selex.features.ray_cluster import RayEngine
 from selex.features.ray_embed import Embedded, embed_on_ray
 from selex.features.ray_fit import fit_on_ray
 from selex.models.network import Backbone
-from selex.models.trunk import check_view_size, load_trained, trained_weights
 from selex.runs.earlier import Earlier
 from selex.runs.writer import RunWriter
-from selex.training.fit import Seen, TrainOptions, classify_features, make_method, train_run
+from selex.training.fit import classify_features
 from selex.training.methods import Method
 
 Tell = Callable[[str], None]
-Weights = dict[str, torch.Tensor]
-CLEARLY = 2.0
-"""Standard errors by which held-out labels must speak against training: a single row is one."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ class Job:
 
     def decode(self, table: ImageTable, store: str | Path | None, strict: bool) -> tuple[ImageStore, Path]:
         """Images at the size they are needed in, and the folder that they are stored in."""
-        done, size = self._step("decode"), self.config.data.size or 0
+        done, size = self.step("decode"), self.config.data.size or 0
         folder = place_for(store, self.config.data.sources, table.root, size)
         images = ImageStore.build(table, folder, size=size, strict=strict, progress=self.progress)
         check_categories(self.config, images.table)
@@ -66,14 +61,14 @@ class Job:
         """The images cropped to what the backbone attends to, if the settings ask for it."""
         if not self.config.features.attention_crop:
             return None
-        done = self._step("attention_crop")
+        done = self.step("attention_crop")
         cut = crop_to_attention(self.backbone, images, folder, device=self.device, progress=self.progress)
         done(len(images))
         return cut
 
     def embed(self, shown: AnyImages, shared: bool = True) -> Any:
         """Features of the images, by the backbone as it is now; those of a trained one are shared with no other run."""
-        done, device, views = self._step("embed"), self.device, self.config.features.views
+        done, device, views = self.step("embed"), self.device, self.config.features.views
         cache = feature_cache(self.backbone, device, views) if shared else None
         out, progress = self.run.features, self.progress
         features = embed(self.backbone, shown, out, device=device, views=views, progress=progress, cache=cache)
@@ -82,69 +77,11 @@ class Job:
 
     def embed_on_ray(self, engine: RayEngine, labels: Any) -> Embedded:
         """Features of images wherever they are, in the run's file; which images they are of."""
-        done, data, views = self._step("embed"), self.config.data, self.config.features.views
+        done, data, views = self.step("embed"), self.config.data, self.config.features.views
         how: dict[str, Any] = {"size": data.size or 0, "views": views, "device": self.device, "progress": self.progress}
         images = embed_on_ray(engine, self.backbone, data.sources, labels, self.run.features, **how)
         done(len(images), made=images.made, skipped=len(images.skipped), engine="ray")
         return images
-
-    def train(
-        self, images: ImageStore, cut: ImageStore | None, shown: AnyImages, fabric: Any, options: TrainOptions
-    ) -> FittedClusters:
-        """Categories after training the backbone, unless labels that training did not see prefer those before it."""
-        config, estimate, untrained = self.config, None, None
-        check_view_size(self.backbone, config.train.view_size, config.train.trained_blocks)
-        seen = Seen.of(config, images.table.labels)
-        features = self.embed(shown) if seen.hidden.any() or not config.cluster.categories else None
-        if not config.cluster.categories:
-            estimate = estimate_clusters(features, _labels(images), config.cluster, config.seed, progress=self.progress)
-        count = config.cluster.categories or (estimate.n_clusters if estimate else 0)
-        if seen.hidden.any():
-            untrained = self.cluster(features, images, count=count, hidden=seen.hidden)
-        method = make_method(config, self.backbone, count, seen.n_known)
-        before = {name: tensor.clone() for name, tensor in trained_weights(self.backbone).items()}
-        done = self._step("train")
-        self.tell(f"training {method.n_trained / 1e6:.2f} M parameters")
-        epochs = train_run(self.run, config, method, images, cut, shown, seen, fabric, options)
-        done(epochs * len(images), epochs=epochs, parameters=method.n_trained)
-
-        def clustered() -> FittedClusters:
-            return self.cluster(self.embed(shown, shared=False), images, method, count, seen.hidden)
-
-        found = self._best_network(before, untrained, clustered, shown) if untrained else clustered()
-        return replace(found, estimate=estimate)
-
-    def _best_network(
-        self, before: Weights, untrained: FittedClusters, clustered: Callable[[], FittedClusters], shown: AnyImages
-    ) -> FittedClusters:
-        """Categories of the trained network, the one before or their mean: what labels prefer that none has seen."""
-        after = {name: tensor.clone() for name, tensor in trained_weights(self.backbone).items()}
-        mean = {name: (tensor + before[name]) / 2 for name, tensor in after.items()}
-        weights = {"averaged": mean, "trained": after, "untrained": before}
-        ways = {"untrained": untrained}
-        for name in ("averaged", "trained"):
-            load_trained(self.backbone, weights[name])
-            ways[name] = clustered()
-        kept = self._compare(ways) if all(way.selection.right for way in ways.values()) else "trained"
-        if kept != "trained":  # whose features are there already
-            load_trained(self.backbone, weights[kept])
-            self.embed(shown, shared=kept == "untrained")
-        if kept == "untrained":
-            self.backbone.requires_grad_(False)  # nothing of it was trained
-        return ways[kept]
-
-    def _compare(self, ways: dict[str, FittedClusters]) -> str:
-        """The network that does best on labels training did not see; the untrained one only if by more than chance."""
-        right = {name: way.selection.right for name, way in ways.items()}
-        correct = {name: sum(parts) for name, parts in right.items()}
-        ahead = max(("trained", "averaged"), key=lambda name: correct[name])
-        kept = safest({name: [np.array(right[name])] for name in (ahead, "untrained")}, lambda way: CLEARLY)
-        self.run.log(step="kept", kept=kept, **correct, **ways[kept].selection.settings)
-        chance = " (within chance)" if kept != "untrained" and correct["untrained"] > correct[kept] else ""
-        before, after, mean = (f"{correct[name]:.1%}" for name in ("untrained", "trained", "averaged"))
-        shares = f"{before} correct before training, {after} after, {mean} with the average of both{chance}"
-        self.tell(f"held-out labels: {shares}: {kept} network kept")
-        return kept
 
     def cluster(
         self,
@@ -153,26 +90,35 @@ class Job:
         method: Method | None = None,
         count: int | None = None,
         hidden: NDArray[np.bool_] | None = None,
+        like: FittedClusters | None = None,
     ) -> FittedClusters:
-        """Categories of the features; `hidden` labels choose how, or after training `auto` is the plain way."""
-        done, config = self._step("cluster"), self.config.cluster
+        """Categories of the features.
+
+        After training, `hidden` labels choose what is `auto` and calibrate confidence, or both are as in clusters that
+        they have judged (`like`); without either `auto` is the plain way.
+        """
+        done, config = self.step("cluster"), self.config.cluster
         hidden = hidden if hidden is not None and hidden.any() else None
-        if method and hidden is None:
-            config = replace(config, **_after_training(config))
+        if like or (method and hidden is None):
+            fixed: dict[str, Any] = like.selection.settings if like else _after_training(config)
+            config = replace(config, **fixed)
         if method and not method.clusters:
             found = classify_features(method, features, images.table.labels)
         else:
             quirks = self.config.train.quirks & {"clustering"} if method else ()
             how: dict[str, Any] = {"variant": variant_for(quirks), "hidden": hidden, "progress": self.progress}
             config = replace(config, categories=count or config.categories)
-            found = fit_clusters(features, _labels(images), config, rng=self.config.seed, **how)
+            found = fit_clusters(features, _labels(images), config, rng=self.config.seed, calibrate=not like, **how)
+            if like and like.assigner:
+                found = replace(found, selection=like.selection)
+                found = calibrated(found, found.transform(features), images.table.labels, like.assigner.calibration)
         done(len(images), **_about(found))
         self._tell_selected(found.selected(config))
         return replace(found, hierarchy=found.hierarchy.on_host())
 
     def cluster_distributed(self, images: ImageStore, group: Group) -> FittedClusters:
         """Categories of the features in the run's file, by all processes, which are all in `fit_distributed`."""
-        done, config = self._step("cluster"), self.config
+        done, config = self.step("cluster"), self.config
         task = Task(self.run.features, _labels(images), config.cluster, config.seed, str(self.device))
         found = fit_distributed(task, group)
         assert found is not None  # in the first process
@@ -182,7 +128,7 @@ class Job:
 
     def cluster_on_ray(self, engine: RayEngine, images: Embedded) -> FittedClusters:
         """Categories of the features in the run's file, by the workers of a Ray cluster."""
-        done, config = self._step("cluster"), self.config.cluster
+        done, config = self.step("cluster"), self.config.cluster
         how: dict[str, Any] = {"seed": self.config.seed, "device": self.device}
         found, workers = fit_on_ray(engine, self.run.features, _labels(images), config, **how)
         done(len(images), **_about(found, workers=workers))
@@ -191,14 +137,14 @@ class Job:
 
     def resume(self, features: Any, images: ImageStore, earlier: Earlier) -> FittedClusters:
         """Categories that continue from earlier ones."""
-        done = self._step("cluster")
+        done = self.step("cluster")
         how: dict[str, Any] = {"rng": self.config.seed, "progress": self.progress}
         start = earlier.start(images.table, np.load(self.run.features, mmap_mode="r"))
         found = fit_clusters(features, _labels(images), self.config.cluster, start=start, **how)
         done(len(images), **_about(found, resumed=True))
         return replace(found, hierarchy=found.hierarchy.on_host())
 
-    def _step(self, name: str) -> Callable[..., None]:
+    def step(self, name: str) -> Callable[..., None]:
         """A step begins; call what this returns with the number of images when it is done, and what else to log."""
         begun = time.perf_counter()
 

@@ -38,7 +38,7 @@ from selex.folders import take_folder
 from selex.io import temporary_folder
 from selex.metrics import split_accuracy
 from selex.runs.predictor import load
-from selex.runs.run import Run
+from selex.runs.run import Run, last_training
 from selex.runs.versions import commit_of, versions
 from selex.training.fit import TrainOptions, make_method
 from selex.training.methods import check_method
@@ -212,7 +212,7 @@ def check_dataset(job: Job, path: Path) -> None:
 
 def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, total: float, command: str) -> Result:
     tree, steps = found.hierarchy, {entry["step"]: entry for entry in found.metrics if "step" in entry}
-    epochs = [entry for entry in found.metrics if entry.get("step") == "epoch"]
+    epochs = last_training(found.metrics)
     clusters = np.array(found.clusters["cluster"])
     if _method(job) == KMEANS:
         k = len(tree["names"])

@@ -241,9 +241,9 @@ class TrainConfig(Group):
     holdout: float = setting(
         0.2,
         "Share of the labels held out from training.",
-        "Untrained features are kept if they recover these labels clearly better than trained ones. The labels also "
-        "decide how trained features are clustered, and calibrate the confidence. The paper holds nothing out (0), and "
-        "`simgcd` cannot.",
+        "Untrained features are kept if they recover these labels clearly better than trained ones; otherwise the "
+        "network is trained again with all labels. Held-out labels also decide how trained features are clustered, and "
+        "calibrate the confidence. The paper holds nothing out (0), and `simgcd` cannot.",
         least=0,
         most=0.5,
     )

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from selex.runs.run import last_training
+
 WIDTH, HEIGHT = 340, 210
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 30
 _STEP = "epoch"
@@ -47,7 +49,7 @@ class Chart:
 
 def training_charts(metrics: Iterable[dict[str, Any]]) -> list[Chart]:
     """A chart for each group of values that were logged by epoch; none where nothing was trained."""
-    curves = _curves(_last_attempt(metrics))
+    curves = _curves(last_training(metrics))
     grouped = {key for _, keys in _GROUPS for key in keys}
     more = [(key, (key,)) for key in curves if key not in grouped]
     groups = [(title, {key: curves[key] for key in keys if key in curves}) for title, keys in (*_GROUPS, *more)]
@@ -95,16 +97,6 @@ class _Scale:
     def __call__(self, value: float) -> float:
         part = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
         return self.start + part * (self.end - self.start)
-
-
-def _last_attempt(metrics: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Entries of epochs; where work was resumed, or done again from the start, the later entries count."""
-    kept: list[dict[str, Any]] = []
-    for entry in metrics:
-        if isinstance(entry, dict) and entry.get("step") == _STEP and _is_number(entry.get(_STEP)):
-            kept = [earlier for earlier in kept if earlier[_STEP] < entry[_STEP]]
-            kept.append(entry)
-    return kept
 
 
 def _curves(entries: list[dict[str, Any]]) -> dict[str, Points]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -215,6 +215,16 @@ class Run:
     @property
     def _labels(self) -> Path:
         return (self.folder / LABELS).absolute()
+
+
+def last_training(metrics: Iterable[Any]) -> list[dict[str, Any]]:
+    """What was logged of epochs; where training was resumed, or begun again, the later entries count."""
+    kept: list[dict[str, Any]] = []
+    for entry in metrics:
+        if isinstance(entry, dict) and entry.get("step") == "epoch" and isinstance(entry.get("epoch"), int):
+            kept = [earlier for earlier in kept if earlier["epoch"] < entry["epoch"]]
+            kept.append(entry)
+    return kept
 
 
 def _check_format(folder: Path, record: dict[str, Any]) -> None:

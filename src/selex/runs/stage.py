@@ -24,7 +24,7 @@ _MODEL_FILES = tuple(f"{MODEL}/{name}" for name in ("model.json", "model.safeten
 _RESULTS = ("clusters.csv", "clusters.parquet", "skipped.csv", "hierarchy.json", CONTENT, CONFIG, *FEATURE_FILES)
 PUBLISHED = (*_RESULTS, *_MODEL_FILES)
 """All that a run's results are; whatever else is in the folder is somebody else's."""
-CHECKPOINT = re.compile(r"checkpoint-\d{5}\.pt")
+CHECKPOINT = re.compile(r"checkpoint-(again-)?\d{5}\.pt")
 
 
 class Stage:

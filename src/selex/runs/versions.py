@@ -18,7 +18,15 @@ from selex import __version__
 _PACKAGE = Path(__file__).parent.parent
 _LIBRARIES = ("torch", "timm", "numpy", "scikit-learn")
 _ROOMS = ("config", "cluster", "losses", "data", "models", "features", "training", "bench/datasets")
-_FILES = ("discovery.py", "discovery_steps.py", "metrics.py", "types.py", "runs/earlier.py", "bench/runner.py")
+_FILES = (
+    "discovery.py",
+    "discovery_steps.py",
+    "discovery_training.py",
+    "metrics.py",
+    "types.py",
+    "runs/earlier.py",
+    "bench/runner.py",
+)
 
 
 def versions(code: str | None = None) -> dict[str, str]:

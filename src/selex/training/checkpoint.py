@@ -22,17 +22,21 @@ KEPT = 2
 class Checkpoints:
     """The checkpoints in a folder. `settings` are those of the training; one of other settings is refused.
 
-    `more` is kept with them, for whoever resumes without giving the settings again.
+    `more` is kept with them, for whoever resumes without giving the settings again. Those of a training that is done
+    `again`, with other labels, have names of their own.
     """
 
-    def __init__(self, folder: Path, settings: dict[str, Any], more: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: dict[str, Any], more: dict[str, Any] | None = None, again: bool = False
+    ) -> None:
         self.folder, self.settings, self.more = folder, settings, more or {}
+        self.name = "checkpoint-again" if again else "checkpoint"
         self._writer = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
 
     def latest(self) -> dict[str, Any] | None:
         """The newest checkpoint that can be read, in the host's memory, or None if there is none."""
-        found = newest_checkpoint(self.folder)
+        found = newest_checkpoint(self.paths())
         if found is None:
             return None
         path, state = found
@@ -53,7 +57,7 @@ class Checkpoints:
 
     def paths(self) -> list[Path]:
         """Checkpoints, oldest first."""
-        return checkpoint_paths(self.folder)
+        return [path for path in checkpoint_paths(self.folder) if path.name.rpartition("-")[0] == self.name]
 
     def last_good(self) -> str:
         """What a message says of where training can be taken up again."""
@@ -62,12 +66,12 @@ class Checkpoints:
         return f"the last good checkpoint is {paths[-1]}" if paths else "there is no checkpoint yet"
 
     def clear(self) -> None:
-        """Delete all checkpoints."""
-        for path in self.paths():
+        """Delete all checkpoints of the folder."""
+        for path in checkpoint_paths(self.folder):
             path.unlink()
 
     def _write(self, epoch: int, state: dict[str, Any]) -> None:
-        path = self.folder / f"checkpoint-{epoch:05d}.pt"
+        path = self.folder / f"{self.name}-{epoch:05d}.pt"
         try:
             with atomic_path(path) as partial:
                 torch.save(state, partial)
@@ -98,10 +102,10 @@ def checkpoint_paths(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("checkpoint-*.pt") if CHECKPOINT.fullmatch(path.name))
 
 
-def newest_checkpoint(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The newest checkpoint in a folder that can be read, and where it is; None if there is none."""
+def newest_checkpoint(paths: list[Path]) -> tuple[Path, dict[str, Any]] | None:
+    """The newest of some checkpoints, oldest first, that can be read, and where it is; None if there is none."""
     damaged = ""
-    for path in reversed(checkpoint_paths(folder)):
+    for path in reversed(paths):
         try:
             _check_members(path)
             state = torch.load(path, map_location="cpu", weights_only=True)

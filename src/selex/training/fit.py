@@ -26,10 +26,11 @@ from selex.features.attention_crop import cut_to
 from selex.features.prepare import load_backbone_for, place_for
 from selex.folders import own_folder
 from selex.models.network import Backbone
+from selex.models.trunk import load_trained
 from selex.runs.run import Run
 from selex.runs.writer import BOARD, RunWriter
 from selex.training.batches import Data
-from selex.training.checkpoint import Checkpoints, newest_checkpoint
+from selex.training.checkpoint import Checkpoints, checkpoint_paths, newest_checkpoint
 from selex.training.loop import Callbacks, Entry, Score, train
 from selex.training.methods import Method, Task, find_method
 from selex.types import UNLABELLED
@@ -69,6 +70,12 @@ class Seen(NamedTuple):
         hidden = kept_from_training(known, share)
         return cls(numbered(np.where(hidden, UNLABELLED, known)), hidden)
 
+    @classmethod
+    def all(cls, labels: Any) -> Seen:
+        """With every label."""
+        known = np.asarray(labels)
+        return cls(known, np.zeros(len(known), dtype=bool))
+
     @property
     def n_known(self) -> int:
         """Categories that a label is left of."""
@@ -96,13 +103,19 @@ def train_run(
     seen: Seen,
     fabric: Any,
     options: TrainOptions,
+    again: bool = False,
 ) -> int:
-    """Train the method's backbone, from the newest checkpoint on; the number of epochs that it has seen."""
-    checkpoints = Checkpoints(run.work, training_identity(config, method, images, seen), config.to_json())
-    if options.restart and is_first_attempt(str(run.folder)):
+    """Train the method's backbone, from the newest checkpoint on; the number of epochs that it has seen.
+
+    What is trained `again` has checkpoints of its own, so that a run that was cut off goes on where it was.
+    """
+    held_out = bool(seen.hidden.any())
+    identity = training_identity(config, method, images, seen)
+    checkpoints = Checkpoints(run.work, identity, config.to_json(), again)
+    if options.restart and not again and is_first_attempt(str(run.folder)):
         checkpoints.clear()
     # Who follows has waited for this: images are decoded now.
-    fabric.broadcast((method.task.n_categories, cut.boxes if cut else None))
+    fabric.broadcast((method.task.n_categories, cut.boxes if cut else None, held_out))
     callbacks = Callbacks(_log(run, options.tensorboard), options.score, options.progress)
     steps = method.settings.epochs * (len(images) // method.settings.batch)
     compile = fabric.device.type == "cuda" and steps >= WORTH_COMPILING
@@ -115,19 +128,24 @@ def train_run(
 def train_worker(config: Config, out: Path, table: ImageTable, fabric: Any, store: Path | None) -> Run:
     """What all processes do but the first: they train with it, and write nothing."""
     backbone, config = load_backbone_for(config, fabric.device)
-    n_categories, boxes = fabric.broadcast((0, None))
+    before = {name: tensor.detach().clone() for name, tensor in backbone.network.named_parameters()}
+    asked = fabric.broadcast(None)
     folder = place_for(store, config.data.sources, table.root, config.data.size or 0)
     images = ImageStore.build(table, folder, size=config.data.size or 0)
-    seen = Seen.of(config, images.table.labels)
-    method = make_method(config, backbone, n_categories, seen.n_known)
-    cut = None if boxes is None else cut_to(images, folder, boxes)
-    train(method, _data(images, to_device(images, fabric.device, cut), seen, config), config.seed, fabric=fabric)
+    while asked is not None:
+        n_categories, boxes, held_out = asked
+        seen = Seen.of(config, images.table.labels) if held_out else Seen.all(images.table.labels)
+        load_trained(backbone, before)
+        method = make_method(config, backbone, n_categories, seen.n_known)
+        cut = None if boxes is None else cut_to(images, folder, boxes)
+        train(method, _data(images, to_device(images, fabric.device, cut), seen, config), config.seed, fabric=fabric)
+        asked = fabric.broadcast(None)
     return Run(out)
 
 
 def interrupted_config(run: Run) -> Config:
     """What the training that was interrupted in a run was asked to do."""
-    found = newest_checkpoint(run.work)
+    found = newest_checkpoint(checkpoint_paths(run.work))
     if found is None:
         raise InputError(f"{run.folder}: has no checkpoint to resume from; leave --resume out")
     path, state = found
