@@ -137,7 +137,7 @@ def _misfit(wanted: State, given: State) -> str:
         if given[name].is_floating_point() != tensor.is_floating_point():
             return f"{name} is of {given[name].dtype}, expected {tensor.dtype}"
     extra = [name for name in given if name not in wanted]
-    return f"it has {extra[0]}, which the network has not" if extra else ""
+    return f"it has {extra[0]}, which the network does not have" if extra else ""
 
 
 def _shape(tensor: torch.Tensor) -> str:

@@ -60,7 +60,7 @@ export async function choose({ title, go, text = "", create = "", without = [], 
     const chosen = options[at];
     if (!chosen) by("ask-hint").textContent = create ? "Type a name." : "No such category.";
     else if (chosen.id === undefined) by("ask-hint").textContent = create === "new" ? "This makes a new category." : "";
-    else by("ask-hint").textContent = create === "rename" ? `${chosen.name} is there already: this merges them.` : "";
+    else by("ask-hint").textContent = create === "rename" ? `${chosen.name} already exists: this merges them.` : "";
   };
   const mark = () => {
     [...list.children].forEach((item, i) => item.setAttribute("aria-selected", String(i === at)));
@@ -139,7 +139,7 @@ async function orSame(chosen, without) {
     };
     const same = { id: found.ids[other], name: found.names[other] };
     const yes = button(`Yes, use “${same.name}”`, same);
-    place.replaceChildren(element("span", `There is “${same.name}” already. Is it the same?`), yes, button(`No, “${chosen.name}” is another`, chosen));
+    place.replaceChildren(element("span", `“${same.name}” already exists. Is it the same?`), yes, button(`No, “${chosen.name}” is a different one`, chosen));
     place.hidden = false;
     yes.focus();
     for (const [target, event] of [[by("ask"), "close"], [by("ask-text"), "input"]]) target.addEventListener(event, () => done(null), { once: true });

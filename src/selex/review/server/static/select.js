@@ -84,7 +84,7 @@ export function showChosen() {
   }
   if (kind === "rows" && !beyond.length && tiles().length && tiles().every(isOn) && listed() > count)
     bar.append(plain(`Select all ${number(listed())}`, chooseList));
-  bar.append(plain("Select nothing", () => choose([])));
+  bar.append(plain("Clear selection", () => choose([])));
 }
 
 const number = (value) => value.toLocaleString("en");

@@ -42,7 +42,7 @@ async function look(file) {
   if (!dialog().open) similar();
   const turn = ++asked, says = by("similar-says"), largest = Number(dialog().dataset.largest);
   by("similar-result").replaceChildren();
-  says.textContent = "Looking… the first time takes some seconds: the network is loaded.";
+  says.textContent = "Looking… the first time takes a few seconds, while the network is loaded.";
   preview(file, turn);
   const found = file.size > largest ? { detail: `the file has more than ${largest / 2 ** 20} MB` } : await send(file);
   if (turn !== asked) return; // another one was dropped meanwhile
