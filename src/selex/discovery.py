@@ -64,7 +64,7 @@ def discover(
         engine: a Ray cluster whose workers embed the images, which may be behind a URL; None embeds them here.
         tell: called with a line about each step that is done.
         earlier: categories to continue from, in place of a search, where nothing is trained.
-        numbers_taken: a novel category that is new gets a larger number than this one.
+        numbers_taken: new novel categories get numbers above this one.
 
     Returns:
         The finished run.

@@ -36,8 +36,8 @@ def load_backbone(
 ) -> Backbone:
     """A pretrained backbone by name, `timm:NAME` or `file:PATH`, in evaluation mode on `device`.
 
-    `weights` is a file to use in place of the one that is looked for, `crop` the side in pixels of the square it shall
-    look at, in place of the one it was made for.
+    `weights` is a file to use in place of the one that is looked for, `crop` the input size in pixels, instead of
+    the one it was made for.
     """
     kind, colon, rest = name.partition(":")
     if weights is not None and kind in ("pixels", "tiny-vit", "file"):
