@@ -1,36 +1,6 @@
 // Questions to the person: which category, which parts, how to export, whether to cluster again.
-import { ask, decide, refresh } from "./review.js";
-
-const by = (id) => document.getElementById(id);
-const round = () => document.body.dataset.round;
-
-export function open(id) {
-  const dialog = by(id);
-  return new Promise((done) => {
-    dialog.returnValue = "";
-    dialog.addEventListener("close", () => done(dialog.returnValue), { once: true });
-    dialog.showModal();
-  });
-}
-
-document.addEventListener("click", (event) => {
-  if (event.target.closest("[data-close]")) event.target.closest("dialog").close();
-});
-
-export function conflict(missed) {
-  by("conflict-list").replaceChildren(...missed.map((text) => element("li", text)));
-  return open("conflict");
-}
-
-export function element(tag, text, properties = {}) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...(Array.isArray(text) ? text : [text]));
-  return made;
-}
-
-export function thumb(row) {
-  return Object.assign(new Image(144, 144), { src: `/thumb/${row}?r=${round()}`, alt: "", loading: "lazy" });
-}
+import { decide, refresh } from "./decide.js";
+import { ask, by, element, open, thumb } from "./page.js";
 
 // Before a name makes categories one that are not in view together: are they the same? The first few are shown.
 export async function agree(categories) {

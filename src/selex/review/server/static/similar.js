@@ -1,7 +1,6 @@
 // Images like one that is dropped on the page, pasted or chosen. It is sent to this server, which keeps nothing of it.
-import { element, open, thumb } from "./dialogs.js";
+import { by, element, open, thumb } from "./page.js";
 
-const by = (id) => document.getElementById(id);
 const dialog = () => by("similar-dialog");
 const free = () => !document.querySelector("dialog[open]:not(#similar-dialog)");
 const hasFile = (event) => free() && [...(event.dataTransfer?.types ?? [])].includes("Files");
