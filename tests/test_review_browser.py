@@ -356,7 +356,7 @@ def test_a_name_that_is_there_in_other_letters_is_asked_about(served):
     page.goto(f"{served.address}category/4")
     page.click("#act-name")
     answer(page, "siamese-cat")
-    sync_api.expect(page.locator("#ask-same")).to_contain_text("There is “Siamese cat” already. Is it the same?")
+    sync_api.expect(page.locator("#ask-same")).to_contain_text("“Siamese cat” already exists. Is it the same?")
     page.click("text=No, “siamese-cat” is a different one")
     said(page, "“siamese-cat”")
     assert {"Siamese cat", "siamese-cat"} <= set(served.sizes())
