@@ -33,11 +33,15 @@ from selex.models.network import Backbone
 from selex.models.trunk import check_view_size, load_trained, trained_weights
 from selex.runs.earlier import Earlier
 from selex.runs.writer import RunWriter
-from selex.training.fit import Seen, TrainOptions, classify_features, make_method, train_run
+from selex.training.fit import Seen, classify_features, make_method
 from selex.training.methods import Method
 
 Tell = Callable[[str], None]
 Weights = dict[str, torch.Tensor]
+Embed = Callable[[bool], Any]
+"""Features of all images by the backbone as it is now; whether they are shared with other runs."""
+Fit = Callable[[Method, Seen], int]
+"""Trains a method's backbone on the labels that are seen; the number of epochs."""
 CLEARLY = 2.0
 """Standard errors by which held-out labels must speak against training: a single row is one."""
 
@@ -80,22 +84,23 @@ class Job:
         done(len(features), **({"made": cache.made} if cache else {}))
         return on_device(features, device)
 
-    def embed_on_ray(self, engine: RayEngine, labels: Any) -> Embedded:
+    def embed_on_ray(self, engine: RayEngine, labels: Any, eye: Backbone | None = None) -> Embedded:
         """Features of images wherever they are, in the run's file; which images they are of."""
         done, data, views = self._step("embed"), self.config.data, self.config.features.views
         how: dict[str, Any] = {"size": data.size or 0, "views": views, "device": self.device, "progress": self.progress}
-        images = embed_on_ray(engine, self.backbone, data.sources, labels, self.run.features, **how)
+        images = embed_on_ray(engine, self.backbone, data.sources, labels, self.run.features, eye=eye, **how)
         done(len(images), made=images.made, skipped=len(images.skipped), engine="ray")
         return images
 
-    def train(
-        self, images: ImageStore, cut: ImageStore | None, shown: AnyImages, fabric: Any, options: TrainOptions
-    ) -> FittedClusters:
-        """Categories after training the backbone, unless labels that training did not see prefer those before it."""
+    def train(self, images: ImageStore | Embedded, embed: Embed, fit: Fit) -> FittedClusters:
+        """Categories after training the backbone, unless labels that training did not see prefer those before it.
+
+        `embed` makes features with the backbone as it is then, and `fit` trains it.
+        """
         config, estimate, untrained = self.config, None, None
         check_view_size(self.backbone, config.train.view_size, config.train.trained_blocks)
         seen = Seen.of(config, images.table.labels)
-        features = self.embed(shown) if seen.hidden.any() or not config.cluster.categories else None
+        features = embed(True) if seen.hidden.any() or not config.cluster.categories else None
         if not config.cluster.categories:
             estimate = estimate_clusters(features, _labels(images), config.cluster, config.seed, progress=self.progress)
         count = config.cluster.categories or (estimate.n_clusters if estimate else 0)
@@ -105,17 +110,17 @@ class Job:
         before = {name: tensor.clone() for name, tensor in trained_weights(self.backbone).items()}
         done = self._step("train")
         self.tell(f"training {method.n_trained / 1e6:.2f} M parameters")
-        epochs = train_run(self.run, config, method, images, cut, shown, seen, fabric, options)
+        epochs = fit(method, seen)
         done(epochs * len(images), epochs=epochs, parameters=method.n_trained)
 
         def clustered() -> FittedClusters:
-            return self.cluster(self.embed(shown, shared=False), images, method, count, seen.hidden)
+            return self.cluster(embed(False), images, method, count, seen.hidden)
 
-        found = self._best_network(before, untrained, clustered, shown) if untrained else clustered()
+        found = self._best_network(before, untrained, clustered, embed) if untrained else clustered()
         return replace(found, estimate=estimate)
 
     def _best_network(
-        self, before: Weights, untrained: FittedClusters, clustered: Callable[[], FittedClusters], shown: AnyImages
+        self, before: Weights, untrained: FittedClusters, clustered: Callable[[], FittedClusters], embed: Embed
     ) -> FittedClusters:
         """Categories of the trained network, the one before or their mean: what labels prefer that none has seen."""
         after = {name: tensor.clone() for name, tensor in trained_weights(self.backbone).items()}
@@ -128,7 +133,7 @@ class Job:
         kept = self._compare(ways) if all(way.selection.right for way in ways.values()) else "trained"
         if kept != "trained":  # whose features are there already
             load_trained(self.backbone, weights[kept])
-            self.embed(shown, shared=kept == "untrained")
+            embed(kept == "untrained")
         if kept == "untrained":
             self.backbone.requires_grad_(False)  # nothing of it was trained
         return ways[kept]

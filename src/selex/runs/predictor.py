@@ -254,14 +254,13 @@ def _embedded_on_ray(
     """The same by workers; features are joined in a file of the cache, which is gone at the end."""
     if not isinstance(images, (str, os.PathLike)):
         raise InputError("a Ray cluster reads photos from a folder, a table or a URL, not from a list in Python")
-    if model.attention_crop:
-        raise InputError("this run uses attention crops, which need --engine local")
     place = images if isinstance(images, str) and is_url(images) else os.path.abspath(images)
     how: dict[str, Any] = {"size": model.size, "views": model.views, "device": device, "progress": progress}
     cache_folder().mkdir(parents=True, exist_ok=True)
     with temporary_folder(cache_folder()) as folder:
-        out = folder / "features.npy"
-        found = embed_on_ray(engine, model.load_backbone(device), [place], None, out, **how)
+        out, backbone = folder / "features.npy", model.load_backbone(device)
+        eye = model.untrained(backbone, device) if model.attention_crop else None
+        found = embed_on_ray(engine, backbone, [place], None, out, eye=eye, **how)
         if strict and found.skipped:
             raise InputError(": ".join(found.skipped[0]))
         _tell_of_skipped(found.skipped, len(found) + len(found.skipped))
