@@ -60,7 +60,7 @@ def _torchrun(rank):
 def _srun(rank):
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_NODELIST": "127.0.0.1", "SLURM_NODEID": "0"}
     sizes = {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1"}
-    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}
+    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "127.0.0.1"}
     return job | sizes | step | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
 
 

@@ -278,7 +278,7 @@ def test_weights_of_another_shape_are_one_clear_line(tmp_path):
     ("change", "says"),
     [
         (lambda s: s.pop("norm.bias"), "norm.bias is missing"),
-        (lambda s: s.update(fc_norm=torch.zeros(2)), "it has fc_norm, which the network has not"),
+        (lambda s: s.update(fc_norm=torch.zeros(2)), "it has fc_norm, which the network does not have"),
         (lambda s: s.pop("cls_token"), "cannot tell the architecture"),
         (lambda s: s.pop("blocks.0.mlp.fc1.weight"), "unknown layout"),
         (lambda s: s.pop("pos_embed"), "a DINOv3 of 128 dims"),

@@ -329,7 +329,7 @@ def test_a_key_of_seals_that_is_damaged_gives_way_to_a_new_one(tmp_path, monkeyp
     for data in damaged:
         path.write_bytes(data)
         assert not is_sealed(before, *about)
-        with pytest.warns(Note, match=r"seal.key: is damaged; a new key is made, and runs of before count as"):
+        with pytest.warns(Note, match=r"seal.key: is damaged; a new key is made, and earlier runs count as"):
             after = seal(*about)
         assert is_sealed(after, *about)
         assert not is_sealed(before, *about)

@@ -144,7 +144,7 @@ def test_where_the_first_process_is_lost_while_it_embeds_the_second_says_so(home
     first, second = several(*command, cwd=home, kill=("selex.discovery_steps:Job.embed", 1))
     assert first.returncode == -9
     assert second.returncode == 2
-    assert second.stderr == "error: another process was lost, which this one cannot do without: see its error\n"
+    assert second.stderr == "error: another process was lost, and this one cannot continue without it: see its error\n"
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def test_two_processes_go_on_where_they_were_killed(home, undisturbed):
     command = (*DISCOVER, "--method", "selex")
     first, second = several(*command, "--out", "stopped", cwd=home, kill=("selex.training.steps:Steps.step", 5))
     assert first.returncode == -9
-    line = "error: another process was lost, which this one cannot do without: see its error\n"
+    line = "error: another process was lost, and this one cannot continue without it: see its error\n"
     assert (second.returncode, second.stderr) == (2, line)
     assert (home / "stopped" / ".work" / "checkpoint-00000.pt").exists()
     shutil.copytree(home / "stopped", home / "fewer")

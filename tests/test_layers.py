@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import selex
+from selex.review.server.pages import _SCRIPTS
 
 ROOT = Path(selex.__file__).parent
 PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
@@ -55,6 +56,15 @@ def test_imports_go_upwards_only():
         if other != package and place(other) >= place(path)
     ]
     assert not wrong
+
+
+def test_scripts_of_the_review_page_import_only_from_those_before():
+    """Their order is that of the server's list, from what all of them share to the one that starts a page."""
+    folder = ROOT / "review" / "server" / "static"
+    assert sorted(path.stem for path in folder.glob("*.js")) == sorted(_SCRIPTS)
+    for number, name in enumerate(_SCRIPTS):
+        imported = re.findall(r'from "\./(\w+)\.js"', (folder / f"{name}.js").read_text())
+        assert set(imported) <= set(_SCRIPTS[:number]), name
 
 
 def test_public_names_exist_and_are_listed_once():

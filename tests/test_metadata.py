@@ -1,5 +1,7 @@
 """What photos can be filtered by: folder, the day they were taken, columns of one's own table."""
 
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +11,7 @@ from PIL import Image
 from commands import refused
 from review_runs import made_up_run
 from selex.errors import InputError
-from selex.review.core.metadata import Metadata, Where, taken
+from selex.review.core.metadata import CAMERA, Metadata, Where, taken
 from selex.review.core.session import Review
 from selex.review.server.lists import Lists
 from selex.runs.run import ImagePaths
@@ -97,6 +99,21 @@ def test_the_camera_of_the_exif_is_a_column(tmp_path):
     assert metadata.values == {}, "nothing is read before it is asked for"
     assert metadata.keep(np.arange(4), Where(columns=("camera (EXIF)=Cam 1",))).tolist() == [0, 3]
     assert metadata.values == {"camera (EXIF)": {"": 1, "Cam 1": 2, "Cam 2": 1}}
+
+
+def test_cameras_that_are_read_while_values_are_counted_are_not_lost(run, tmp_path, monkeypatch):
+    (tmp_path / "table.csv").write_text("file_name,station\n" + "".join(f"{file},{file[0]}\n" for file in FILES))
+    metadata = Metadata(run, paths(run, FILES), str(tmp_path / "table.csv"))
+
+    class Counted(Counter):
+        def items(self):
+            metadata._add(CAMERA, ["Cam 1", "Cam 2", "", "", ""])  # as another thread does
+            return super().items()
+
+    monkeypatch.setattr("selex.review.core.metadata.Counter", Counted)
+    assert set(metadata.values) == {"station"}
+    assert metadata.values[CAMERA] == {"": 3, "Cam 1": 1, "Cam 2": 1}
+    assert metadata.values is metadata.values, "counted once"
 
 
 def test_a_table_that_cannot_be_joined_is_refused(run, tmp_path):

@@ -159,7 +159,7 @@ def test_few_labels_that_leave_nothing_to_whiten_by_once_half_are_hidden():
 
 def test_labels_that_cannot_be():
     x, _ = blobs(4, 5)
-    with pytest.raises(InputError, match="one label a row"):
+    with pytest.raises(InputError, match="one label per row"):
         fit_clusters(x, [0, 1])
     with pytest.raises(InputError, match="label -2 in row 0"):
         fit_clusters(x, np.full(20, -2))

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from commands import digit_photos, selex
+from layouts_for_tests import write
 from selex.cli.photos import next_steps
 from selex.cluster.pipeline import fit_clusters
 from selex.config import ClusterConfig, Config
@@ -17,6 +20,7 @@ from selex.features.ray_cluster import RayEngine
 from selex.features.ray_embed import Shards
 from selex.runs.predictor import load
 from selex.runs.run import Run
+from test_attention_crop_cli import colour_photos, eye
 from test_sources import write_tar
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'selex[cluster]'")
@@ -56,12 +60,13 @@ def s3(home):
 
 
 def kills_when_told(order):
-    """What every worker does when it starts: the first to finish a second clustering kills its node, if told to."""
+    """What every worker does when it starts: the first that clusters as often as it is told to kills its node."""
 
     def begin():
         import os
         import signal
         from contextlib import suppress
+        from pathlib import Path
 
         from selex.cluster.kmeans import Problem
 
@@ -69,8 +74,8 @@ def kills_when_told(order):
 
         def finish_or_kill(self, centers):
             calls.append(1)
-            if len(calls) >= 2:
-                with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
+                if len(calls) >= int(Path(order).read_text()):
                     os.rename(order, f"{order}-carried-out")  # by one worker only
                     os.kill(os.getppid(), signal.SIGKILL)  # the node
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -299,10 +304,10 @@ def fitted(rows):
 def test_a_node_is_lost_while_clustering_and_nothing_of_the_result(cluster, home, rows):
     expected, workers = fitted(rows)
     assert workers == 2
-    (home / "kill").touch()
+    (home / "kill").write_text("2")
     with pytest.warns(Note, match="a worker was lost while clustering: all of them start again"):
         found, workers = fitted(rows)
-    assert (home / "kill-carried-out").exists()
+    (home / "kill-carried-out").unlink()
     cluster.add_node(num_cpus=2)
     assert workers == 2  # the node that is left has room for both
     for one, other in zip(expected.hierarchy.levels, found.hierarchy.levels, strict=True):
@@ -319,6 +324,56 @@ def test_rows_that_a_worker_refuses_are_one_line(cluster, rows, tmp_path):
     np.save(tmp_path / "rows.npy", broken)
     with pytest.raises(InputError, match=r"^process 1: features contain NaN: row 299, column 3; fix or drop that row$"):
         fitted((tmp_path / "rows.npy", rows[1]))
+
+
+TRAINED = {"backbone": "tiny-vit", "categories": 5, "method": "selex", "epochs": 3, "batch": 16, "lr": 0.003}
+
+
+def test_a_node_is_lost_while_training_and_nothing_of_the_result(cluster, home, pieces, tmp_path):
+    alone = discover(Config.of(str(home / "photos")).change(**TRAINED), tmp_path / "alone")
+    url = Config.of(f"file://{home / 'photos'}").change(**TRAINED)
+    (home / "kill").write_text("5")  # clusterings of one worker: in the second epoch, or the third
+    with pytest.warns(Note, match="a worker was lost while training: all of them start again"):
+        done = discover(url, tmp_path / "run", engine=RayEngine(workers=2))
+    (home / "kill-carried-out").unlink()
+    cluster.add_node(num_cpus=2)
+    epochs = [[entry for entry in run.metrics if entry["step"] == "epoch"] for run in (alone, done)]
+    assert [entry["epoch"] for entry in epochs[1]] == [0, 1, 2]  # none of them twice
+    for one, other in zip(*epochs, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+    same_network(alone, done)
+    assert alone.clusters["category"] == done.clusters["category"]
+
+
+def same_network(one, other):
+    first, second = (load_file(run.folder / "model" / "trained.safetensors") for run in (one, other))
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert torch.allclose(tensor, second[name], atol=2e-5), name
+
+
+def test_attention_crops_of_tar_shards_trained_on_and_predicted(cluster, pieces, tmp_path):
+    colour_photos(tmp_path / "photos")
+    write(tmp_path / "eye.pth", eye())
+    change = {"backbone": f"file:{tmp_path / 'eye.pth'}", "categories": 4, "attention_crop": True}
+    train = change | {"method": "gcd", "epochs": 1, "batch": 8, "lr": 0.05}
+    files = sorted((tmp_path / "photos").rglob("*.png"))
+    images = {str(path.relative_to(tmp_path / "photos")): path.read_bytes() for path in files}
+    (tmp_path / "shards").mkdir()
+    labels = ["" if name.startswith("unlabelled") else name.split("/")[0] for name in images]
+    write_tar(tmp_path / "shards" / "a.tar", images, labels)
+    alone = discover(Config.of(str(tmp_path / "photos")).change(**train), tmp_path / "alone")
+    done = discover(Config.of(str(tmp_path / "shards")).change(**train), tmp_path / "run", engine=RayEngine(workers=1))
+    same_network(alone, done)
+    one, other = (np.load(run.folder / "embeddings.npy") for run in (alone, done))
+    assert np.allclose(one, other, atol=1e-5)
+    assert alone.clusters["category"] == done.clusters["category"]
+    here, there = (
+        load(run.folder).predict(tmp_path / "photos", **how)
+        for run, how in ((alone, {"store": tmp_path / "store"}), (done, {"engine": RayEngine(workers=1)}))
+    )
+    assert here["category"] == there["category"]
+    assert np.allclose(here["confidence"], there["confidence"], atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_a_number_that_the_review_gave_is_never_that_of_another(made, folder):
     assert f"novel-{last + 1}" not in done.run.hierarchy["names"]
 
 
-def test_labels_of_the_first_round_are_given_in_every_later_one(made, folder):
+def test_labels_of_the_first_round_are_given_in_every_later_one(made, folder, monkeypatch):
     decide(folder, ("name", {"category": 3, "name": "three"}))
     before = Review(folder)
     files = set(np.array(list(before.results.files))[before.given])
@@ -156,6 +156,8 @@ def test_labels_of_the_first_round_are_given_in_every_later_one(made, folder):
     assert after.round == 2
     assert after.results.labelled.sum() > after.given.sum(), "a name labels the surer half, which nobody looked at"
     assert set(np.array(list(after.results.files))[after.given]) == files
+    monkeypatch.setattr(after.ledger, "results", pytest.fail)
+    assert after.given.sum() == len(files), "the first round is read once"
     after.ledger.close()
 
 

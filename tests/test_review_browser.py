@@ -356,8 +356,8 @@ def test_a_name_that_is_there_in_other_letters_is_asked_about(served):
     page.goto(f"{served.address}category/4")
     page.click("#act-name")
     answer(page, "siamese-cat")
-    sync_api.expect(page.locator("#ask-same")).to_contain_text("There is “Siamese cat” already. Is it the same?")
-    page.click("text=No, “siamese-cat” is another")
+    sync_api.expect(page.locator("#ask-same")).to_contain_text("“Siamese cat” already exists. Is it the same?")
+    page.click("text=No, “siamese-cat” is a different one")
     said(page, "“siamese-cat”")
     assert {"Siamese cat", "siamese-cat"} <= set(served.sizes())
     page.keyboard.press("z")
@@ -375,7 +375,7 @@ def test_a_name_that_another_category_has_merges_only_after_a_look_at_both(serve
     names = {card["id"]: card["name"] for card in served.api("api/categories")["categories"]}
     into, one = list(names)[:2]
     before = served.sizes()
-    for button, text in (("text=Leave them apart", ""), ("button.strong", f"Merged {names[one]} into {names[into]}")):
+    for button, text in (("text=Keep them apart", ""), ("button.strong", f"Merged {names[one]} into {names[into]}")):
         page.goto(f"{served.address}category/{one}")
         page.click("#act-name")
         answer(page, names[into])

@@ -375,7 +375,7 @@ def test_a_number_of_processes_alone_starts_none(place, monkeypatch):
 def test_where_one_process_is_lost_the_others_say_so_in_one_line(place, moment):
     first, second = several("cluster", "shards", *GIVEN, "--out", "lost.csv", cwd=place, kill=moment)
     assert first.returncode == -9
-    line = "error: another process was lost, which this one cannot do without: see its error\n"
+    line = "error: another process was lost, and this one cannot continue without it: see its error\n"
     assert (second.returncode, second.stderr) == (2, line)
     assert not (place / "lost.csv").exists()
 

@@ -184,8 +184,8 @@ def test_a_damaged_shard_is_named_in_one_line(tmp_path, monkeypatch):
         (("photos", "--spread"), "--spread is for --engine ray: its workers cluster"),
         (("photos", "--engine", "ray", "--workers", 0), "--workers must be at least 1, not 0"),
         (
-            ("photos", "--engine", "ray", "--method", "selex"),
-            "--engine ray cannot train the network, nor use attention crops",
+            ("photos", "--engine", "ray", "--spread", "--method", "selex"),
+            "--spread is for --method frozen: after training, this machine clusters",
         ),
     ],
 )
@@ -202,7 +202,7 @@ def test_what_a_cluster_cannot_do_is_refused(tmp_path, monkeypatch):
     config = Config.of(str(tmp_path / "photos")).change(backbone="pixels")
     with pytest.raises(InputError, match="not from a list in Python"):
         discover(config, tmp_path / "run", photos=[str(tmp_path / "photos/cat/0.jpg")], engine=RayEngine())
-    one = Embedded(ImageTable(["a.jpg"], np.array([-1]), []), [("b.jpg", "truncated")], 256, 1)
+    one = Embedded(ImageTable(["a.jpg"], np.array([-1]), []), [("b.jpg", "truncated")], 256, 1, [], "")
     monkeypatch.setattr("selex.discovery_steps.embed_on_ray", lambda *given, **how: one)
     with pytest.raises(InputError, match=r"^b\.jpg: truncated"):
         discover(config, tmp_path / "run", strict=True, engine=RayEngine())

@@ -147,7 +147,7 @@ def test_totals_are_those_of_bincount_in_blocks_too(seed):
     labels, values = torch.from_numpy(rng.integers(0, 5, 300)), torch.from_numpy(rng.standard_normal(300))
     whole = totals(values, labels, 6)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("selex.cluster.rows._CPU_BLOCK", 6 * 8 * 7)
+        patch.setattr("selex.cluster.rows.CPU_BLOCK", 6 * 8 * 7)
         parts = totals(values, labels, 6)
     expected = np.bincount(labels, values, minlength=6)
     np.testing.assert_allclose(whole, expected, atol=1e-12)

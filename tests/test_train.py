@@ -252,10 +252,12 @@ def test_one_process_alone(environment, monkeypatch, caplog, capfd):
 
 
 def test_a_cluster_that_was_asked_in_a_way_that_does_not_work(monkeypatch):
-    for key, value in (ALLOCATION | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2"}).items():
+    for name in TORCHRUN | {"GROUP_RANK": "", "MASTER_ADDR": "", "MASTER_PORT": "", "TORCHELASTIC_RUN_ID": ""}:
+        monkeypatch.setenv(name, "")  # so that what is set below is gone after the test
+        monkeypatch.delenv(name)
+    for key, value in (ALLOCATION | {"SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_NUM_NODES": "2"}).items():
         monkeypatch.setenv(key, value)
-    monkeypatch.delenv("SLURM_NTASKS_PER_NODE", raising=False)
-    with pytest.raises(InputError, match=r"cannot train with 4 processes: .*--ntasks-per-node"):
+    with pytest.raises(InputError, match=r"cannot train with 3 processes on 2 nodes: .*--ntasks-per-node"):
         start_fabric("cpu")
 
 

@@ -158,5 +158,5 @@ def _note_damage(path: Path) -> None:
     """Say that a file which is no key gives way to a new one; what is no file of ours stays, and there is no seal."""
     if not is_plain_file(path) or os.lstat(path).st_mode & 0o022:
         raise InputError(f"{path}: is not a key")
-    text = f"{path}: is damaged; a new key is made, and runs of before count as somebody else's"
+    text = f"{path}: is damaged; a new key is made, and earlier runs count as somebody else's"
     warnings.warn(text, Note, stacklevel=3)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +32,10 @@ from selex.runs.earlier import Earlier
 from selex.runs.publish import publish
 from selex.runs.run import LABELS, Run
 from selex.runs.writer import write_run
-from selex.training.devices import start_fabric
-from selex.training.fit import TrainOptions, train_worker
-from selex.training.methods import check_method
+from selex.training.devices import fabric_library, start_fabric
+from selex.training.fit import Seen, TrainOptions, train_run, train_worker
+from selex.training.methods import Method, check_method
+from selex.training.ray_train import train_run_on_ray
 
 
 def discover(
@@ -65,7 +69,7 @@ def discover(
         engine: a Ray cluster whose workers embed the images, which may be behind a URL; None embeds them here.
         tell: called with a line about each step that is done.
         earlier: categories to continue from, in place of a search, where nothing is trained.
-        numbers_taken: a novel category that is new gets a larger number than this one.
+        numbers_taken: new novel categories get numbers above this one.
 
     Returns:
         The finished run.
@@ -78,7 +82,8 @@ def discover(
     if engine is not None:
         if photos is not None:
             raise InputError("a Ray cluster reads photos from a folder, a table or a URL, not from a list in Python")
-        return _discover_on_ray(config, Path(out), given, engine, device, strict, progress, tell)
+        options = options or TrainOptions(progress=progress)
+        return _discover_on_ray(config, Path(out), given, engine, device, strict, progress, tell, options)
     if photos is None and is_url(config.data.photos):
         raise InputError(f"{config.data.photos}: photos at a URL need --engine ray")
     table = read_sources(config.data.sources, given) if photos is None else read_table(photos, given)
@@ -99,8 +104,13 @@ def discover(
         cut = job.attention_crop(images, folder)
         shown = to_device(images, torch.device(device), cut)
         if fabric:
-            asked = options or TrainOptions(progress=progress)
-            found = Training(job, images, cut, shown, fabric, asked).run()
+            how = options or TrainOptions(progress=progress)
+
+            def fit(method: Method, seen: Seen, again: bool) -> int:
+                return train_run(run, config, method, images, cut, shown, seen, fabric, how, again)
+
+            found = Training(job, images, partial(job.embed, shown), fit).run()
+            fabric.broadcast(None)  # the other processes may go
         else:
             found, config = _without_training(job, images, shown, group, earlier)
         publish(run, config, images, found, backbone, numbers_taken)
@@ -131,23 +141,42 @@ def _discover_on_ray(
     strict: bool,
     progress: bool,
     tell: Tell,
+    options: TrainOptions,
 ) -> Run:
-    """The same with images that workers of a Ray cluster read, decode and embed; they may make the clusters too."""
-    if config.train.method != FROZEN or config.features.attention_crop:
-        raise InputError("--engine ray cannot train the network, nor use attention crops")
+    """The same with images that workers of a Ray cluster read, decode and embed; they may train and cluster too."""
+    trains = config.train.method != FROZEN
+    if engine.spread and trains:
+        raise InputError("--spread is for --method frozen: after training, this machine clusters")
     if engine.spread:
         check_spread(config.cluster)
+    if trains:
+        fabric_library()  # which may be missing here
     with write_run(out, config, config.data.photos) as run:
         backbone, config = load_backbone_for(config, device)
         job = Job(run, config, backbone, device, progress, tell)
-        images = job.embed_on_ray(engine, labels)
+        eye = (deepcopy(backbone) if trains else backbone) if config.features.attention_crop else None
+        images = job.embed_on_ray(engine, labels, eye)
         if strict and images.skipped:
             raise InputError(": ".join(images.skipped[0]))
         check_categories(config, images.table)
-        if engine.spread:
+        made_by, engine = backbone.fingerprint(), replace(engine, fewer=True)
+
+        def embedded(shared: bool) -> Any:
+            nonlocal made_by
+            if backbone.fingerprint() != made_by:
+                job.embed_on_ray(engine, labels, eye)
+                made_by = backbone.fingerprint()
+            return on_device(np.load(run.features, mmap_mode="r"), device)
+
+        def fit(method: Method, seen: Seen, again: bool) -> int:
+            return train_run_on_ray(run, config, backbone, method, images, seen, engine, device, options, again)
+
+        if trains:
+            found = Training(job, images, embedded, fit).run()
+        elif engine.spread:
             found = job.cluster_on_ray(engine, images)
         else:
-            found = job.cluster(on_device(np.load(run.features, mmap_mode="r"), device), images)
+            found = job.cluster(embedded(True), images)
         publish(run, config, images, found, backbone)
     return run
 

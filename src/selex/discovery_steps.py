@@ -75,11 +75,11 @@ class Job:
         done(len(features), **({"made": cache.made} if cache else {}))
         return on_device(features, device)
 
-    def embed_on_ray(self, engine: RayEngine, labels: Any) -> Embedded:
+    def embed_on_ray(self, engine: RayEngine, labels: Any, eye: Backbone | None = None) -> Embedded:
         """Features of images wherever they are, in the run's file; which images they are of."""
         done, data, views = self.step("embed"), self.config.data, self.config.features.views
         how: dict[str, Any] = {"size": data.size or 0, "views": views, "device": self.device, "progress": self.progress}
-        images = embed_on_ray(engine, self.backbone, data.sources, labels, self.run.features, **how)
+        images = embed_on_ray(engine, self.backbone, data.sources, labels, self.run.features, eye=eye, **how)
         done(len(images), made=images.made, skipped=len(images.skipped), engine="ray")
         return images
 

@@ -11,36 +11,38 @@ import torch
 
 from selex.cluster.holdout.select import safest
 from selex.cluster.pipeline import FittedClusters, estimate_clusters
-from selex.data.crops import AnyImages
 from selex.data.store import ImageStore
 from selex.discovery_steps import Job
+from selex.features.ray_embed import Embedded
 from selex.models.network import Backbone
 from selex.models.trunk import check_view_size, load_trained, trained_weights
-from selex.training.fit import Seen, TrainOptions, make_method, train_run
+from selex.training.fit import Seen, make_method
 from selex.training.methods import Method
 
 Weights = dict[str, torch.Tensor]
+Embed = Callable[[bool], Any]
+"""Features of all images by the backbone as it is now; whether they are shared with other runs."""
+Fit = Callable[[Method, Seen, bool], int]
+"""Trains a method's backbone on the labels that are seen, for the first time or again; the number of epochs."""
 CLEARLY = 2.0
 """Standard errors by which held-out labels must speak against training: a single row is one."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """What training needs: the job, its images (`cut` to attention, or None, and as the backbone is `shown` them)."""
+    """What training needs: the job, its images, what embeds them with the backbone as it is, and what trains that."""
 
     job: Job
-    images: ImageStore
-    cut: ImageStore | None
-    shown: AnyImages
-    fabric: Any
-    options: TrainOptions
+    images: ImageStore | Embedded
+    embed: Embed
+    fit: Fit
 
     def run(self) -> FittedClusters:
         """Categories after training the backbone, unless labels that training did not see prefer those before it."""
         job, config, known = self.job, self.job.config, self.images.table.labels
         check_view_size(job.backbone, config.train.view_size, config.train.trained_blocks)
         seen, estimate = Seen.of(config, known), None
-        features = job.embed(self.shown) if seen.hidden.any() or not config.cluster.categories else None
+        features = self.embed(True) if seen.hidden.any() or not config.cluster.categories else None
         if not config.cluster.categories:
             labels = known if self.images.table.n_known else None
             estimate = estimate_clusters(features, labels, config.cluster, config.seed, progress=job.progress)
@@ -49,8 +51,7 @@ class Training:
             untrained = job.cluster(features, self.images, count=count, hidden=seen.hidden)
             found = self._best_network(untrained, seen, count)
         else:
-            found = self._clustered(count)(self._train(seen, count))
-        self.fabric.broadcast(None)  # the other processes may go
+            found = self._clustered(self._train(seen, count), count)
         return replace(found, estimate=estimate)
 
     def _best_network(self, untrained: FittedClusters, seen: Seen, count: int) -> FittedClusters:
@@ -61,23 +62,22 @@ class Training:
         job, backbone = self.job, self.job.backbone
         before = {name: tensor.detach().clone() for name, tensor in backbone.network.named_parameters()}
         method = self._train(seen, count)
-        clustered = self._clustered(count, hidden=seen.hidden)
-        ways = {"untrained": untrained, "trained": clustered(method)}
+        ways = {"untrained": untrained, "trained": self._clustered(method, count, hidden=seen.hidden)}
         _average(backbone, before)
-        ways["averaged"] = clustered(method)
+        ways["averaged"] = self._clustered(method, count, hidden=seen.hidden)
         told = all(way.selection.right for way in ways.values())
         kept, about = compare(ways, job.tell) if told else ("trained", {})
         load_trained(backbone, before)
         if kept == "untrained":
             backbone.requires_grad_(False)  # nothing of it was trained
-            job.embed(self.shown)
+            self.embed(True)
             found = untrained
         else:
             job.tell("training again, with all labels")
             method = self._train(Seen.all(self.images.table.labels), count, again=True)
             if kept == "averaged":
                 _average(backbone, before)
-            found = self._clustered(count, like=ways[kept])(method)
+            found = self._clustered(method, count, like=ways[kept])
         if about:
             job.run.log(step="kept", **about, **found.selection.settings)
         return found
@@ -88,15 +88,13 @@ class Training:
         method = make_method(job.config, job.backbone, count, seen.n_known)
         done = job.step("train")
         job.tell(f"training {method.n_trained / 1e6:.2f} M parameters")
-        data, how = (self.images, self.cut, self.shown, seen), (self.fabric, self.options)
-        epochs = train_run(job.run, job.config, method, *data, *how, again=again)
+        epochs = self.fit(method, seen, again)
         done(epochs * len(self.images), epochs=epochs, parameters=method.n_trained)
         return method
 
-    def _clustered(self, count: int, **how: Any) -> Callable[[Method], FittedClusters]:
-        """Makes categories of the features of the backbone as it is now, in the way of `Job.cluster`."""
-        job = self.job
-        return lambda method: job.cluster(job.embed(self.shown, shared=False), self.images, method, count, **how)
+    def _clustered(self, method: Method, count: int, **how: Any) -> FittedClusters:
+        """Categories of the features of the backbone as it is now, see `Job.cluster`."""
+        return self.job.cluster(self.embed(False), self.images, method, count, **how)
 
 
 def compare(ways: dict[str, FittedClusters], tell: Callable[[str], None]) -> tuple[str, dict[str, Any]]:

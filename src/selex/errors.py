@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 INTERRUPTED = 130
 """The exit code for Ctrl-C, as a shell shows it."""
-LOST_PROCESS = "another process was lost, which this one cannot do without: see its error"
+LOST_PROCESS = "another process was lost, and this one cannot continue without it: see its error"
 """What the others say where one of several processes has ended before them."""
 
 

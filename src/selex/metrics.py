@@ -19,7 +19,7 @@ def split_accuracy(truth: Any, clusters: Any, known: Any, version: Literal["v1",
         clusters: the cluster of each row; there may be more or fewer clusters than categories.
         known: per row, whether its true category is a known one.
         version: `"v2"` matches clusters to categories once, over all rows, and is the one to report. `"v1"` matches
-            known and novel rows apart, as older tables do; its *all* is the mean of the two weighted by rows.
+            known and novel rows separately, as older tables do; its *all* is the mean of the two weighted by rows.
 
     Returns:
         `Scores(all, known, novel)`; a part without rows is `nan`.

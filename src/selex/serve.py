@@ -92,7 +92,7 @@ START = """selex serve: sorts images into the categories of a run.
 
 Where a token is needed, add -H "Authorization: Bearer TOKEN".
 
-/categories lists the categories, /openapi.json describes all there is.
+/categories lists the categories, /openapi.json describes the whole API.
 """
 ABOUT = """Sorts images into the categories of a run, as `selex predict` does.
 
@@ -108,13 +108,16 @@ def _problem(about: str) -> dict[str, Any]:
     return {"description": about, "model": Problem}
 
 
-ANY: Errors = {401: _text("The token is missing."), 403: _text("Another site asks, or another name is used.")}
+ANY: Errors = {
+    401: _text("The token is missing."),
+    403: _text("The request comes from another site, or uses another host name."),
+}
 SENT: Errors = {
     411: _text("The length of the body is missing."),
     413: _text("The body is too large."),
     415: _text("The content type is not that of an image, or not JSON."),
-    422: _problem("What was sent is no image that can be read."),
-    503: _problem("Too much at once: try again in a second."),
+    422: _problem("The body is not a readable image."),
+    503: _problem("The server is busy: try again in a second."),
 }
 
 
@@ -145,7 +148,7 @@ def _with_routes(sorter: Sorter) -> FastAPI:
         found = await sorting(sorter.sort, [await request.body()])
         return Prediction(**found[0])
 
-    @app.post("/predict/batch", tags=["sort"], responses=SENT | {400: _problem("The body is no text.")})
+    @app.post("/predict/batch", tags=["sort"], responses=SENT | {400: _problem("The body is not text.")})
     async def predict_batch(given: Images) -> Predictions:
         """The categories of several images; if one of them cannot be read, none is sorted."""
         found = await sorting(_sorted, sorter, given.images)
@@ -164,7 +167,7 @@ def _with_routes(sorter: Sorter) -> FastAPI:
 
     @app.get("/healthz", tags=["about"])
     def health() -> Health:
-        """Whether the server is ready: it is, once it answers."""
+        """Responds once the server is ready."""
         return Health(version=__version__, backbone=sorter.model.backbone, device=str(sorter.device))
 
     return app

@@ -171,12 +171,12 @@ _SUITES = (
     Suite("published", "Differences of the published code, one by one", _published()),
     Suite(
         "row-order",
-        "Labels of levels out of order, where rows are listed by class and where they are shuffled",
+        "Level labels out of order: rows listed by class, and shuffled",
         (Row("by class", {"published": True}), Row("shuffled", {"published": True}, shuffled=True)),
     ),
     Suite(
         "holdout",
-        "Settings compared by labels that were hidden",
+        "Settings compared by held-out labels",
         tuple(Row(f"fold={fold}", fold=fold) for fold in range(FOLDS)),
     ),
     Suite(

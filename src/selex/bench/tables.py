@@ -156,7 +156,7 @@ def _holdout(results: list[Result], show: Show) -> Table:
     rows = [[method_name(key), *_theirs(means[key]), str(len(grouped[key]))] for key in best_first]
     columns = [Column(name) for name in ("Method", "All", "Known", "Novel", "Runs")]
     title = f"{find_suite('holdout').title}, {dataset_name(results[0].dataset)}"
-    return Table(title, columns, rows, ["Scored on images whose label was hidden; no other truth was looked at."])
+    return Table(title, columns, rows, ["Scored on images whose labels were held out; no other true label was used."])
 
 
 def _time(results: list[Result]) -> Table:

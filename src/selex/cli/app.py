@@ -17,6 +17,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from selex.cli.log import LOG, check_not_among_photos
 from selex.errors import INTERRUPTED, LOST_PROCESS, InputError, Note
 from selex.io import first_line
+from selex.launch import adopt_slurm
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -87,17 +88,18 @@ def start(
 
 def first_process() -> bool:
     """Of several processes that know of each other, whether this is the first."""
-    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
+    return os.environ.get("RANK", "0") == "0"
 
 
 def processes() -> int:
-    """How many processes `torchrun` has started; a `WORLD_SIZE` alone says nothing."""
+    """How many processes `torchrun` or `srun` has started; a `WORLD_SIZE` alone says nothing."""
     size = os.environ.get("WORLD_SIZE", "")
     return int(size) if size.isdecimal() and {"RANK", "MASTER_ADDR"} <= os.environ.keys() else 1
 
 
 def main() -> None:
     """Run the command line, and end with its exit code."""
+    adopt_slurm()
     code: Any = 1
     try:
         _main()
@@ -135,7 +137,7 @@ def _main() -> NoReturn:
 
 def _lost_process(error: Exception) -> bool:
     """Whether one of several processes has ended before this one."""
-    if processes() == 1 and "SLURM_PROCID" not in os.environ:
+    if processes() == 1:
         return False
     from selex.cluster.distributed.group import lost_process
 

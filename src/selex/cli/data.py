@@ -19,7 +19,7 @@ data_app = Commands()
 
 @data_app.callback()
 def data() -> None:
-    """Look at the benchmark datasets on disk."""
+    """Check the benchmark datasets on disk."""
 
 
 @data_app.command()

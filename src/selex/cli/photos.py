@@ -65,7 +65,7 @@ def discover(
     from selex.runs.run import Run
 
     if add and out:
-        raise InputError(f"--add writes to the run itself, {photos}: leave --out out")
+        raise InputError(f"--add writes to the run itself, {photos}: do not give --out as well")
     out = Path(photos) if add else out or Path("selex-run")
     place = photos if "://" in photos else str(Path(photos).absolute())
     begin = with_more(Run.open(photos), add) if add else Config.of(place, preset=preset or "photos")
@@ -239,7 +239,7 @@ def predict(
     check_target(out, [Path(photos)], is_predictions_table)
     cluster = _engine(engine, address, workers, store)
     counted = _Counted()
-    with resumable("features that are done are kept") if cluster else nullcontext():
+    with resumable("finished features are kept") if cluster else nullcontext():
         how = {"device": find_device(device), "store": store, "strict": strict, "progress": True, "engine": cluster}
         blocks = load(run).predict_blocks(photos, **how)
         write_blocks(out, counted.through(blocks))

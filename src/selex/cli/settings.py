@@ -76,7 +76,7 @@ Board = Annotated[bool, flag("--tensorboard", "Also write curves for TensorBoard
 Engine = Annotated[str, value("NAME", "`local`, or `ray` to embed on a Ray cluster.", RAY)]
 Address = Annotated[str | None, value("ADDRESS", "Ray cluster; `auto` finds a running one.", RAY)]
 Workers = Annotated[int | None, value("NUMBER", "Copies of the backbone on the cluster.", RAY)]
-Spread = Annotated[bool, flag("--spread", "Cluster on the workers, too.", RAY)]
+Spread = Annotated[bool, flag("--spread", "Also cluster on the workers.", RAY)]
 
 
 def configured(base: Config, file: Path | None, changes: list[str] | None, **given: Any) -> Config:

@@ -25,14 +25,14 @@ _SAMPLE = 20_000  # rows; plenty for one number
 
 @dataclass(frozen=True)
 class Assignment:
-    """Where rows go, one entry a row.
+    """The clusters of rows, one entry per row.
 
     Attributes:
         labels: the cluster.
-        confidence: how likely it is right there, in [0, 1].
+        confidence: the probability that it is right, in [0, 1].
         runner_up: the next best cluster, -1 where there is only one.
         distances: distance to the cluster's centre.
-        fits: whether that distance is usual for the cluster; where not, the row belongs to nothing that is known.
+        fits: whether that distance is usual for the cluster; if not, the row fits no cluster.
         others: squared distance to the nearest other centre, infinite where there is none.
     """
 
@@ -74,14 +74,14 @@ class Assigner:
 
     Confidence is a softmax over minus squared distances to the centres, less the clusters' `offsets`, divided by the
     temperature, and lowered in known clusters. The temperature is the one under which labelled rows are likeliest to
-    have their own labels, each looked at as if it had not been there when its centre was worked out, or hidden.
+    have their own labels, each of them scored leave-one-out, or held out.
 
     Attributes:
         centers: centre of every cluster, `(k, d)`.
         reach: distance up to which a row fits each cluster, `(k,)`.
-        calibration: what makes confidence as high as rows are often right.
+        calibration: the temperature, and how far confidence is lowered in known clusters.
         offsets: what is taken off squared distances to each centre, `(k,)`; None takes nothing.
-        margins: what tells how distinct clusters are, `(k, 3)`, see `margins_of`; None where nobody has looked.
+        margins: what tells how distinct clusters are, `(k, 3)`, see `margins_of`; None if they were not computed.
         n_known: how many clusters are known categories; they come first.
     """
 

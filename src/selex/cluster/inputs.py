@@ -35,7 +35,7 @@ def encode(y: Any, n: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
         return np.empty(0, dtype=np.int64), np.full(n, UNLABELLED)
     names = _as_given(y)
     if names.shape not in ((n,), (n, 1)):
-        raise InputError(f"labels have shape {names.shape} for {n} rows: one label a row, -1 where unknown")
+        raise InputError(f"labels have shape {names.shape} for {n} rows: one label per row, -1 where unknown")
     names = names.reshape(n)
     unlabelled = _unlabelled(names)
     labels = np.full(n, UNLABELLED)

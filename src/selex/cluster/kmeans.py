@@ -266,7 +266,7 @@ def as_labels(labels: Any, rows: Rows) -> Tensor:
         return torch.full((rows.n,), UNLABELLED, device=rows.device)
     given = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
     if given.shape != (rows.n,):
-        raise InputError(f"labels have shape {given.shape} for {rows.n} rows: one label a row, -1 where unknown")
+        raise InputError(f"labels have shape {given.shape} for {rows.n} rows: one label per row, -1 where unknown")
     if given.dtype.kind not in "iu":
         raise InputError(f"labels must be whole numbers, -1 where unknown, not {given.dtype}")
     wrong = np.flatnonzero((given < UNLABELLED) | (given >= rows.total))

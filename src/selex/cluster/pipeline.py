@@ -53,10 +53,10 @@ class FittedClusters:
     Attributes:
         hierarchy: every level, finest first, in the kind of the features and on their device.
         maps: what features go through before they are compared with centres.
-        selection: what `"auto"` came to: whether features were adapted, how clusters were searched for and refined.
+        selection: what `"auto"` chose: whether features were adapted, how clusters were searched for and refined.
         estimate: the estimate of the number of clusters, where it was not given.
         assigner: sorts rows that went through `maps` into clusters; None where nothing was calibrated.
-        assignment: where the rows of the data are, and how sure that is; None where nothing was calibrated.
+        assignment: the cluster of each row, with its confidence; None where nothing was calibrated.
     """
 
     hierarchy: Hierarchy
@@ -105,8 +105,8 @@ def fit_clusters(
 
     The same features, labels, settings and seed give the same labels, wherever it is called from. Where features are
     spread over processes, every process makes the same call with a `Shard` of its rows and their labels; it gets the
-    labels and the assignment of these, and all else as the others do. How many processes there are does not matter,
-    but for rounding.
+    labels and the assignment of these, and all else as the others do. The number of processes does not matter,
+    up to rounding.
 
     Args:
         features: `n × d` features: numpy (also memory-mapped), torch on any device, or a `Shard`.

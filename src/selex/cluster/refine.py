@@ -37,22 +37,22 @@ _ROOM = 0.25  # of an equal share is left for unlabelled rows where labelled one
 
 
 def refine_level(data: Any, labels: Any, level: Level, refine: Refinement, memory: int = DEFAULT_MEMORY) -> Level:
-    """Clusters in which rows take part, from a level of clusters to which they belong.
+    """Soft refinement of a level: rows belong to several clusters until the end.
 
-    A mixture of directions (von Mises-Fisher) of one width: the odds of a row are `exp(-distance² / temperature)` times
-    what its cluster counts for. Labelled rows stay where they are.
+    A mixture of directions (von Mises-Fisher) of one width: a row belongs to a cluster with weight `exp(-distance² /
+    temperature)` times the cluster's prior. Labelled rows stay in their own.
 
     Args:
         data: `n × d` features, all of one length: numpy (also memory-mapped) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         level: where to start, such as what `bssk` found.
-        refine: what clusters count for: `"uniform"` takes all for equally likely, `"proportional"` each by its share
-            of rows, `"balanced"` draws all to equal shares. `"none"` leaves the level as it is.
+        refine: the prior of clusters: `"uniform"`, all equally likely; `"proportional"` to their shares of rows;
+            `"balanced"`, pulled to equal shares. `"none"` leaves the level unchanged.
         memory: bytes that temporary arrays may take.
 
     Returns:
-        The level with centres as long as rows are, and `offsets` where clusters count differently. Novel clusters that
-        no row goes to are left out. Where clusters cannot be drawn to equal shares it is left as it is.
+        The level, with centres as long as rows are, and `offsets` unless all clusters are equally likely. Novel
+        clusters without rows are dropped. If clusters cannot be pulled to equal shares, the level is unchanged.
     """
     rows = as_rows(data, memory)
     check_refinement(refine, rows)

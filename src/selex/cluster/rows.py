@@ -1,96 +1,33 @@
-"""The data as the clustering code sees it: rows in blocks, centred, on their own device, never all distances at once.
+"""The rows as the clustering code sees them: nearest centres, distances and sums, never all distances at once.
 
-Shapes: n rows, d dimensions, k clusters, b rows of a block.
+Shapes: n rows, d dimensions, k clusters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import copy
-from math import inf
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from selex.cluster.distributed.group import Group
-from selex.cluster.distributed.pieces import Pieces
+from selex.cluster.blocks import CPU_BLOCK, DEFAULT_MEMORY, Blocks
 from selex.cluster.inverted import compare_with
-from selex.errors import InputError
 
-DEFAULT_MEMORY = 1 << 30
-"""Bytes that temporaries may take unless the caller says otherwise: 1 GiB."""
+__all__ = ["DEFAULT_MEMORY", "Rows", "as_rows", "count", "totals"]
 
-_CPU_BLOCK = 16 << 20  # bytes; on a CPU a block of distances should stay in the cache
-_FAR = 16.0  # rows are centred where their mean is so much longer, squared, than they are spread around it
 _ROUNDING = 1e-5  # of the longest centre, squared: lengths that differ by less are the same
-_SHARED = [np.dtype(kind) for kind in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")]
 
 
-class Rows:
-    """`n × d` numbers, read in blocks: a numpy array (memory-mapped too), a tensor on any device, or nested lists.
-
-    Blocks come out in at least float32, and less a given `shift`, or less their mean where all rows are far from the
-    origin: `|x|² + |c|² - 2 x·c` loses digits there. `at(index)` is a view of some rows, `along(columns)` of some
-    dimensions, `take(index)` are the values of some rows.
+class Rows(Blocks):
+    """Rows in blocks, and what clustering asks of them.
 
     A `Shard` has further rows in the other processes of its `group`: `total` counts them all, `first` those before it.
     """
 
-    group = Group()
     probes: int | None = None
-
-    def __init__(self, data: Any, memory: int = DEFAULT_MEMORY, shift: Tensor | None = None) -> None:
-        if memory < 1:
-            raise InputError(f"memory must be at least 1 byte, not {memory}")
-        self._index: Tensor | None = None
-        self._columns: Tensor | None = None
-        self._ready: Tensor | None = None
-        self._centred = False
-        self.memory = memory
-        self._read(data)
-        self.shift = torch.zeros(self.d, dtype=self.dtype, device=self.device)
-        self.norms = self._norms()
-        self.blank = self.norms == 0
-        self._any_blank = bool(self.blank.any())
-        mean = self._mean() if shift is None else shift.to(self.device, self.dtype)
-        if shift is not None or self.group.agree(self._is_far(mean)):
-            self._centred, self.shift = True, mean
-            self.norms = self._norms()
-        if self.n * self.d * self.dtype.itemsize <= memory // 4:  # small: no pass need read it again
-            self._ready = self.take(slice(None))
-
-    def _read(self, data: Any) -> None:
-        """What the data are: how many, of which kind, where."""
-        self._source = _source(data)
-        self.n, self.d = (int(size) for size in self._source.shape)
-        self.total, self.first = self.n, 0
-        self.device = self._source.device if isinstance(self._source, Tensor) else torch.device("cpu")
-        is_double = self._source.dtype.itemsize >= 8 and _is_float(self._source)
-        self.dtype = torch.float64 if is_double else torch.float32
-
-    def at(self, index: Tensor) -> Rows:
-        """The rows of `index`, in that order, as `Rows` of their own (same centring)."""
-        view = copy(self)
-        view.n = view.total = len(index)
-        view.norms, view.blank = self.norms[index], self.blank[index]
-        if self._ready is not None:
-            view._ready = self._ready[index]
-        else:
-            view._index = index if self._index is None else self._index[index]
-        return view
-
-    def along(self, columns: Tensor) -> Rows:
-        """The same rows in some of their dimensions, as `Rows` of their own (same centring)."""
-        view = copy(self)
-        view.d = len(columns)
-        view._columns = columns if self._columns is None else self._columns[columns]
-        view.shift = self.shift[columns]
-        if self._ready is not None:
-            view._ready = self._ready[:, columns]
-        view.norms = view._norms()
-        return view
 
     def probing(self, probes: int | None) -> Rows:
         """The same rows, of which `nearest` compares each with the centres of so many groups only; None: with all."""
@@ -113,20 +50,6 @@ class Rows:
             out[part] = step((x + self.shift).double()).to(self.dtype)
         return self.made(out)
 
-    def take(self, index: Tensor | slice) -> Tensor:
-        """The values of some rows, centred: `(len(index), d)`."""
-        if self._ready is not None:
-            return self._ready[index]
-        where = index if self._index is None else self._index[index]
-        if isinstance(self._source, Tensor):
-            values = self._source[where].to(self.dtype)
-        else:
-            picked = self._source[where.numpy() if isinstance(where, Tensor) else where]
-            values = torch.from_numpy(np.array(picked, dtype=str(self.dtype).removeprefix("torch.")))
-        if self._columns is not None:
-            values = values[:, self._columns]
-        return values - self.shift if self._centred else values
-
     def fetch(self, numbers: Tensor) -> Tensor:
         """The values of some rows, whichever process has them; rows are numbered through all processes."""
         return self.take(numbers)
@@ -134,18 +57,6 @@ class Rows:
     def here(self, numbers: Tensor) -> Rows:
         """Some rows, few, as `Rows` of this process, whichever process has them."""
         return self.at(numbers)
-
-    def blocks(self, width: int) -> Iterator[tuple[slice, Tensor]]:
-        """`(slice, values)` over all rows, in blocks that leave room for `width` more numbers a row."""
-        step = self.step(width)
-        for start in range(0, max(self.n, 1), step):  # without any row: one empty block
-            part = slice(start, min(start + step, self.n))
-            yield part, self.take(part)
-
-    def step(self, width: int) -> int:
-        """Rows of one block: as many as the memory budget (on a CPU: the cache) has room for."""
-        budget = min(self.memory, _CPU_BLOCK) if self.device.type == "cpu" else self.memory
-        return max(1, budget // (self.dtype.itemsize * (2 * width + 2 * self.d)))
 
     def nearest(self, centers: Tensor, offsets: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """For every row the nearest centre (the lowest id where several are) and the squared distance to it.
@@ -214,49 +125,6 @@ class Rows:
         keys = [((x + self.shift).double() * direction).sum(1) for _, x in self.blocks(4 * self.d)]
         return torch.cat(keys)
 
-    def _mean(self) -> Tensor:
-        """Mean row, from a pass that also notices entries that are not numbers."""
-        total = torch.zeros(self.d, dtype=torch.float64, device=self.device)
-        for _, x in self.blocks(self.d):
-            total += x.sum(0, dtype=torch.float64)
-        if not torch.isfinite(total).all():
-            self._refuse()
-        return (total / self.n).to(self.dtype)
-
-    def _is_far(self, mean: Tensor) -> bool:
-        return bool(mean.square().sum() > _FAR * (self.mean_norm() - mean.square().sum()).clamp(min=0))
-
-    def mean_norm(self) -> Tensor:
-        """Mean squared length of all rows."""
-        return self.norms.mean()
-
-    def _norms(self) -> Tensor:
-        """Squared length of every row, `(n,)`."""
-        out = torch.empty(self.n, dtype=self.dtype, device=self.device)
-        for part, x in self.blocks(self.d):
-            out[part] = (x * x).sum(1)
-        if not torch.isfinite(out.sum()):
-            self._refuse()
-        return out
-
-    def _refuse(self) -> NoReturn:
-        """Name the first entry that is not a number, or else the largest one."""
-        largest = (0.0, 0, 0)
-        for part, x in self.blocks(self.d):
-            size = (x + self.shift).abs().nan_to_num_(nan=inf, posinf=inf)
-            row, column = divmod(int(size.argmax()), self.d)
-            largest = max(largest, (float(size[row, column]), part.start + row, column), key=lambda entry: entry[0])
-        _, row, column = largest
-        value = float((self.take(slice(row, row + 1)) + self.shift)[0, column])
-        what = (
-            "NaN"
-            if value != value
-            else "infinity"
-            if abs(value) == inf
-            else f"a number too large to square, {value:.3g}"
-        )
-        raise InputError(f"features contain {what}: row {row}, column {column}; fix or drop that row")
-
 
 def as_rows(data: Any, memory: int = DEFAULT_MEMORY) -> Rows:
     """Features in working form; a `Shard` is already."""
@@ -266,7 +134,7 @@ def as_rows(data: Any, memory: int = DEFAULT_MEMORY) -> Rows:
 def totals(values: Tensor, labels: Tensor, k: int) -> Tensor:
     """Sum of the values `(n,)` of each cluster, `(k,)` in float64: `bincount` that adds in one order on a GPU too."""
     total = torch.zeros(k, dtype=torch.float64, device=values.device)
-    for part in torch.split(torch.arange(len(values), device=values.device), max(1, _CPU_BLOCK // (8 * k))):
+    for part in torch.split(torch.arange(len(values), device=values.device), max(1, CPU_BLOCK // (8 * k))):
         table = total.new_zeros(k, len(part))
         total += table.scatter_(0, labels[None, part], values[None, part].double()).sum(1)
     return total
@@ -275,26 +143,3 @@ def totals(values: Tensor, labels: Tensor, k: int) -> Tensor:
 def count(labels: Tensor, k: int) -> Tensor:
     """Rows of each cluster, `(k,)`: `bincount` without its wait for the GPU."""
     return labels.new_zeros(k).scatter_add_(0, labels, torch.ones_like(labels))
-
-
-def _is_float(source: Any) -> bool:
-    return source.is_floating_point() if isinstance(source, Tensor) else source.dtype.kind == "f"
-
-
-def _source(data: Any) -> Any:
-    """`data` as a 2-d tensor where that costs no copy (so not where numpy's memory is read-only), else as an array."""
-    source = data.detach() if isinstance(data, Tensor) else data if isinstance(data, Pieces) else np.asanyarray(data)
-    if source.ndim != 2:
-        raise InputError(f"features must be a table, rows × dimensions, not of shape {tuple(source.shape)}")
-    if 0 in source.shape:
-        raise InputError(f"features are empty: {source.shape[0]} rows × {source.shape[1]} dimensions")
-    if isinstance(source, Tensor):
-        if source.is_complex():
-            raise InputError("features must be real numbers, not complex ones")
-        return source
-    if source.dtype.kind not in "fiub":
-        raise InputError(f"features must be real numbers, not {source.dtype}")
-    if isinstance(source, Pieces):
-        return source
-    shareable = source.dtype in _SHARED and source.flags.writeable and min(source.strides) >= 0
-    return torch.from_numpy(np.asarray(source)) if shareable else source

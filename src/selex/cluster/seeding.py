@@ -28,7 +28,7 @@ def draw_apart(
     """Algorithm 1: draw up to `count` rows of `pool` at random, none among the `size` nearest rows of a chosen centre.
 
     Rows are tried in one random order, a batch at a time: a candidate stands unless an earlier centre barred it, which
-    is what drawing one after the other from the rows that are left gives. Fewer than `count` come back when nobody is
+    is what drawing one after the other from the rows that are left gives. Fewer than `count` come back when no row is
     left to draw. `ranks` are the places of `pool`, this process's rows, in a pool of all processes; what comes back are
     row numbers through all of them.
     """

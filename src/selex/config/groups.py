@@ -101,11 +101,11 @@ class ClusterConfig(Group):
         "Search: `auto`, `bssk` (as in the paper), `swaps`, `unequal`, `ward`, `spectral`, `spectral-unjoined` or "
         "`consensus`.",
         "`swaps` moves novel centres from where they hardly matter to clusters that hold two categories. `unequal` "
-        "goes on until sizes differ as much as numbers of labels do. `ward` starts from Ward's linkage, `consensus` "
-        "from what many quick runs agree on: slow, good where categories of equal size overlap. `spectral` cuts a "
-        "graph of neighbours: for wide categories of unequal size; `spectral-unjoined` does not join labelled images "
-        "of a category in it. `auto` chooses `swaps`, one of these two, or `unequal` if numbers of labels differ, "
-        "whichever recovers held-out labels best; after training on all labels it is `swaps`.",
+        "continues until category sizes differ as much as the numbers of labels do. `ward` starts from Ward's "
+        "linkage, `consensus` from what many quick runs agree on: slow, good where categories of equal size overlap. "
+        "`spectral` cuts a graph of neighbours, for wide categories of unequal size; `spectral-unjoined` does not "
+        "join labelled images of a category in it. `auto` chooses `swaps`, one of these two, or `unequal` if numbers "
+        "of labels differ, whichever recovers held-out labels best; after training on all labels it is `swaps`.",
     )
     refine: Literal["auto", "none", "uniform", "proportional", "balanced"] = setting(
         "auto",
@@ -123,9 +123,9 @@ class ClusterConfig(Group):
     probes: int | None = setting(
         None,
         "Groups of centres that an image is compared with while centres move; `all`: every centre.",
-        "For ten thousand categories or more: centres are put into groups, as many as the root of their number, and an "
-        "image is compared with those of its nearest groups. Faster, and less good where categories do not come in "
-        "groups; the last assignment is to the nearest of all centres.",
+        "For ten thousand categories or more: centres are put into groups, as many as the square root of their number, "
+        "and an image is compared with those of its nearest groups. Faster, but less accurate where categories do "
+        "not form groups; the last assignment is to the nearest of all centres.",
         least=1,
         none="all",
     )
@@ -148,9 +148,9 @@ class TrainConfig(Group):
     batch: int = setting(128, "Batch size in images, each with two views.", least=1)
     shuffle_window: int | None = setting(
         None,
-        "Images that are in use at a time, for a store larger than memory; `all` shuffles all images.",
-        "Pieces of 256 images are shuffled for every epoch, then joined to windows of so many images. Batches come "
-        "from one window after the other, while the next one is read.",
+        "Images in use at a time, for a store larger than memory; `all` shuffles all images.",
+        "Pieces of 256 images are shuffled for every epoch, then joined into windows of this many images. Batches "
+        "come from one window after the other, while the next one is read.",
         least=256,
         none="all",
     )
@@ -174,7 +174,7 @@ class TrainConfig(Group):
     affine: float = setting(
         0.0,
         "Random affine transforms: rotate, stretch and shear views by up to this much.",
-        "0.15 is visible.",
+        "0.15 is clearly visible.",
         least=0,
         most=1,
     )

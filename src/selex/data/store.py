@@ -95,7 +95,7 @@ class ImageStore:
 
     @classmethod
     def in_memory(cls, images: Sequence[Pixels], size: int) -> ImageStore:
-        """Decoded images of which nothing is kept: of no file, and so without what tells them from others."""
+        """Decoded images that are not stored on disk: without files and without digests."""
         shapes = np.array([image.shape[:2] for image in images])
         lengths = 3 * shapes.astype(np.int64).prod(1)
         rows, digests = np.arange(len(images)), np.zeros(len(images), dtype="S16")

@@ -5,27 +5,38 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from selex.errors import InputError, needs_extra
+from selex.errors import InputError, Note, needs_extra
 from selex.io import first_line
+
+T = TypeVar("T")
+ATTEMPTS = 4
+"""How often workers that need each other are started before it is given up."""
+PATIENCE = 300
+"""Seconds for a worker to start: a cluster may have to find a machine for it."""
+NOTICE = 30
+"""Seconds for Ray to notice who else is lost."""
 
 
 @dataclass(frozen=True)
 class RayEngine:
     """Which cluster, and how many actors hold the backbone; without an address Ray is started on this machine.
 
-    With `spread` they make the clusters too, each of its part of the features.
+    With `spread` they make the clusters too, each of its part of the features. With `fewer` there may be fewer than
+    asked for: a cluster may have lost nodes since the job began.
     """
 
     address: str | None = None
     workers: int | None = None
     spread: bool = False
+    fewer: bool = False
 
 
 @contextmanager
@@ -40,7 +51,7 @@ def running(engine: RayEngine, device: torch.device) -> Iterator[int]:
     try:
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         ray.data.DataContext.get_current().enable_progress_bars = False
-        yield _workers(ray.cluster_resources(), engine.workers, device)
+        yield _workers(ray.cluster_resources(), engine, device)
     finally:
         if ours:
             ray.shutdown()
@@ -70,11 +81,74 @@ def _check_address(address: str | None) -> None:
         raise InputError(f"no Ray cluster at {address}: {first_line(error)} (start one: ray start --head)") from None
 
 
-def _workers(resources: dict[str, float], asked: int | None, device: torch.device) -> int:
+def _workers(resources: dict[str, float], engine: RayEngine, device: torch.device) -> int:
     """How many actors: as asked, else one for each GPU, or one for every two cores; somebody has to decode."""
     cores, cards = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
     most = min(cards, cores - 1) if device.type == "cuda" else cores - 1
+    asked = min(engine.workers, most) if engine.workers and engine.fewer else engine.workers
     if (asked is not None and asked > most) or most < 1:
         where = f"the cluster has {cores} CPU and {cards} GPU, one CPU of them to decode with"
         raise InputError(f"{asked or 1} workers on {device.type} are too many: {where}")
     return asked or (most if device.type == "cuda" else max(1, cores // 2))
+
+
+class Worker:
+    """An actor that works together with others, as processes of `torch.distributed` do."""
+
+    def place(self) -> dict[str, str]:
+        """Where the others find this one, should it be the first."""
+        import ray
+
+        with socket.socket() as free:
+            free.bind(("", 0))
+            return {"MASTER_ADDR": ray.util.get_node_ip_address(), "MASTER_PORT": str(free.getsockname()[1])}
+
+    def meet(self, rank: int, size: int, place: dict[str, str]) -> None:
+        """Say to whoever connects processes what `torchrun` would: every worker is a machine with one process."""
+        own = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+        own |= {"GROUP_RANK": rank, "GROUP_WORLD_SIZE": size}
+        said = {name: str(value) for name, value in own.items()}
+        os.environ.update(place, **said, TORCHELASTIC_RUN_ID="ray")
+
+
+def start_workers(kind: type[Worker], size: int, on_gpu: bool) -> tuple[list[Any], dict[str, str]]:
+    """So many new actors, on as many nodes as there are, and where the first one is found."""
+    import ray
+
+    remote = ray.remote(num_cpus=1, num_gpus=int(on_gpu), scheduling_strategy="SPREAD")(kind)
+    workers = [remote.remote() for _ in range(size)]
+    try:
+        return workers, ray.get([worker.place.remote() for worker in workers], timeout=PATIENCE)[0]
+    except BaseException:
+        stop_workers(workers)
+        raise
+
+
+def stop_workers(workers: list[Any]) -> None:
+    """End actors, whatever they do."""
+    import ray
+
+    for worker in workers:
+        ray.kill(worker)
+
+
+def room(asked: int, on_gpu: bool) -> int:
+    """How many workers: as many as were asked for, if the cluster still has room for them."""
+    import ray
+
+    return max(1, min(asked, int(ray.cluster_resources().get("GPU" if on_gpu else "CPU", 0))))
+
+
+def attempts(doing: str, work: Callable[[], T]) -> T:
+    """What the work of all workers comes to; if one is lost it is done again by those that can be started then."""
+    from ray.exceptions import RayError
+
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return work()
+        except RayError as error:
+            if attempt == ATTEMPTS:
+                why = str(error).strip().splitlines()[-1]
+                raise InputError(f"{doing} on the Ray cluster failed {ATTEMPTS} times: {why}") from error
+        warnings.warn(f"a worker was lost while {doing}: all of them start again", Note, stacklevel=3)
+    raise AssertionError  # the last attempt has returned or raised

@@ -12,7 +12,7 @@ import io
 import pickle
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from selex.data.labels import encode
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable, read_table
 from selex.errors import InputError
+from selex.features.attention_crop import attention_boxes, saliency
 from selex.features.cache import FeatureFile, Standing
 from selex.features.embed import CPU_BATCH, embed
 from selex.features.ray_cluster import RayEngine, running
@@ -40,12 +41,18 @@ KIND = "feature shards"
 
 @dataclass(frozen=True)
 class Embedded:
-    """Images that were embedded elsewhere: the table of those that could be read, and the others with the reason."""
+    """Images that were embedded elsewhere: the table of those that could be read, and the others with the reason.
+
+    `units` are what they were read from, `key` changes when an image does, and `boxes` are the attention crops, if any.
+    """
 
     table: ImageTable
     skipped: list[tuple[str, str]]
     size: int
     made: int
+    units: list[Unit]
+    key: str
+    boxes: np.ndarray[Any, Any] | None = None
 
     def __len__(self) -> int:
         return len(self.table)
@@ -61,25 +68,46 @@ def embed_on_ray(
     size: int,
     views: int,
     device: str | torch.device,
+    eye: Backbone | None = None,
     progress: bool = False,
 ) -> Embedded:
-    """Features of all images at `out`, a `.npy` file in the order of images, and what they are of."""
+    """Features of all images at `out`, a `.npy` file in the order of images, and what they are of.
+
+    With `eye`, a backbone, features are the mean over an image and the crop of what that backbone attends to.
+    """
     root, units = find_units(sources, labels)
-    shards = Shards(backbone, size, views, torch.device(device).type)
+    shards = Shards(backbone, size, views, torch.device(device).type, eye)
     made = 0
     if any(not shards.complete(unit) for unit in units):
         with running(engine, torch.device(device)) as workers, images_bar("embedding", 0, 0, progress) as advance:
-            for number, piece, last, content in _made(units, shards, backbone, size, views, workers, str(device)):
+            how = Way(backbone, eye, size, views, str(device))
+            for number, piece, last, content in _made(units, shards, how, workers):
                 made += shards.keep(units[number], piece, last, content)
                 advance(made)
-    return _joined(units, shards, root, labels, out, size, made, backbone)
+    return _joined(units, shards, root, labels, out, size, made, backbone, eye is not None)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How images become features."""
+
+    backbone: Backbone
+    eye: Backbone | None
+    size: int
+    views: int
+    device: str
+
+    def on(self, device: str) -> Way:
+        """The same with backbones on a device."""
+        return replace(self, backbone=self.backbone.to(device), eye=self.eye.to(device) if self.eye else None)
 
 
 class Shards:
     """Shards on disk, one for each piece of a unit, made by one backbone in one way."""
 
-    def __init__(self, backbone: Backbone, size: int, views: int, device: str) -> None:
+    def __init__(self, backbone: Backbone, size: int, views: int, device: str, eye: Backbone | None = None) -> None:
         way = f"{backbone.fingerprint()} {backbone.crop} {size} {views} {device} {PIECE}"
+        way += f" crops {eye.fingerprint()}" if eye else ""
         self.folder = cache_folder() / "shards" / hashlib.sha256(way.encode()).hexdigest()[:32]
         self.folder.parent.parent.mkdir(parents=True, exist_ok=True)
         own_folder(self.folder.parent)
@@ -106,7 +134,15 @@ class Shards:
 
 
 def _joined(
-    units: list[Unit], shards: Shards, root: str, labels: Any, out: Path, size: int, made: int, backbone: Backbone
+    units: list[Unit],
+    shards: Shards,
+    root: str,
+    labels: Any,
+    out: Path,
+    size: int,
+    made: int,
+    backbone: Backbone,
+    crops: bool,
 ) -> Embedded:
     """All pieces as one file of features and one table; the features of one piece at a time are in memory."""
     paths = [shards.paths(unit) for unit in units]
@@ -121,8 +157,10 @@ def _joined(
         raise InputError(f"none of the {len(names)} images can be read{first}")
     of = hashlib.sha256("\n".join([*map(key_of, units), *(names[row] for row in rows)]).encode()).hexdigest()
     standing = Standing(f"{backbone.name} {shards.folder.name} {of}", len(rows), backbone.dim, CPU_BATCH)
-    _fill(FeatureFile(out, standing), [path for there in paths for path in there])
-    return Embedded(table.take(rows), skipped, size, made)
+    flat = [path for there in paths for path in there]
+    _fill(FeatureFile(out, standing), flat)
+    boxes = np.concatenate([_read(path, "boxes")[0] for path in flat]) if crops else None
+    return Embedded(table.take(rows), skipped, size, made, units, of, boxes)
 
 
 def _told(unit: Unit, paths: list[Path]) -> tuple[list[str], list[str], list[str]]:
@@ -152,22 +190,24 @@ def _check_names(names: list[str]) -> None:
         seen.add(name)
 
 
-def _made(
-    units: list[Unit], shards: Shards, backbone: Backbone, size: int, views: int, workers: int, device: str
-) -> Iterator[tuple[int, int, bool, bytes]]:
+def _made(units: list[Unit], shards: Shards, how: Way, workers: int) -> Iterator[tuple[int, int, bool, bytes]]:
     """Pieces that are not on disk, as they are done: unit, piece, whether it is the unit's last, and a `.npz` file."""
     import ray
 
     todo = [
-        {"number": number, "work": pickle.dumps((unit, shards.have(unit), size))}
+        {"number": number, "work": pickle.dumps((unit, shards.have(unit), how.size, how.eye is not None))}
         for number, unit in enumerate(units)
         if not shards.complete(unit)
     ]
-    on_gpu = torch.device(device).type == "cuda"
-    given = (ray.put(backbone.to("cpu")), size, views, device)
+    on_gpu = torch.device(how.device).type == "cuda"
+    given = (ray.put(how.on("cpu")),)
     pieces = ray.data.from_items(todo, override_num_blocks=len(todo)).flat_map(_decoded, num_cpus=1)
     rows = pieces.map(
-        _Embedder, fn_constructor_args=given, concurrency=workers, num_cpus=1, num_gpus=1 if on_gpu else 0
+        _Embedder,
+        fn_constructor_args=given,
+        concurrency=min(workers, len(todo)),
+        num_cpus=1,
+        num_gpus=1 if on_gpu else 0,
     ).iter_rows()
     for row in rows:
         if row["error"]:
@@ -177,7 +217,7 @@ def _made(
 
 def _decoded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """In a task: the images of a unit, decoded, a piece at a time; pieces that are on disk are passed over."""
-    unit, have, size = pickle.loads(row["work"])
+    unit, have, size, whole = pickle.loads(row["work"])
     about = {"number": row["number"], "error": "", "content": b""}
     try:
         images = unit.read()
@@ -185,46 +225,59 @@ def _decoded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         while waiting or not piece:
             following = list(islice(images, PIECE))
             if piece not in have or not following:  # the last is made again, if another came before it was known to be
-                content = pickle.dumps([_pixels(image, size) for image in waiting])
+                content = pickle.dumps([_pixels(image, size, whole) for image in waiting])
                 yield {**about, "piece": piece, "last": not following, "content": content}
             waiting, piece = following, piece + 1
     except Exception as error:  # whatever is wrong with a unit, or with what reads it
         yield {**about, "piece": -1, "last": True, "error": first_line(error)}
 
 
-def _pixels(image: Any, size: int) -> tuple[str, str, Any, str]:
-    """Name, label, pixels and, where there are none, the reason."""
+def _pixels(image: Any, size: int, whole: bool) -> tuple[str, str, Any, str, bytes]:
+    """Name, label, pixels and, where there are none, the reason; with `whole` the file too, to cut from."""
     if image.data is None:
-        return image.name, image.label, None, image.reason
+        return image.name, image.label, None, image.reason, b""
     try:
-        return image.name, image.label, decode(image.data, size), ""
+        return image.name, image.label, decode(image.data, size), "", image.data if whole else b""
     except Unreadable as error:
-        return image.name, image.label, None, error.reason
+        return image.name, image.label, None, error.reason, b""
 
 
 class _Embedder:
     """An actor: holds the backbone, makes pieces of pixels into shards of features."""
 
-    def __init__(self, backbone: Any, size: int, views: int, device: str) -> None:
+    def __init__(self, how: Any) -> None:
         import ray
 
-        torch.set_num_threads(1 if device == "cpu" else torch.get_num_threads())
-        self.backbone = ray.get(backbone).to(device)
-        self.size, self.views, self.device = size, views, torch.device(device)
+        given: Way = ray.get(how)
+        torch.set_num_threads(1 if given.device == "cpu" else torch.get_num_threads())
+        self.how, self.device = given.on(given.device), torch.device(given.device)
+        self.eye = saliency(self.how.eye) if self.how.eye else None
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         if row["error"]:
             return row
         images = pickle.loads(row["content"])
-        names, labels, pixels, reasons = zip(*images, strict=True) if images else ((), (), (), ())
+        names, labels, pixels, reasons, data = zip(*images, strict=True) if images else ((), (), (), (), ())
         shown = [image for image in pixels if image is not None]
-        features = np.zeros((0, self.backbone.dim), np.float32)
+        features = np.zeros((0, self.how.backbone.dim), np.float32)
+        boxes = np.zeros((0, 4))
         if shown:
-            store = to_device(ImageStore.in_memory(shown, self.size), self.device)
-            features = np.asarray(embed(self.backbone, store, device=self.device, views=self.views))
+            features, boxes = self._features(shown, [file for file in data if file])
         file = io.BytesIO()
-        np.savez(file, features=features, names=_text(names), labels=_text(labels), reasons=_text(reasons))
+        told: dict[str, Any] = {"names": _text(names), "labels": _text(labels), "reasons": _text(reasons)}
+        np.savez(file, features=features, **told | ({"boxes": boxes} if self.eye else {}))
         return {**row, "content": file.getvalue()}
+
+    def _features(self, shown: list[Any], files: list[bytes]) -> tuple[Any, Any]:
+        """Features of decoded images, and where their attention crops are, which are cut from the files."""
+        how, stored, cut, boxes = self.how, ImageStore.in_memory(shown, self.how.size), None, np.zeros((0, 4))
+        if self.eye:
+            boxes = attention_boxes(self.eye, stored, device=self.device)
+            sides: list[tuple[float, float, float, float]] = [(a, b, c, d) for a, b, c, d in boxes.tolist()]
+            parts = [decode(file, how.size, box) for file, box in zip(files, sides, strict=True)]
+            cut = ImageStore.in_memory(parts, how.size)
+        made = embed(how.backbone, to_device(stored, self.device, cut), device=self.device, views=how.views)
+        return np.asarray(made), boxes
 
 
 def _text(values: Sequence[str]) -> np.ndarray[Any, Any]:

@@ -7,8 +7,6 @@ their rows from disk again: clusters depend on rows and seed alone, so they are 
 
 from __future__ import annotations
 
-import os
-import socket
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,14 +22,10 @@ from selex.cluster.distributed.shards import Shard
 from selex.cluster.pipeline import FittedClusters, fit_clusters
 from selex.config import ClusterConfig
 from selex.errors import InputError, Note
-from selex.features.ray_cluster import RayEngine, running
+from selex.features.ray_cluster import NOTICE, RayEngine, Worker, attempts, room, running, start_workers, stop_workers
 
 BLOCK = 1 << 26
 """Bytes of rows that are sent at a time."""
-ATTEMPTS = 4
-"""How often workers are started before it is given up."""
-_PATIENCE = 300  # seconds for a worker to start: a cluster may have to find a machine for it
-_NOTICE = 30  # seconds for Ray to notice who else is lost
 
 
 @dataclass(frozen=True)
@@ -59,46 +53,27 @@ def fit_on_ray(
     """Clusters of the rows of a `.npy` file, as `fit_clusters` makes them, and by how many workers."""
     rows, task = open_pieces([features]), _Task(labels, config, seed, str(device))
     with running(engine, torch.device(device)) as asked:
-        from ray.exceptions import RayError
 
-        for attempt in range(1, ATTEMPTS + 1):
-            size = _room(asked, rows, task)
-            try:
-                return joined(_attempt(rows, task, size)), size
-            except RayError as error:
-                why = str(error).strip().splitlines()[-1]
-                if attempt == ATTEMPTS:
-                    raise InputError(f"clustering on the Ray cluster failed {ATTEMPTS} times: {why}") from error
-            warnings.warn("a worker was lost while clustering: all of them start again", Note, stacklevel=2)
-    raise AssertionError  # the last attempt has returned or raised
+        def attempt() -> tuple[FittedClusters, int]:
+            size = min(room(asked, task.on_gpu), rows.shape[0])
+            return joined(_attempt(rows, task, size)), size
 
-
-def _room(asked: int, rows: Pieces, task: _Task) -> int:
-    """How many workers: as many as were asked for, if the cluster still has room for them."""
-    import ray
-
-    most = int(ray.cluster_resources().get("GPU" if task.on_gpu else "CPU", 0))
-    return max(1, min(asked, most, rows.shape[0]))
+        return attempts("clustering", attempt)
 
 
 def _attempt(rows: Pieces, task: _Task, size: int) -> list[FittedClusters]:
     """What each of so many new workers found; they are gone when it returns."""
-    import ray
-
-    kind = ray.remote(num_cpus=1, num_gpus=int(task.on_gpu), scheduling_strategy="SPREAD")(_Worker)
-    workers = [kind.remote() for _ in range(size)]
+    workers, place = start_workers(_Worker, size, task.on_gpu)
     try:
-        places = ray.get([worker.place.remote() for worker in workers], timeout=_PATIENCE)
         fits, first = [], 0
         for rank, worker in enumerate(workers):
             part = rows.part(rank, size)
             _send(part, worker)
-            fits.append((task.of(first, first + part.shape[0]), rank, size, places[0]))
+            fits.append((task.of(first, first + part.shape[0]), rank, size, place))
             first += part.shape[0]
         return _results([worker.fit.remote(*given) for worker, given in zip(workers, fits, strict=True)])
     finally:
-        for worker in workers:
-            ray.kill(worker)
+        stop_workers(workers)
 
 
 def _send(part: Pieces, worker: Any) -> None:
@@ -121,7 +96,7 @@ def _results(fits: list[Any]) -> list[FittedClusters]:
             done, left = ray.wait(left)
             ray.get(done)
     except ray.exceptions.RayError:
-        ray.wait(fits, num_returns=len(fits), timeout=_NOTICE)
+        ray.wait(fits, num_returns=len(fits), timeout=NOTICE)
         raise
     returned = ray.get(fits)
     for text in returned[0][1]:
@@ -132,16 +107,8 @@ def _results(fits: list[Any]) -> list[FittedClusters]:
     return [found for found, _ in returned]
 
 
-class _Worker:
+class _Worker(Worker):
     """An actor: holds a part of the rows, and clusters it together with the others."""
-
-    def place(self) -> dict[str, str]:
-        """Where the others find this one, should it be the first."""
-        import ray
-
-        with socket.socket() as free:
-            free.bind(("", 0))
-            return {"MASTER_ADDR": ray.util.get_node_ip_address(), "MASTER_PORT": str(free.getsockname()[1])}
 
     def expect(self, shape: tuple[int, int], dtype: Any) -> None:
         """Make room for rows."""
@@ -155,7 +122,7 @@ class _Worker:
         self, task: _Task, rank: int, size: int, place: dict[str, str]
     ) -> tuple[FittedClusters | InputError, list[str]]:
         """What was found, or why the rows were refused, and notes for the user."""
-        os.environ.update(place, RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK="0")
+        self.meet(rank, size, place)
         found: FittedClusters | InputError
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always", Note)

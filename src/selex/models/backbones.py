@@ -36,8 +36,8 @@ def load_backbone(
 ) -> Backbone:
     """A pretrained backbone by name, `timm:NAME` or `file:PATH`, in evaluation mode on `device`.
 
-    `weights` is a file to use in place of the one that is looked for, `crop` the side in pixels of the square it shall
-    look at, in place of the one it was made for.
+    `weights` is a file to use in place of the one that is looked for, `crop` the input size in pixels, instead of
+    the one it was made for.
     """
     kind, colon, rest = name.partition(":")
     if weights is not None and kind in ("pixels", "tiny-vit", "file"):
@@ -137,7 +137,7 @@ def _misfit(wanted: State, given: State) -> str:
         if given[name].is_floating_point() != tensor.is_floating_point():
             return f"{name} is of {given[name].dtype}, expected {tensor.dtype}"
     extra = [name for name in given if name not in wanted]
-    return f"it has {extra[0]}, which the network has not" if extra else ""
+    return f"it has {extra[0]}, which the network does not have" if extra else ""
 
 
 def _shape(tensor: torch.Tensor) -> str:

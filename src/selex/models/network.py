@@ -26,7 +26,7 @@ Triple = tuple[float, float, float]
 class Backbone(nn.Module):
     """A network that takes images (n, 3, crop, crop), uint8 or float in 0…255, to features (n, dim), not normalised.
 
-    `blocks` are its transformer blocks or stages, first to last: what training freezes and thaws.
+    `blocks` are its transformer blocks or stages, first to last: what training freezes and trains.
     """
 
     mean: Tensor

@@ -90,7 +90,7 @@ class UrlFile:
     @property
     def origin(self) -> str:
         """The address."""
-        return self.url or "on request from its makers"
+        return self.url or "on request from its authors"
 
     def cached(self) -> Path | None:
         """The file in torch.hub's cache."""
@@ -100,7 +100,7 @@ class UrlFile:
     def fetch(self, folder: Path) -> Path:
         """Download, with a progress bar on standard error."""
         if not self.url:
-            raise Unavailable(f"{self.file} is given out by its makers on request")
+            raise Unavailable(f"{self.file} is available from its authors on request")
         return download(self.url, folder / self.file, self.sha256)
 
 

@@ -11,7 +11,7 @@ from scipy.special import expit
 
 from selex.data.clusters import DOUBTFUL
 from selex.report.facts import Facts, Ints
-from selex.runs.results import mean_direction
+from selex.runs.results import mean_direction, most_alike
 
 MOST_TYPICAL, MOST_BORDERLINE = 8, 4
 
@@ -57,10 +57,10 @@ def _most_alike(facts: Facts, filled: list[int]) -> dict[int, int]:
     """Of each category the one most like it, as the review page has it: by the cosine of mean features."""
     if len(filled) < 2:
         return {}
-    means = np.stack([mean_direction(facts.features, facts.members[number]) for number in filled])
-    cosine = means @ means.T
-    np.fill_diagonal(cosine, -np.inf)
-    return {number: filled[other] for number, other in zip(filled, cosine.argmax(1).tolist(), strict=True)}
+    means = np.zeros((len(facts.sizes), facts.features.shape[1]), dtype=np.float32)
+    for number in filled:
+        means[number] = mean_direction(facts.features, facts.members[number])
+    return {number: most_alike(means, number, np.array(filled), 1)[0][0] for number in filled}
 
 
 def novel_by_confidence(categories: list[Category]) -> list[Category]:

@@ -19,7 +19,7 @@ _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Cluster sizes", ("smallest", "median", "largest")),
     ("Accuracy, where the truth is known", ("all", "known", "novel")),
     ("Learning rate", ("lr",)),
-    ("Seconds an epoch, and of them for pseudo-labels", ("seconds", "prepared")),
+    ("Seconds per epoch, and for pseudo-labels", ("seconds", "prepared")),
 )
 _NOT_CURVES = {"step", _STEP, "time", "count", "cores"}
 

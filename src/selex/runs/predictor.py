@@ -58,10 +58,10 @@ class Model:
         n_known: how many categories are known.
         backbone: name of the network that makes features.
         weights: the file its weights came from, where one was given.
-        fingerprint: digest of the network's weights; another network's features mean nothing here.
+        fingerprint: digest of the network's weights; features of other networks are not comparable.
         size: shorter side of stored images, in pixels.
         crop: side of the square that the network looks at, in pixels.
-        trained: the weights that training changed, by name; empty where the network is as it came.
+        trained: the weights that training changed, by name; empty if the network was not trained.
         views: how many views of an image its feature is the mean of.
         maps: what features go through before they are compared with the clusters.
         attention_crop: whether features are of attention crops too.
@@ -101,9 +101,9 @@ class Model:
             engine: a Ray cluster whose workers embed the images, which may be behind a URL; None embeds them here.
 
         Returns:
-            Columns with an entry an image: `file`, `category`, `known` (1 or 0), `confidence`, `runner_up`,
+            Columns with one entry per image: `file`, `category`, `known` (1 or 0), `confidence`, `runner_up`,
             `distance`, `fits`, `nearest`, `mark`. Where `fits` is 0 the image belongs to no category, and `category`
-            says so; `nearest` is the nearest one all the same. `mark` is "unlike any" there, "doubtful" where the
+            says so; `nearest` is the nearest one in any case. `mark` is "unlike any" there, "doubtful" where the
             category is more likely wrong than right, else empty.
         """
         how = {"device": device, "store": store, "strict": strict, "progress": progress, "engine": engine}
@@ -123,7 +123,7 @@ class Model:
         Returns:
             `(n, len(names))`, a row for each image in the order of `predict`, a column for each of `names`; rows add
             up to 1. The largest is that of the `nearest` category. The `confidence` in a known category can be lower:
-            it allows for images of categories that have no cluster. Whether an image `fits` is another question.
+            it allows for images of categories that have no cluster. Whether an image `fits` is independent of it.
         """
         with _embedded(self, images, **how) as (_, features):
             return self.assigner.probabilities(self.maps.transform(features))
@@ -159,7 +159,7 @@ class Model:
         return embed(backbone, shown, device=device, views=self.views, progress=progress, cache=cache)
 
     def untrained(self, backbone: Backbone, device: str | torch.device) -> Backbone:
-        """The network as it came, which looks for what matters in an image; `backbone` itself if none was trained."""
+        """The untrained network, which locates attention crops; `backbone` itself if none was trained."""
         return load_backbone(self.backbone, device, self.weights, self.crop) if self.trained else backbone
 
     def load_backbone(self, device: str | torch.device = "cpu") -> Backbone:
@@ -254,14 +254,13 @@ def _embedded_on_ray(
     """The same by workers; features are joined in a file of the cache, which is gone at the end."""
     if not isinstance(images, (str, os.PathLike)):
         raise InputError("a Ray cluster reads photos from a folder, a table or a URL, not from a list in Python")
-    if model.attention_crop:
-        raise InputError("this run uses attention crops, which need --engine local")
     place = images if isinstance(images, str) and is_url(images) else os.path.abspath(images)
     how: dict[str, Any] = {"size": model.size, "views": model.views, "device": device, "progress": progress}
     cache_folder().mkdir(parents=True, exist_ok=True)
     with temporary_folder(cache_folder()) as folder:
-        out = folder / "features.npy"
-        found = embed_on_ray(engine, model.load_backbone(device), [place], None, out, **how)
+        out, backbone = folder / "features.npy", model.load_backbone(device)
+        eye = model.untrained(backbone, device) if model.attention_crop else None
+        found = embed_on_ray(engine, backbone, [place], None, out, eye=eye, **how)
         if strict and found.skipped:
             raise InputError(": ".join(found.skipped[0]))
         _tell_of_skipped(found.skipped, len(found) + len(found.skipped))

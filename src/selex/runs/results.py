@@ -172,3 +172,11 @@ def mean_direction(features: Array, rows: Array) -> Array:
         total += features[np.sort(rows[start : start + _BLOCK])].sum(axis=0, dtype=np.float64)
     mean: Array = directions(total[None])[0]
     return mean
+
+
+def most_alike(means: Array, category: int, live: Array, count: int) -> list[tuple[int, float]]:
+    """The categories most like one, and the cosines of their means: unit rows of which `live` are those with images."""
+    others = live[live != category]
+    cosine = means[others] @ means[category]
+    best = np.argsort(-cosine, kind="stable")[:count]
+    return [(int(others[i]), float(cosine[i])) for i in best]

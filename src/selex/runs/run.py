@@ -54,7 +54,7 @@ class ImagePaths(Sequence[str]):
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder that is there: `Run.open` reads one, `write_run` makes one or resumes one.
+    """An existing run folder: `Run.open` reads one, `write_run` makes one or resumes one.
 
     Attributes:
         folder: where it is.
@@ -90,7 +90,7 @@ class Run:
 
     @property
     def id(self) -> str:
-        """Tells this run from others, whatever its results are."""
+        """Identifies this run, whatever its results are."""
         return str(self.about["run"])
 
     @cached_property
@@ -135,7 +135,7 @@ class Run:
 
     @property
     def work(self) -> Path:
-        """Where the one who writes keeps what is not done yet: features, checkpoints."""
+        """Where unfinished work is kept: features, checkpoints."""
         return Stage(self.folder).work
 
     @property
@@ -179,7 +179,7 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """What was logged, one entry a step; a line that is damaged, or that a crash cut short, is left out."""
+        """What was logged, one entry per step; damaged or truncated lines are left out."""
         path = self.folder / METRICS
         entries, damaged = read_lines(path) if is_plain_file(path) else ([], 0)
         if damaged:
@@ -188,7 +188,7 @@ class Run:
 
     @property
     def store(self) -> Path | None:
-        """Where decoded images were kept when the run was last done; None for the cache, or if that is no store now."""
+        """Where decoded images were kept when the run was last done; None for the cache, or if it is no store now."""
         places = [entry.get("store") for entry in self.metrics if entry.get("step") == "decode"]
         place = places[-1] if places else None
         if not isinstance(place, str) or not os.path.isdir(place):
@@ -196,7 +196,7 @@ class Run:
         return Path(place) if is_store(Path(place)) else None
 
     def result(self, name: str) -> Path:
-        """Where a result file is, which is what `config.json` says of it; one that is not is `Damaged`."""
+        """The path of a result file, checked against `config.json`; one that differs is `Damaged`."""
         for _ in range(2):  # somebody may be putting new results in place
             files = self.about["files"]
             if not files:

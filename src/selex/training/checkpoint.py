@@ -47,7 +47,7 @@ class Checkpoints:
         """Write the state after an epoch, in the background; what went wrong with the one before is reported now."""
         self.wait()
         about = {"format": FORMAT, "settings": self.settings, "more": self.more, "epoch": epoch}
-        state = {**about, **_on_host(state)}
+        state = {**about, **on_host(state)}
         self._writing = self._writer.submit(self._write, epoch, state)
 
     def wait(self) -> None:
@@ -134,10 +134,10 @@ def _check_members(path: Path) -> None:
             raise ValueError(f"{damaged} is damaged")
 
 
-def _on_host(value: Any) -> Any:
+def on_host(value: Any) -> Any:
     """A copy in the host's memory, which training does not change while it is written."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
-        return {key: _on_host(part) for key, part in value.items()}
-    return [_on_host(part) for part in value] if isinstance(value, list | tuple) else value
+        return {key: on_host(part) for key, part in value.items()}
+    return [on_host(part) for part in value] if isinstance(value, list | tuple) else value

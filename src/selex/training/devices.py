@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from selex.cluster.distributed.group import connect, restartable
 from selex.errors import InputError, needs_extra
 from selex.io import first_line
+from selex.launch import adopt_slurm
 from selex.models.trunk import ClassToken
 
 if TYPE_CHECKING:
@@ -55,20 +56,19 @@ def start_fabric(device: str | torch.device) -> Fabric:
 
 
 def _launched() -> tuple[int, int, Any]:
-    """Processes of a node, nodes, and who knows their addresses.
-
-    `torchrun` says it in LOCAL_RANK and others. A cluster says it to the processes that `srun` starts; in a shell or
-    script inside an allocation its other variables are there too, but the process is alone.
-    """
+    """Processes of a node, nodes, and who knows their addresses, as `torchrun` says it."""
+    adopt_slurm()
     say, kinds = os.environ.get, import_module(f"{fabric_library().__name__}.plugins.environments")
-    if "LOCAL_RANK" in os.environ:
-        here, nodes = int(say("LOCAL_WORLD_SIZE", say("WORLD_SIZE", "1"))), int(say("GROUP_WORLD_SIZE", "1"))
-        elastic = "TORCHELASTIC_RUN_ID" in os.environ
-        return here, nodes, kinds.TorchElasticEnvironment if elastic else kinds.LightningEnvironment
-    tasks, nodes = int(say("SLURM_STEP_NUM_TASKS", "1")), int(say("SLURM_STEP_NUM_NODES", "1"))
-    if tasks > 1:
-        return tasks // nodes, nodes, kinds.SLURMEnvironment
-    return 1, 1, kinds.LightningEnvironment
+    if "LOCAL_RANK" not in os.environ:
+        return 1, 1, kinds.LightningEnvironment
+    here, nodes = int(say("LOCAL_WORLD_SIZE", say("WORLD_SIZE", "1"))), int(say("GROUP_WORLD_SIZE", "1"))
+    if "WORLD_SIZE" in os.environ and here * nodes != int(os.environ["WORLD_SIZE"]):
+        raise InputError(
+            f"cannot train with {os.environ['WORLD_SIZE']} processes on {nodes} nodes: start as many on each (srun "
+            "--ntasks-per-node)"
+        )
+    elastic = "TORCHELASTIC_RUN_ID" in os.environ
+    return here, nodes, kinds.TorchElasticEnvironment if elastic else kinds.LightningEnvironment
 
 
 WARMUPS = 3

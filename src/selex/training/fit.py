@@ -109,20 +109,24 @@ def train_run(
 
     What is trained `again` has checkpoints of its own, so that a run that was cut off goes on where it was.
     """
-    held_out = bool(seen.hidden.any())
-    identity = training_identity(config, method, images, seen)
+    identity = training_identity(config, method, images.key, seen)
     checkpoints = Checkpoints(run.work, identity, config.to_json(), again)
     if options.restart and not again and is_first_attempt(str(run.folder)):
         checkpoints.clear()
     # Who follows has waited for this: images are decoded now.
-    fabric.broadcast((method.task.n_categories, cut.boxes if cut else None, held_out))
-    callbacks = Callbacks(_log(run, options.tensorboard), options.score, options.progress)
-    steps = method.settings.epochs * (len(images) // method.settings.batch)
-    compile = fabric.device.type == "cuda" and steps >= WORTH_COMPILING
-    data = _data(images, shown, seen, config)
+    fabric.broadcast((method.task.n_categories, cut.boxes if cut else None, again))
+    callbacks = Callbacks(epoch_log(run, options.tensorboard), options.score, options.progress)
+    compile = worth_compiling(method, len(images), fabric)
+    data = training_data(images, shown, seen, config)
     return len(
         train(method, data, config.seed, fabric=fabric, checkpoints=checkpoints, callbacks=callbacks, compile=compile)
     )
+
+
+def worth_compiling(method: Method, images: int, fabric: Any) -> bool:
+    """Whether a GPU has so many steps to make that compiling takes less time than it saves."""
+    steps = method.settings.epochs * (images // method.settings.batch)
+    return fabric.device.type == "cuda" and steps >= WORTH_COMPILING
 
 
 def train_worker(config: Config, out: Path, table: ImageTable, fabric: Any, store: Path | None) -> Run:
@@ -133,12 +137,13 @@ def train_worker(config: Config, out: Path, table: ImageTable, fabric: Any, stor
     folder = place_for(store, config.data.sources, table.root, config.data.size or 0)
     images = ImageStore.build(table, folder, size=config.data.size or 0)
     while asked is not None:
-        n_categories, boxes, held_out = asked
-        seen = Seen.of(config, images.table.labels) if held_out else Seen.all(images.table.labels)
+        n_categories, boxes, again = asked
+        seen = Seen.all(images.table.labels) if again else Seen.of(config, images.table.labels)
         load_trained(backbone, before)
         method = make_method(config, backbone, n_categories, seen.n_known)
         cut = None if boxes is None else cut_to(images, folder, boxes)
-        train(method, _data(images, to_device(images, fabric.device, cut), seen, config), config.seed, fabric=fabric)
+        data = training_data(images, to_device(images, fabric.device, cut), seen, config)
+        train(method, data, config.seed, fabric=fabric)
         asked = fabric.broadcast(None)
     return Run(out)
 
@@ -154,13 +159,13 @@ def interrupted_config(run: Run) -> Config:
     return Config.from_json(state["more"])
 
 
-def training_identity(config: Config, method: Method, images: ImageStore, seen: Seen) -> dict[str, Any]:
+def training_identity(config: Config, method: Method, key: str, seen: Seen) -> dict[str, Any]:
     """What makes two trainings the same: a checkpoint of one is no use to another."""
     wanted = {**asdict(config.features), "size": config.data.size, "seed": config.seed}
     del wanted["views"]  # of features that are clustered, not of those that are trained
     wanted |= {"balanced": config.cluster.balanced, "whiten": config.cluster.whiten}
     labels = hashlib.sha256(seen.labels.astype(np.int64).tobytes()).hexdigest()
-    found = {"categories": method.task.n_categories, "images": images.key[:12], "labels": labels[:12]}
+    found = {"categories": method.task.n_categories, "images": key[:12], "labels": labels[:12]}
     return {**asdict(method.settings), **wanted, **found}
 
 
@@ -171,11 +176,12 @@ def classify_features(method: Method, features: Any, labels: Any) -> FittedClust
     return calibrated(FittedClusters(hierarchy, FeatureMaps(), Selection(False, "none")), rows, labels)
 
 
-def _data(images: ImageStore, shown: AnyImages, seen: Seen, config: Config) -> Data:
+def training_data(images: ImageStore, shown: AnyImages, seen: Seen, config: Config) -> Data:
+    """What training is given."""
     return Data(shown, seen.labels, list(images.table.files), config.features.crop or 0)
 
 
-def _log(run: RunWriter, tensorboard: bool) -> Callable[[Entry], None]:
+def epoch_log(run: RunWriter, tensorboard: bool) -> Callable[[Entry], None]:
     """Where the metrics of an epoch go."""
     if not tensorboard:
         return lambda entry: run.log(**entry)

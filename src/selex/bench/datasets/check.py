@@ -62,7 +62,7 @@ def _images(dataset: Dataset) -> Finding:
 def _halves(published: Facts, dataset: Dataset) -> Iterator[Finding]:
     labelled = draw_labelled(np.isin(dataset.train.truth, list(published.known)))
     count = int(labelled.sum())
-    mend = "it follows from the classes of the training images: mend those first"
+    mend = "it follows from the classes of the training images: fix those first"
     yield _count("labelled images", published.labelled, count, mend)
     yield _count("unlabelled images", published.unlabelled, len(labelled) - count, mend)
 

@@ -175,7 +175,9 @@ def own_dataset(path: Path, label_ratio: float = 0.5) -> Benchmark:
     classes = sorted(set(names))
     mixed = sorted({name for name, flag in zip(names, known, strict=True) if flag} & set(_where(names, ~known)))
     if mixed:
-        raise InputError(f"{path}: class {mixed[0]} is known in some lines and not in others; a class is one of both")
+        raise InputError(
+            f"{path}: class {mixed[0]} is known in some lines and not in others; a class is either known or not"
+        )
     if not known.any():
         raise InputError(f"{path}: no line has known 1: say which classes are known")
     number = {name: index for index, name in enumerate(classes)}

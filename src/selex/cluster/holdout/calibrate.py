@@ -55,9 +55,9 @@ def held_out_calibration(
     rng: np.random.Generator | int | None = None,
     memory: int = DEFAULT_MEMORY,
 ) -> Calibration | None:
-    """What makes confidence as high as rows are often right, by labels that were hidden.
+    """The calibration of confidence, from held-out labels.
 
-    Half of the labels of each category are hidden. None where no category has two, or where one cluster is left.
+    Half of the labels of each category are held out. None where no category has two, or where one cluster is left.
 
     Args:
         features: `n × d` features: numpy (also memory-mapped) or torch on any device.

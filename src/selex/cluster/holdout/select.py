@@ -44,11 +44,6 @@ class Selection(NamedTuple):
     right: tuple[float, ...] = ()
 
     @property
-    def accuracy(self) -> float | None:
-        """That of the hidden rows, None where none were hidden."""
-        return sum(self.right) if self.right else None
-
-    @property
     def settings(self) -> dict[str, str]:
         """The settings that give the same."""
         return {"adapt": "on" if self.adapt else "off", "search": self.search, "refine": self.refine}
@@ -81,15 +76,15 @@ def select(
     memory: int = DEFAULT_MEMORY,
     progress: Callable[[int, int], None] | None = None,
 ) -> Selection:
-    """What recovers hidden categories best, of all that is given; the first that is as good within chance.
+    """The candidate that recovers held-out categories best; among equals, the first.
 
-    Half of the labels of each category are hidden and all of every fourth category, which has to be discovered: twice,
-    other categories each time. A category is recovered as far as it is in one cluster, and that cluster of it (the
-    Jaccard index, see `_Recovery`). Categories hidden as a whole count as much in all as the others. As good within
-    chance is what is behind the best by no more than half a standard error, categories taken as drawn at random; a
-    whole one for `"unequal"`, which is tried where numbers of labels speak for it. Fewer than twenty hidden rows tell
-    nothing: then it is the first of each but `"unequal"`; fewer than four known categories tell nothing of a search.
-    Rows of different length can only end as in the paper.
+    Half of the labels of each category are held out, and all of every fourth category, which has to be discovered:
+    twice, with other categories each time. A category's score is its Jaccard index with its cluster, see `_Recovery`.
+    Categories held out as a whole together count as much as the others. A candidate equals the best if it is behind by
+    no more than half a standard error, categories taken as a random sample; for `"unequal"`, which is tried where
+    numbers of labels favour it, by a whole one. With fewer than twenty held-out rows the first of each is chosen,
+    except `"unequal"`; with fewer than four known categories, the first search. Rows of different length are not
+    refined.
 
     Args:
         features: `n × d` features: numpy (also memory-mapped) or torch on any device.

@@ -34,9 +34,9 @@ _BEGUN = "review"  # the step that the run's log has when a ledger was made
 _OURS = 0x5E1EC5  # tells our files from other programs' SQLite files
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")  # the end of such a journal, from SQLite's file format
 _WAIT = 5.0  # seconds to wait for another process to end its transaction
-_RECOVER = "; copy it, then try `sqlite3 review.sqlite .recover`, or move it elsewhere to begin anew"
+_RECOVER = "; copy it, then try `sqlite3 review.sqlite .recover`, or move it elsewhere to start over"
 _ADVICE = {
-    "locked": "; another program keeps it locked: end that program",
+    "locked": "; another program keeps it locked: close that program",
     "readonly": "; if it was moved or replaced, start `selex review` again",
     "malformed": _RECOVER,
     "not a database": _RECOVER,

@@ -67,6 +67,7 @@ class Metadata:
         self._paths = paths
         self._folders, self._folder = folders_of(paths.files)
         self.columns = _columns(run, paths.files, table)
+        self._counted: tuple[object, dict[str, dict[str, int]]] | None = None
         self._days: Array | None = None
         self._started, self._reading = False, threading.Lock()
 
@@ -80,10 +81,14 @@ class Metadata:
                 folder = os.path.dirname(folder)
         return dict(sorted((name, number) for name, number in counts.items() if number < len(self._paths)))
 
-    @cached_property
+    @property
     def values(self) -> dict[str, dict[str, int]]:
-        """How many photos have each value of each column."""
-        return {name: dict(sorted(Counter(cells).items())) for name, cells in self.columns.items()}
+        """How many photos have each value of each column, counted once for the columns that there are."""
+        columns, counted = self.columns, self._counted  # another thread may add a column in the meantime
+        if counted is None or counted[0] is not columns:
+            counted = columns, {name: dict(sorted(Counter(cells).items())) for name, cells in columns.items()}
+            self._counted = counted
+        return counted[1]
 
     @property
     def days(self) -> Array | None:
@@ -111,7 +116,6 @@ class Metadata:
         """One more column, if there is something to choose from."""
         if 2 <= len(set(cells)) <= MOST_VALUES and name not in self.columns:
             self.columns = {**self.columns, name: cells}
-            self.__dict__.pop("values", None)
 
     def _has(self, rows: Array, text: str) -> Array:
         """Whether rows have the value in the column that `column=value` says; no row has one that there is not."""

@@ -14,7 +14,7 @@ from selex.data.clusters import DOUBTFUL
 from selex.review.core.decisions import Refused
 from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK, UNSURE
-from selex.runs.results import directions, mean_direction
+from selex.runs.results import directions, mean_direction, most_alike
 
 Array = np.ndarray[Any, Any]
 
@@ -115,11 +115,7 @@ class Space:
 
     def neighbours(self, category: int, overview: Overview, review: Review, count: int) -> list[tuple[int, float]]:
         """The categories most like one, and the cosines of their means."""
-        means = self.means(overview, review)
-        live = overview.live[overview.live != category]
-        cosine = means[live] @ means[category]
-        best = np.argsort(-cosine, kind="stable")[:count]
-        return [(int(live[i]), float(cosine[i])) for i in best]
+        return most_alike(self.means(overview, review), category, overview.live, count)
 
     def means(self, overview: Overview, review: Review) -> Array:
         """Unit means; only those of categories that decisions touched since are worked out again."""

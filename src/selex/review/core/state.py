@@ -233,7 +233,7 @@ def _marking(mark: int, words: str) -> Callable[[State, Decision], _Change]:
 def _clear(state: State, decision: Decision) -> _Change:
     rows = state._checked(decision.rows)
     mark = np.where(state.results.labelled[rows], CONFIRMED, UNDECIDED)
-    return _Change(rows, None, mark, summary=f"took back what was said of {_images(len(rows))}")
+    return _Change(rows, None, mark, summary=f"cleared the mark of {_images(len(rows))}")
 
 
 _KINDS: dict[str, Callable[[State, Decision], _Change]] = {

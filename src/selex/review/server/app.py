@@ -41,7 +41,7 @@ def _error(about: str, model: type[BaseModel] | None = schema.Problem) -> dict[s
 TEXT = {"type": "string"}
 ANY: Errors = {
     401: _error("The token is missing.", None),
-    403: _error("Another site asks, or another name of the server is used.", None),
+    403: _error("The request comes from another site, or uses another host name.", None),
     422: _error("Something that was sent is invalid."),
     503: _error("The run cannot be read, or its folder cannot be written."),
 }
@@ -54,8 +54,8 @@ SENT: Errors = {
 }
 SENT_IMAGE: Errors = {status: about for status, about in SENT.items() if status != 400} | {
     415: _error("The content type of the body is not an image.", None),
-    422: _error("What was sent is no image that can be read, or one of too many pixels."),
-    503: _error("The run cannot be read, or the weights of its network are not there; or too much at once."),
+    422: _error("The body is not a readable image, or has too many pixels."),
+    503: _error("The run cannot be read, the weights of its network are missing, or the server is busy."),
 }
 DECIDED: Errors = SENT | {409: _error("The state has changed since that version.", schema.Missed)}
 
@@ -137,7 +137,7 @@ def _categories(app: FastAPI, views: Views) -> None:
 
     @app.get("/api/categories/{category}/parts", tags=["read"], responses=GONE)
     def parts(category: int, parts: Annotated[int, Query(ge=2, le=MOST_PARTS)] = 2) -> schema.Parts:
-        """The parts that a category falls into. Nothing is changed: `split` with the rows of all but one part is."""
+        """The parts that a category falls into. Nothing is changed; `split` takes the rows of all parts but one."""
         return views.parts(category, parts)
 
 
@@ -174,7 +174,7 @@ def _overviews(app: FastAPI, views: Views) -> None:
 
     @app.get("/api/map", tags=["read"])
     def map_of_images() -> schema.Map:
-        """Where images lie on the map; the first time takes some seconds."""
+        """Positions of images on the map; computing them takes a few seconds the first time."""
         return views.map()
 
     @app.get("/api/check", tags=["read"])
@@ -221,7 +221,7 @@ def _leaving(app: FastAPI, views: Views, job: Job) -> None:
 
     @app.post("/api/export", tags=["leave"], responses=SENT)
     def export(given: schema.ExportIn) -> schema.Written:
-        """Write the categories as they stand into the run folder, under `exports`."""
+        """Write the current categories to `exports` in the run folder."""
         return write_export(views.review, given.to)
 
     @app.post("/api/continue", tags=["leave"], responses=SENT)
@@ -241,9 +241,9 @@ def _looking(app: FastAPI, views: Views) -> None:
 
     @app.post(SIMILAR, tags=["read"], responses=SENT_IMAGE, openapi_extra=ONE_IMAGE)
     async def similar(request: Request) -> schema.Similar:
-        """The images most like one that is sent, as the body of the request, and the category it would be sorted into.
+        """The images most similar to the one in the body of the request, and the category it would be sorted into.
 
-        Nothing of it is kept. The first one takes some seconds: the network is loaded then.
+        It is not kept. The first one takes a few seconds, while the network is loaded.
         """
         return await looking(views.similar, await request.body())
 
@@ -257,7 +257,7 @@ def _step(views: Views, job: Job, kind: str, given: schema.StepIn) -> schema.Dec
 def _idle(views: Views, job: Job) -> None:
     """Refuse to decide about results that are about to go, whoever makes the new ones."""
     if job.running or views.review.run.busy:
-        raise Refused("not now: the run is being clustered again with the decisions so far")
+        raise Refused("not now: the run is being reclustered with the decisions so far")
 
 
 def _say(status: int, request: Request, error: Exception) -> Response:

@@ -15,6 +15,7 @@ from selex.review.core.metadata import Metadata
 from selex.review.core.overview import Overview
 from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK, MARKS, UNSURE
+from selex.review.core.suggest import ideas
 from selex.review.server import schema
 from selex.review.server.schema import Node
 
@@ -60,6 +61,21 @@ def category_card(review: Review, overview: Overview, number: int) -> schema.Cat
         changed=int(overview.changed[number]),
         examples=overview.rows(number)[:EXAMPLES].tolist(),
     )
+
+
+def suggestion_cards(review: Review, overview: Overview, count: int) -> list[schema.Suggestion]:
+    """What to look at next, the best first."""
+    return [
+        schema.Suggestion(
+            kind=idea.kind,  # type: ignore[arg-type]
+            categories=[category_card(review, overview, number) for number in idea.categories],
+            images=idea.images,
+            at_most=idea.most is not None,
+            reason=idea.reason,
+            rows=list(idea.rows),
+        )
+        for idea in ideas(review.state, count, review.timeline.checked)
+    ]
 
 
 def image_card(review: Review, overview: Overview, row: int, cosine: float | None = None) -> schema.ImageCard:

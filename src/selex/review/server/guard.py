@@ -116,12 +116,12 @@ class Guard:
         headers, method = Headers(scope=scope), scope["method"]
         host = headers.get("host", "")
         if not self.door.knows(host):
-            return _refuse(403, "this server does not go by that name (Host)")
+            return _refuse(403, "this server has another host name (Host)")
         if "origin" in headers and headers["origin"] != f"http://{host}":
-            return _refuse(403, "another site asks (Origin)")
+            return _refuse(403, "the request comes from another site (Origin)")
         site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode")
         if site not in ("none", "same-origin") and (method != "GET" or mode != "navigate"):
-            return _refuse(403, "another site asks (Sec-Fetch-Site)")
+            return _refuse(403, "the request comes from another site (Sec-Fetch-Site)")
         if method not in ("GET", "HEAD", "POST"):
             return _refuse(405, "only GET and POST")
         if method == "POST":
@@ -130,7 +130,7 @@ class Guard:
                 return _refuse(415, f"send the body with Content-Type: {bodies.called}")
             length = headers.get("content-length", "")
             if "transfer-encoding" in headers or not length.isdecimal():
-                return _refuse(411, "say how many bytes there are (Content-Length), and send them in one piece")
+                return _refuse(411, "give the number of bytes (Content-Length), and send them in one piece")
             if len(length) > len(str(bodies.largest)) or int(length) > bodies.largest:
                 return _refuse(413, bodies.too_much)
         return None
@@ -212,7 +212,7 @@ class Room:
         """Handle a request, or say that there is no room for it now."""
         size = int(Headers(scope=scope).get("content-length", 0)) if scope.get("method") == "POST" else 0
         if self.taken + size > self.most:
-            busy = JSONResponse({"detail": "too much at once: try again in a second"}, 503, {"retry-after": "1"})
+            busy = JSONResponse({"detail": "the server is busy: try again in a second"}, 503, {"retry-after": "1"})
             await busy(scope, receive, send)
             return
         self.taken += size

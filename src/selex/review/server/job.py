@@ -103,7 +103,7 @@ class Job:
         except EOFError:
             pass
         if end == "failed" and not self._lines:
-            self._lines.append("it ended without a word")
+            self._lines.append("it ended without a message")
         self._state = end
 
     def _see(self, doing: str, done: int, total: int) -> None:

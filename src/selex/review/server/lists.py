@@ -21,7 +21,7 @@ from selex.review.server.cards import Gone, Tree, gone_photos, image_card, natur
 
 Array = np.ndarray[Any, Any]
 
-IMAGES_A_PAGE = 120
+IMAGES_A_PAGE, EVENTS_A_PAGE = 120, 100
 
 
 class Lists:
@@ -168,3 +168,28 @@ class Lists:
         """Refuse an image that is not there."""
         if not 0 <= row < len(self.review.results):
             raise Gone(f"there is no image {row}")
+
+
+def history_of(lists: Lists, page: int, number: int | None) -> schema.History:
+    """What was decided in a round, this one if none is given, the latest first."""
+    review = lists.review
+    with lists.now() as overview:
+        rounds = review.ledger.rounds()
+        number = review.round if number is None else number
+        if number not in rounds:
+            raise Gone(f"there is no round {number}")
+        played = (review.timeline if number == review.round else review.ledger.replay(number)).played
+        page, pages, part = one_page(np.arange(len(played))[::-1], page, EVENTS_A_PAGE)
+        events = [
+            schema.Happened(
+                number=place + 1,
+                kind=played[place].event.kind,
+                summary=played[place].summary,
+                time=played[place].event.time,
+            )
+            for place in part.tolist()
+        ]
+        standing = lists.standing(overview)
+    return schema.History(
+        standing=standing, total=len(played), page=page, pages=pages, round=number, rounds=rounds, events=events
+    )

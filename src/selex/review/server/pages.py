@@ -34,7 +34,7 @@ def _where(folder: Text = "", since: Day = "", until: Day = "", column: Columns 
 
 
 Asked = Annotated[Where, Depends(_where)]
-_SCRIPTS = ("review", "dialogs", "keys", "select", "check", "map", "similar")
+_SCRIPTS = ("page", "select", "map", "decide", "dialogs", "check", "similar", "keys", "review")
 STATIC = {
     "review.css": "text/css",
     **{f"{name}.js": "text/javascript" for name in _SCRIPTS},
@@ -148,7 +148,7 @@ class _Templates:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.globals |= {"static": static, "largest": LARGEST_IMAGE}
+        self._environment.globals |= {"static": static, "largest": LARGEST_IMAGE, "scripts": _SCRIPTS}
         self._environment.filters |= {"percent": _percent, "count": _count, "moment": _moment, "base": _base}
         self._environment.filters["confidence"] = _confidence
 

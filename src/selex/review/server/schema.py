@@ -158,12 +158,12 @@ class Spot(BaseModel):
 
 
 class Map(BaseModel):
-    """Where images lie, similar ones together. Lists are in the order of `row`; junk is not among them."""
+    """Positions of images, similar ones together. Lists are in the order of `row`, without junk."""
 
     standing: Standing
     width: int
     height: int
-    total: int = Field(description="Images there are: of many, the map shows a sample.")
+    total: int = Field(description="Number of images; if there are many, the map shows a sample.")
     row: list[int]
     x: list[int]
     y: list[int]
@@ -181,7 +181,7 @@ class Rows(BaseModel):
 
 
 class SuggestedName(BaseModel):
-    """A name that a novel category could have; nothing is named by it."""
+    """A suggested name for a novel category; nothing is named automatically."""
 
     name: str
     source: Literal["word list", "file names", "most similar known category"]
@@ -189,7 +189,7 @@ class SuggestedName(BaseModel):
 
 
 class CategoryPage(ImageList):
-    """A category: its images, a page of them, the categories most like it, and what it could be called."""
+    """A category: a page of its images, the most similar categories, and suggested names."""
 
     suggested: list[SuggestedName]
 
@@ -209,10 +209,10 @@ class ImagePage(BaseModel):
 
 
 class Similar(BaseModel):
-    """The category that an image from outside the run would be sorted into, and the images of the run most like it."""
+    """The category that an image from outside the run would be sorted into, and the most similar images."""
 
     standing: Standing
-    category: Category | None = Field(description="The nearest category as it stands; null if all of it is junk.")
+    category: Category | None = Field(description="The nearest category as it is now; null if all its images are junk.")
     fits: bool = Field(description="Whether it is as close to that category as its images usually are.")
     confidence: float
     runner_up: str | None = Field(description="The next best category.")
@@ -225,7 +225,7 @@ class Suggestion(BaseModel):
     kind: Literal["name", "merge", "split", "doubtful", "labels", "confirm"]
     categories: list[Category]
     images: int = Field(description="How many images it is expected to settle; for `confirm`, how many it confirms.")
-    at_most: bool = Field(description="Whether it may settle fewer, or none, and nothing tells: so for `split`.")
+    at_most: bool = Field(description="Whether `images` is only an upper limit, as for `split`.")
     reason: str
     rows: list[int] = Field(description="The images to look at, if it is about particular ones.")
 
@@ -246,7 +246,7 @@ class Finding(BaseModel):
 
 
 class Check(BaseModel):
-    """Photos to set aside, as far as the search has got."""
+    """Photos to set aside that the search has found so far."""
 
     standing: Standing
     state: Literal["idle", "running", "done"]
@@ -285,7 +285,7 @@ class History(Paged):
     """Events of a round, the latest first."""
 
     round: int
-    rounds: list[int] = Field(description="All rounds there have been.")
+    rounds: list[int] = Field(description="All rounds so far.")
     events: list[Happened]
 
 

@@ -10,17 +10,16 @@ import numpy as np
 from selex.review.core.metadata import Where
 from selex.review.core.overview import NEIGHBOURS, parts_of
 from selex.review.core.session import Review
-from selex.review.core.suggest import ideas
 from selex.review.server import schema
-from selex.review.server.cards import Gone, category_card, facets, image_card, one_page
+from selex.review.server.cards import category_card, facets, image_card, one_page, suggestion_cards
 from selex.review.server.checks import Checks
-from selex.review.server.lists import Lists
+from selex.review.server.lists import Lists, history_of
 from selex.review.server.maps import Plane, map_of
 from selex.review.server.similar import SIMILAR, Eye, similar_to
 
 Array = np.ndarray[Any, Any]
 
-CATEGORIES_A_PAGE, EVENTS_A_PAGE = 48, 100
+CATEGORIES_A_PAGE = 48
 SUGGESTIONS = 6
 ANYWHERE = Where()
 
@@ -159,17 +158,7 @@ class Views:
     def suggestions(self) -> schema.Suggestions:
         """What to look at next."""
         with self._lists.now() as overview:
-            found = [
-                schema.Suggestion(
-                    kind=idea.kind,  # type: ignore[arg-type]
-                    categories=[category_card(self.review, overview, number) for number in idea.categories],
-                    images=idea.images,
-                    at_most=idea.most is not None,
-                    reason=idea.reason,
-                    rows=list(idea.rows),
-                )
-                for idea in ideas(self.review.state, SUGGESTIONS, self.review.timeline.checked)
-            ]
+            found = suggestion_cards(self.review, overview, SUGGESTIONS)
             return schema.Suggestions(standing=self._lists.standing(overview), suggestions=found)
 
     def check(self, start: bool = False) -> schema.Check:
@@ -199,24 +188,4 @@ class Views:
 
     def history(self, page: int = 1, number: int | None = None) -> schema.History:
         """What was decided in a round, this one if none is given, the latest first."""
-        with self._lists.now() as overview:
-            rounds = self.review.ledger.rounds()
-            number = self.review.round if number is None else number
-            if number not in rounds:
-                raise Gone(f"there is no round {number}")
-            now = number == self.review.round
-            played = (self.review.timeline if now else self.review.ledger.replay(number)).played
-            page, pages, part = one_page(np.arange(len(played))[::-1], page, EVENTS_A_PAGE)
-            events = [
-                schema.Happened(
-                    number=place + 1,
-                    kind=played[place].event.kind,
-                    summary=played[place].summary,
-                    time=played[place].event.time,
-                )
-                for place in part.tolist()
-            ]
-            standing = self._lists.standing(overview)
-        return schema.History(
-            standing=standing, total=len(played), page=page, pages=pages, round=number, rounds=rounds, events=events
-        )
+        return history_of(self._lists, page, number)

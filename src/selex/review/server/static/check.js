@@ -1,7 +1,6 @@
 // Looking for photos to set aside: starts it, follows it, and sets aside all of a kind.
-import { ask, decide, refresh } from "./review.js";
-
-const by = (id) => document.getElementById(id);
+import { decide, refresh } from "./decide.js";
+import { ask, by } from "./page.js";
 
 export async function check() {
   if (await ask("/api/check", {})) await refresh();

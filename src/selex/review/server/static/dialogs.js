@@ -1,36 +1,6 @@
 // Questions to the person: which category, which parts, how to export, whether to cluster again.
-import { ask, decide, refresh } from "./review.js";
-
-const by = (id) => document.getElementById(id);
-const round = () => document.body.dataset.round;
-
-export function open(id) {
-  const dialog = by(id);
-  return new Promise((done) => {
-    dialog.returnValue = "";
-    dialog.addEventListener("close", () => done(dialog.returnValue), { once: true });
-    dialog.showModal();
-  });
-}
-
-document.addEventListener("click", (event) => {
-  if (event.target.closest("[data-close]")) event.target.closest("dialog").close();
-});
-
-export function conflict(missed) {
-  by("conflict-list").replaceChildren(...missed.map((text) => element("li", text)));
-  return open("conflict");
-}
-
-export function element(tag, text, properties = {}) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...(Array.isArray(text) ? text : [text]));
-  return made;
-}
-
-export function thumb(row) {
-  return Object.assign(new Image(144, 144), { src: `/thumb/${row}?r=${round()}`, alt: "", loading: "lazy" });
-}
+import { decide, refresh } from "./decide.js";
+import { ask, by, element, open, thumb } from "./page.js";
 
 // Before a name makes categories one that are not in view together: are they the same? The first few are shown.
 export async function agree(categories) {
@@ -60,7 +30,7 @@ export async function choose({ title, go, text = "", create = "", without = [], 
     const chosen = options[at];
     if (!chosen) by("ask-hint").textContent = create ? "Type a name." : "No such category.";
     else if (chosen.id === undefined) by("ask-hint").textContent = create === "new" ? "This makes a new category." : "";
-    else by("ask-hint").textContent = create === "rename" ? `${chosen.name} is there already: this merges them.` : "";
+    else by("ask-hint").textContent = create === "rename" ? `${chosen.name} already exists: this merges them.` : "";
   };
   const mark = () => {
     [...list.children].forEach((item, i) => item.setAttribute("aria-selected", String(i === at)));
@@ -139,7 +109,7 @@ async function orSame(chosen, without) {
     };
     const same = { id: found.ids[other], name: found.names[other] };
     const yes = button(`Yes, use “${same.name}”`, same);
-    place.replaceChildren(element("span", `There is “${same.name}” already. Is it the same?`), yes, button(`No, “${chosen.name}” is another`, chosen));
+    place.replaceChildren(element("span", `“${same.name}” already exists. Is it the same?`), yes, button(`No, “${chosen.name}” is a different one`, chosen));
     place.hidden = false;
     yes.focus();
     for (const [target, event] of [[by("ask"), "close"], [by("ask-text"), "input"]]) target.addEventListener(event, () => done(null), { once: true });

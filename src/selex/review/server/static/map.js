@@ -1,8 +1,7 @@
 // The map: every image a point in a canvas. Points are written as pixels, so that 100,000 of them move without a wait.
-import { ask } from "./review.js";
+import { ask, by, thumb } from "./page.js";
 import { choose, chosenRows } from "./select.js";
 
-const by = (id) => document.getElementById(id);
 const view = { zoom: 1, x: 0, y: 0, colour: "category" }; // kept when the page is shown anew
 let data = null, chosen = new Set(), path = null, shown = null, waiting = false, day = [0, 0];
 
@@ -232,8 +231,6 @@ function listen(canvas) {
   by("lasso").addEventListener("click", () => by("lasso").setAttribute("aria-pressed", String(by("lasso").getAttribute("aria-pressed") !== "true")));
 }
 
-const picture = (row) => Object.assign(new Image(144, 144), { src: `/thumb/${row}?r=${document.body.dataset.round}`, alt: "", loading: "lazy" });
-
 // What a point is, beside the pointer.
 function hover(at) {
   const box = by("map-hover"), i = nearest(at);
@@ -241,12 +238,12 @@ function hover(at) {
   if (i < 0 || box.dataset.row === String(data.row[i])) return;
   box.dataset.row = data.row[i];
   const name = data.categories.find((one) => one.id === data.category[i])?.name ?? "";
-  box.replaceChildren(picture(data.row[i]), Object.assign(document.createElement("span"), { textContent: `${name}, confidence ${Math.min(99, data.confidence[i])} %` }));
+  box.replaceChildren(thumb(data.row[i]), Object.assign(document.createElement("span"), { textContent: `${name}, confidence ${Math.min(99, data.confidence[i])} %` }));
   Object.assign(box.style, { left: `${Math.min(at[0] + 14, shown.clientWidth - 160)}px`, top: `${Math.max(4, Math.min(at[1] + 14, shown.clientHeight - 190))}px` });
 }
 
 // The selection, whoever made it: marked on the map, and its first images below.
-export function showSelection() {
+function showSelection() {
   if (!data || !by("map-chosen")) return;
   const rows = chosenRows();
   chosen = new Set(rows);
@@ -254,9 +251,10 @@ export function showSelection() {
   by("map-chosen").querySelector("ul").replaceChildren(...rows.slice(0, 48).map((row) => {
     const item = document.createElement("li"), link = document.createElement("a");
     Object.assign(link, { href: `/image/${row}`, className: "shot", ariaLabel: `Image ${row}` });
-    link.append(picture(row));
+    link.append(thumb(row));
     item.append(link);
     return item;
   }));
   redraw();
 }
+document.addEventListener("chosen", showSelection);

@@ -1,104 +1,12 @@
-// What every page does: ask the server, say what it answered, show the new state. Names are only ever set as text.
-import * as dialogs from "./dialogs.js";
+// What every page does: what each button and key is for, and how pages learn of decisions made elsewhere.
 import { aside, check, follow } from "./check.js";
+import { decide, refresh, settle, tabs } from "./decide.js";
+import * as dialogs from "./dialogs.js";
 import { listenToKeys } from "./keys.js";
 import { showMap } from "./map.js";
+import { ask, open, page, toast } from "./page.js";
+import { chosenCategories, chosenRows, listenToPointer, showChosen, showCurrent } from "./select.js";
 import { listenToFiles, similar } from "./similar.js";
-import { chosenCategories, chosenRows, choose, listenToPointer, showChosen } from "./select.js";
-
-const page = () => document.body.dataset;
-let toastTimer;
-
-export function toast(text, bad = false) {
-  const box = document.getElementById("toast");
-  box.textContent = text;
-  box.className = bad ? "toast on bad" : "toast on";
-  clearTimeout(toastTimer);
-  if (!bad) toastTimer = setTimeout(() => (box.className = "toast"), 6000);
-}
-
-export async function ask(path, body) {
-  const options = body === undefined ? {} : {
-    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
-  };
-  let answer;
-  try {
-    answer = await fetch(path, options);
-  } catch {
-    toast("The server does not answer: this was not saved. Start `selex review` again, then reload.", true);
-    return null;
-  }
-  const data = await answer.json().catch(() => ({ detail: answer.statusText }));
-  if (answer.status === 409) {
-    await dialogs.conflict(data.missed);
-    await refresh();
-    return null;
-  }
-  if (!answer.ok) {
-    toast(typeof data.detail === "string" ? data.detail : "The server refused this.", true);
-    return null;
-  }
-  return data;
-}
-
-// The page again, as it is now; what has the focus keeps it, chosen images stay chosen.
-export async function refresh() {
-  const held = focusKey(), rows = chosenRows();
-  let answer;
-  try {
-    answer = await fetch(location.href);
-  } catch {
-    return;
-  }
-  if (answer.status === 404) return location.assign("/");
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-  for (const id of ["top", "main"]) document.getElementById(id).replaceWith(fresh.getElementById(id));
-  Object.assign(page(), fresh.body.dataset);
-  document.title = fresh.title;
-  choose(rows.filter((row) => document.querySelector(`.tile[data-row="${row}"]`)));
-  showCurrent();
-  showMap();
-  if (held && document.querySelector(held)) document.querySelector(held).focus({ preventScroll: true });
-  else if (held) document.getElementById("main").focus({ preventScroll: true });
-}
-
-function focusKey() {
-  const at = document.activeElement, home = at && at.closest(".tile, .card, .idea");
-  if (home) return `[data-${home.dataset.row ? "row" : "id"}="${home.dataset.row ?? home.dataset.id}"] .${at.classList[0] || "face"}`;
-  return at && at.id && at.id !== "main" ? `#${at.id}` : null;
-}
-
-// Send a decision; true once it is on the disk and shown.
-export async function decide(decision, elsewhere) {
-  return settle(await ask("/api/decisions", { version: page().version, ...decision }), elsewhere);
-}
-
-async function settle(done, elsewhere) {
-  if (!done) return false;
-  const others = done.missed.length ? ` In the meantime elsewhere: ${done.missed.join("; ")}.` : "";
-  const text = done.summary[0].toUpperCase() + done.summary.slice(1);
-  if (elsewhere) {
-    sessionStorage.setItem("toast", text + others);
-    location.assign(elsewhere);
-  } else {
-    choose([]);
-    await refresh();
-    toast(`${text}.${others}`);
-  }
-  tabs.postMessage(done.standing.version);
-  return true;
-}
-
-// The suggestion that keys are for: the one last pointed at or moved to. It alone shows its key.
-function setCurrent(idea) {
-  for (const other of document.querySelectorAll(".idea.current")) other.classList.remove("current");
-  idea?.classList.add("current");
-}
-const showCurrent = () => setCurrent(document.querySelector("#main [data-grid] > .idea"));
-for (const kind of ["focusin", "pointerover"]) document.addEventListener(kind, (event) => {
-  const idea = event.target.closest?.("[data-grid] > .idea");
-  if (idea) setCurrent(idea);
-});
 
 // What a person wants to do to what they look at: chosen images, else the image, the category, the focused or current card.
 function target() {
@@ -129,7 +37,7 @@ const pickFirst = () => toast("Choose a category first: open it, or go to it wit
 const actions = {
   undo: async () => settle(await ask("/api/undo", { version: page().version })),
   redo: async () => settle(await ask("/api/redo", { version: page().version })),
-  help: () => dialogs.open("help-dialog"),
+  help: () => open("help-dialog"),
   export: () => dialogs.exportTo(),
   continue: () => dialogs.again(),
   search: () => document.getElementById("q").focus(),
@@ -148,19 +56,12 @@ const actions = {
   async name() {
     const { category, name } = target();
     if (category === undefined) return pickFirst();
-    const chosen = await dialogs.choose({ title: `Name ${name}`, go: "Name", text: name, create: "rename", without: [category] });
-    if (!chosen) return;
-    if (chosen.id === undefined) await decide({ kind: "name", category, name: chosen.name });
-    else await join([chosen.id, category]);
+    await rename(category, name, name);
   },
   // A suggested name is offered in the question for a name, never given by itself.
   async suggested() {
-    const { id, name } = document.getElementById("category").dataset, category = Number(id); // whatever images are selected
-    const offered = document.activeElement.dataset.name;
-    const chosen = await dialogs.choose({ title: `Name ${name}`, go: "Name", text: offered, create: "rename", without: [category] });
-    if (!chosen) return;
-    if (chosen.id === undefined) await decide({ kind: "name", category, name: chosen.name });
-    else await join([chosen.id, category]);
+    const { id, name } = document.getElementById("category").dataset; // whatever images are selected
+    await rename(Number(id), name, document.activeElement.dataset.name);
   },
   async move() {
     const rows = targetRows();
@@ -187,6 +88,14 @@ const actions = {
     else pickFirst();
   },
 };
+
+// Ask for the name of a category, with one filled in; the name of another category merges the two.
+async function rename(category, name, text) {
+  const chosen = await dialogs.choose({ title: `Name ${name}`, go: "Name", text, create: "rename", without: [category] });
+  if (!chosen) return;
+  if (chosen.id === undefined) await decide({ kind: "name", category, name: chosen.name });
+  else await join([chosen.id, category]);
+}
 
 // Merge categories, and ask what they are called together; the first is offered.
 async function merge(all) {
@@ -222,7 +131,6 @@ function perform(act) {
 }
 
 // Other tabs say when they have decided; other browsers are asked about now and then.
-const tabs = new BroadcastChannel("selex-review");
 async function look() {
   if (waiting || document.hidden || document.querySelector("dialog[open], input[type=search]:focus")) return;
   let standing;

@@ -1,6 +1,5 @@
 // Which images and categories are chosen: by click, shift-click, a box drawn with the mouse, or keys.
-import { showSelection } from "./map.js";
-import { ask } from "./review.js";
+import { ask } from "./page.js";
 
 let anchor = null;
 let beyond = []; // chosen rows that are on other pages of the list
@@ -63,7 +62,7 @@ const BUTTONS = {
 export function showChosen() {
   const rows = chosenRows(), cards = chosenCategories(), bar = document.getElementById("chosen");
   for (const card of document.querySelectorAll(".card")) card.classList.toggle("on", cards.includes(card));
-  showSelection();
+  document.dispatchEvent(new Event("chosen")); // the map marks it, too
   const kind = rows.length ? "rows" : "categories", count = rows.length || cards.length;
   bar.hidden = !count;
   bar.replaceChildren();
@@ -84,7 +83,7 @@ export function showChosen() {
   }
   if (kind === "rows" && !beyond.length && tiles().length && tiles().every(isOn) && listed() > count)
     bar.append(plain(`Select all ${number(listed())}`, chooseList));
-  bar.append(plain("Select nothing", () => choose([])));
+  bar.append(plain("Clear selection", () => choose([])));
 }
 
 const number = (value) => value.toLocaleString("en");
@@ -94,6 +93,13 @@ function plain(text, act) {
   button.addEventListener("click", act);
   return button;
 }
+
+// The suggestion that keys are for: the one last pointed at or moved to. It alone shows its key.
+function setCurrent(idea) {
+  for (const other of document.querySelectorAll(".idea.current")) other.classList.remove("current");
+  idea?.classList.add("current");
+}
+export const showCurrent = () => setCurrent(document.querySelector("#main [data-grid] > .idea"));
 
 export function listenToPointer() {
   document.addEventListener("click", (event) => {
@@ -106,6 +112,10 @@ export function listenToPointer() {
     if (tile && event.target.closest(".shot")) location.assign(`/image/${tile.dataset.row}`);
   });
   document.addEventListener("pointerdown", startBox);
+  for (const kind of ["focusin", "pointerover"]) document.addEventListener(kind, (event) => {
+    const idea = event.target.closest?.("[data-grid] > .idea");
+    if (idea) setCurrent(idea);
+  });
 }
 
 // A box drawn from between the images chooses those it touches; with Shift in addition to what is chosen.

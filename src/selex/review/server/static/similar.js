@@ -1,7 +1,6 @@
 // Images like one that is dropped on the page, pasted or chosen. It is sent to this server, which keeps nothing of it.
-import { element, open, thumb } from "./dialogs.js";
+import { by, element, open, thumb } from "./page.js";
 
-const by = (id) => document.getElementById(id);
 const dialog = () => by("similar-dialog");
 const free = () => !document.querySelector("dialog[open]:not(#similar-dialog)");
 const hasFile = (event) => free() && [...(event.dataTransfer?.types ?? [])].includes("Files");
@@ -42,7 +41,7 @@ async function look(file) {
   if (!dialog().open) similar();
   const turn = ++asked, says = by("similar-says"), largest = Number(dialog().dataset.largest);
   by("similar-result").replaceChildren();
-  says.textContent = "Looking… the first time takes some seconds: the network is loaded.";
+  says.textContent = "Looking… the first time takes a few seconds, while the network is loaded.";
   preview(file, turn);
   const found = file.size > largest ? { detail: `the file has more than ${largest / 2 ** 20} MB` } : await send(file);
   if (turn !== asked) return; // another one was dropped meanwhile
