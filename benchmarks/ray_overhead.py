@@ -3,8 +3,8 @@
 Two numbers of images tell what is paid once (Ray starts, actors load) and what every image takes; from these the
 overhead on 20,000 images is worked out, which the last rows say is not measured. Images are noise of 320 × 240 as JPEG.
 Each measurement is a process of its own with a cache of its own; one thread embeds in both. `cpu_s` are the seconds of
-a core that all processes took, Ray's own among them, and `worker_cpu_s` those of the one that decodes and embeds: unlike
-`s` they hardly depend on what else the machine does. Ray's other processes work beside it, on another core.
+a core that all processes took, Ray's own among them, and `worker_cpu_s` those of the one that decodes and embeds:
+unlike `s` they hardly depend on what else the machine does. Ray's other processes work beside it, on another core.
 """
 
 from __future__ import annotations

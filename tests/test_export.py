@@ -480,7 +480,8 @@ def test_no_folder_that_was_added_is_written_into(tmp_path):
 
 
 def test_other_refusals(run, photos, tmp_path):
-    refuse(run, "xml", tmp_path / "out", "--to xml: give one of folders, csv, parquet, label-studio, fiftyone")
+    formats = "folders, csv, parquet, parquet-shards, label-studio, fiftyone"
+    refuse(run, "xml", tmp_path / "out", f"--to xml: give one of {formats}")
     for to in ("csv", "parquet", "label-studio"):
         refuse(run, to, tmp_path / "out", f"--copy: --to {to} writes no images", copy=True)
     config = Config.of(str(photos / "photos"), backbone="pixels")
