@@ -1,6 +1,7 @@
 """How many images are embedded, and how long `selex discover` takes, after each kind of change to a collection.
 
 A folder of photos is sorted once; then photos are added, removed, renamed and set aside as junk, and settings change.
+Seconds of a core hardly depend on what else the machine does.
 With `--rows` the cache alone: rows like features, and a few new ones among them. With `--many` a few new photos come to
 so many tiny ones (8 x 8 pixels of 100 kinds, their pixels as features): how long `selex discover RUN --add FOLDER`
 takes, and how many seconds of a core that is.
@@ -77,11 +78,12 @@ class Collection:
 
 
 def measure(change: str, work: Callable[[], Run]) -> dict[str, object]:
-    start = time.perf_counter()
+    start, spent = time.perf_counter(), time.process_time()
     run = work()
-    took = time.perf_counter() - start
+    took, spent = time.perf_counter() - start, time.process_time() - spent
     made = [entry["made"] for entry in run.metrics if entry["step"] == "embed"][-1]
-    return {"change": change, "images": len(run.clusters), "embedded": made, "seconds": round(took, 1)}
+    found = {"change": change, "images": len(run.clusters), "embedded": made, "seconds": round(took, 1)}
+    return {**found, "seconds of a core": round(spent, 1)}
 
 
 def changes(images: int, new: int, backbone: str) -> list[dict[str, object]]:

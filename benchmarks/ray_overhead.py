@@ -3,7 +3,8 @@
 Two numbers of images tell what is paid once (Ray starts, actors load) and what every image takes; from these the
 overhead on 20,000 images is worked out, which the last rows say is not measured. Images are noise of 320 × 240 as JPEG.
 Each measurement is a process of its own with a cache of its own; one thread embeds in both. `cpu_s` are the seconds of
-a core that all processes took, Ray's own among them: unlike `s` they hardly depend on what else the machine does.
+a core that all processes took, Ray's own among them, and `worker_cpu_s` those of the one that decodes and embeds:
+unlike `s` they hardly depend on what else the machine does. Ray's other processes work beside it, on another core.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ def write_images(folder: Path, n: int) -> None:
         small.resize((320, 240), Image.Resampling.BICUBIC).save(folder / f"{number:06d}.jpg", quality=90)
 
 
-def embed_all(engine: str, photos: Path, backbone_name: str, work: Path) -> tuple[float, float]:
-    """Seconds, and seconds of a core, from a folder of images to a file of features; imports of torch aside."""
+def embed_all(engine: str, photos: Path, backbone_name: str, work: Path) -> tuple[float, float, float]:
+    """Seconds, and seconds of a core, of all and of who embeds, from a folder of images to a file of features.
+
+    Imports of torch are not counted in this process.
+    """
     import torch
 
     from selex.data.store import ImageStore
@@ -51,30 +55,30 @@ def embed_all(engine: str, photos: Path, backbone_name: str, work: Path) -> tupl
         with running(RayEngine(workers=1), device):  # which stays until its processes have been counted
             how: dict[str, Any] = {"size": 256, "views": 1, "device": device}
             embed_on_ray(RayEngine(workers=1), backbone, [str(photos)], None, work / "features.npy", **how)
-            others = cpu_of_children()
+            others, worker = cpu_of_children(), cpu_of_children("MapWorker")
     else:
         images = ImageStore.build(read_table(photos), work / "store", size=256)
         embed(backbone, images, work / "features.npy", device="cpu")
-        others = 0.0
-    return time.perf_counter() - start, time.process_time() - before + others
+        others, worker = 0.0, time.process_time() - before
+    return time.perf_counter() - start, time.process_time() - before + others, worker
 
 
-def cpu_of_children() -> float:
-    """Seconds of a core of all processes below this one, and of those that they have outlived."""
+def cpu_of_children(name: str = "") -> float:
+    """Seconds of a core of processes below this one with this name, and of those that they have outlived."""
     import psutil  # type: ignore[import-untyped]
 
-    return float(sum(sum(process.cpu_times()[:4]) for process in psutil.Process().children(recursive=True)))
+    found = [one for one in psutil.Process().children(recursive=True) if name in " ".join(one.cmdline())]
+    return float(sum(sum(process.cpu_times()[:4]) for process in found))
 
 
-def measure(engine: str, photos: Path, backbone: str) -> tuple[float, float]:
+def measure(engine: str, photos: Path, backbone: str) -> tuple[float, ...]:
     with tempfile.TemporaryDirectory() as work:
         command = [sys.executable, __file__, "--photos", str(photos), "--engine", engine, "--backbone", backbone]
         environment = {**os.environ, "SELEX_CACHE": f"{work}/cache", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             [*command, "--work", work], env=environment, stdout=subprocess.PIPE, text=True, check=True
         )
-    took, cpu = done.stdout.split()[-2:]
-    return float(took), float(cpu)
+    return tuple(map(float, done.stdout.split()[-3:]))
 
 
 def worked_out(counts: list[int], times: list[float]) -> tuple[float, float, float]:
@@ -86,20 +90,20 @@ def worked_out(counts: list[int], times: list[float]) -> tuple[float, float, flo
 
 def main(counts: list[int], backbone: str, out: Path | None) -> None:
     entries: list[dict[str, object]] = []
-    took: dict[str, list[tuple[float, float]]] = {"local": [], "ray": []}
+    took: dict[str, list[tuple[float, ...]]] = {"local": [], "ray": []}
     with tempfile.TemporaryDirectory() as name:
         for n in counts:
             photos = Path(name) / str(n)
             write_images(photos, n)
             for engine, times in took.items():
                 times.append(measure(engine, photos, backbone))
-                found = {"s": round(times[-1][0], 2), "cpu_s": round(times[-1][1], 2)}
+                found = dict(zip(("s", "cpu_s", "worker_cpu_s"), (round(time, 2) for time in times[-1]), strict=True))
                 entries.append({"what": "measured", "engine": engine, "images": n, **found})
                 print(entries[-1], flush=True)
-    wall, cpu = ({engine: worked_out(counts, [one[i] for one in took[engine]]) for engine in took} for i in range(2))
+    ways = [{engine: worked_out(counts, [one[i] for one in took[engine]]) for engine in took} for i in range(3)]
     for engine in took:
         entry: dict[str, object] = {"what": "worked out", "engine": engine, "images": MANY}
-        for kind, way in (("", wall), ("cpu_", cpu)):
+        for kind, way in zip(("", "cpu_", "worker_cpu_"), ways, strict=True):
             once, each, total = way[engine]
             entry |= {
                 f"{kind}s": round(total),

@@ -225,6 +225,25 @@ def test_tables(run, tmp_path, to):
     assert all(os.path.isabs(path) and os.path.isfile(path) for path in paths)
 
 
+def test_a_table_in_shards(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("selex.runs.export_formats.SHARD", 20)
+    table = run.clusters.to_pylist()
+    small = run.clusters.to_batches(max_chunksize=8)
+    blocks = (batch.to_pydict() for batch in small)
+    done = export(run, "parquet-shards", tmp_path / "shards", table=blocks)
+    shards = sorted((tmp_path / "shards").iterdir())
+    assert [path.name for path in shards] == [f"{number:05}.parquet" for number in range(len(shards))]
+    assert done.images == len(table)
+    sizes = [parquet.read_metadata(path).num_rows for path in shards]
+    assert sizes[:-1] == [24] * (len(sizes) - 1)
+    assert len(sizes) > 1
+    found = parquet.read_table(tmp_path / "shards").to_pylist()
+    assert [row.pop("path") for row in found] == [str(run.root / row["file"]) for row in table]
+    assert found == table
+    with pytest.raises(InputError, match="shards: "):
+        export(run, "parquet-shards", tmp_path / "shards")
+
+
 def test_label_studio(run, tmp_path):
     export(run, "label-studio", tmp_path / "tasks")
     assert listing(tmp_path / "tasks") == ["config.xml", "tasks.json"]
@@ -461,7 +480,8 @@ def test_no_folder_that_was_added_is_written_into(tmp_path):
 
 
 def test_other_refusals(run, photos, tmp_path):
-    refuse(run, "xml", tmp_path / "out", "--to xml: give one of folders, csv, parquet, label-studio, fiftyone")
+    formats = "folders, csv, parquet, parquet-shards, label-studio, fiftyone"
+    refuse(run, "xml", tmp_path / "out", f"--to xml: give one of {formats}")
     for to in ("csv", "parquet", "label-studio"):
         refuse(run, to, tmp_path / "out", f"--copy: --to {to} writes no images", copy=True)
     config = Config.of(str(photos / "photos"), backbone="pixels")

@@ -23,6 +23,7 @@ from selex.report.curves import training_charts
 from selex.report.facts import read_facts
 from selex.report.html import write_report
 from selex.report.map import HEIGHT, ICONS, LETTERS, WIDTH, draw_map, pushed_apart, with_room
+from selex.runs.results import Results
 from selex.runs.writer import RunWriter
 
 CSS = (Path(__file__).parent.parent / "src/selex/report/templates/report.css").read_text()
@@ -396,6 +397,25 @@ def test_the_estimate_is_drawn(tmp_path):
     assert f"probably between {found['low']} and {found['high']}." in text.one("p", "lead").text
     chart = text.one(id="about").one("figure", "chart")
     assert len(chart.one("polyline").attributes["points"].split()) == len(made.hierarchy["curve"])
+
+
+def test_report_and_review_place_categories_by_the_same_numbers(run, monkeypatch):
+    from selex.report import map as drawing
+    from selex.review.server import maps
+
+    seen = []
+
+    def place(centers):
+        seen.append(centers)
+        return np.ones((len(centers), 2))
+
+    for module in (drawing, maps):
+        monkeypatch.setattr(module, "place_categories", place)
+    draw_map(read_facts(run))
+    results = Results.read(run)
+    maps.places_of(results, run.embeddings, np.arange(len(results)))
+    assert len(seen) == 2
+    assert np.array_equal(*seen)
 
 
 def test_the_map_keeps_pictures_and_names_apart_and_images_inside(run):

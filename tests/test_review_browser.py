@@ -664,13 +664,13 @@ def test_names_are_shown_harmlessly(served):
     assert page.locator("img[src=x]").count() == 0
 
 
-def test_continue_from_the_page(served):
+def test_recluster_from_the_page(served):
     page = served.page("category/3")
     page.click("#act-name")
     answer(page, "robin")
     said(page, "Named")
-    page.click("#continue")
-    page.click("#continue-go")
+    page.click("#recluster")
+    page.click("#recluster-go")
     page.wait_for_selector(".news", timeout=120_000)
     assert "now known: robin" in page.locator(".news").text_content()
     standing = served.api("api/standing")
@@ -686,12 +686,12 @@ def test_time_left_is_shown_while_it_clusters_again(served):
     page = served.page("category/3")
     running = {"state": "running", "lines": ["embed: done"], "doing": "clustering, level 2 of 4", "seconds": 10.0}
     answers = iter([{"state": "idle", "lines": []}, running, *[{**running, "seconds_left": 30.0}] * 4])
-    page.route("**/api/continue", lambda route: route.fulfill(json=next(answers, running)))
-    page.click("#continue")
-    page.click("#continue-go")
-    sync_api.expect(page.locator("#continue-left")).to_have_text("clustering, level 2 of 4 · about 30 s left")
-    assert page.locator("#continue-bar").evaluate("bar => bar.value") == 0.25
-    sync_api.expect(page.locator("#continue-left")).to_have_text("clustering, level 2 of 4 · longer than last time")
+    page.route("**/api/recluster", lambda route: route.fulfill(json=next(answers, running)))
+    page.click("#recluster")
+    page.click("#recluster-go")
+    sync_api.expect(page.locator("#recluster-left")).to_have_text("clustering, level 2 of 4 · about 30 s left")
+    assert page.locator("#recluster-bar").evaluate("bar => bar.value") == 0.25
+    sync_api.expect(page.locator("#recluster-left")).to_have_text("clustering, level 2 of 4 · longer than last time")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

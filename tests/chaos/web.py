@@ -34,7 +34,7 @@ def schema(lab: Lab, plan: Plan, name: str) -> Tries:
         for found in described.get_all_operations():
             operation = found.ok()
             asked.append(operation)
-            if (operation.method.upper(), operation.path) == ("POST", "/api/continue"):
+            if (operation.method.upper(), operation.path) == ("POST", "/api/recluster"):
                 continue  # starts a clustering; the case of re-clustering has it
 
             @settings(max_examples=plan.count(60, few=4), database=None, derandomize=True, deadline=None,

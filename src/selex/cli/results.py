@@ -35,9 +35,9 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            metavar="folders|csv|parquet|label-studio|fiftyone",
-            help="`folders`: a folder for each category; `csv`, `parquet`: a table; `label-studio`: tasks with "
-            "predictions; `fiftyone`: a classification dataset.",
+            metavar="folders|csv|parquet|parquet-shards|label-studio|fiftyone",
+            help="`folders`: a folder for each category; `csv`, `parquet`: a table; `parquet-shards`: the table in "
+            "files of a million rows; `label-studio`: tasks with predictions; `fiftyone`: a classification dataset.",
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="PATH", help="The folder (new or empty) or the table to write.")],

@@ -56,7 +56,7 @@ def with_added(
     levels = coarser_levels(base, None, start, config.levels if config else None)
     if levels is None:
         return None
-    margins = start.margins + margins_of(_rows(judged, new), known[new] == UNLABELLED, len(start.centers))
+    margins = start.margins + margins_of(judged.rows(new), known[new] == UNLABELLED, len(start.centers))
     hierarchy = Hierarchy((base, *levels)).on_host()
     return Grown(hierarchy, replace(assigner, reach=reach, margins=margins), judged)
 
@@ -80,8 +80,3 @@ def _merged(before: Assignment, added: Assignment, clusters: NDArray[np.int64], 
     for name, column in columns.items():
         column[new] = getattr(added, name)
     return Assignment(**{**columns, "labels": clusters})
-
-
-def _rows(found: Assignment, index: NDArray[np.int64]) -> Assignment:
-    """What is said of some rows."""
-    return Assignment(*(getattr(found, entry.name)[index] for entry in fields(Assignment)))

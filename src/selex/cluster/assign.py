@@ -43,13 +43,13 @@ class Assignment:
     fits: NDArray[np.bool_]
     others: Floats
 
-    def rows(self, part: slice) -> Assignment:
+    def rows(self, part: slice | NDArray[np.int64]) -> Assignment:
         """That of some rows."""
         return Assignment(*(getattr(self, entry.name)[part] for entry in fields(self)))
 
 
 class Calibration(NamedTuple):
-    """What makes confidence as high as rows are often right.
+    """How confidence is computed from distances.
 
     Attributes:
         temperature: squared distance over which the odds between two clusters change by a factor of e.

@@ -60,6 +60,7 @@ def running(engine: RayEngine, device: torch.device) -> Iterator[int]:
 def _join(ray: Any, address: str | None) -> None:
     _check_address(address)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # a user sees our own lines only
+    os.environ.setdefault("RAY_worker_niceness", "0")  # of a Ray that is started here: work is as urgent as without it
     here = {} if address else {"num_cpus": max(2, os.cpu_count() or 1), "include_dashboard": False}
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **here)

@@ -12,6 +12,7 @@ import io
 import pickle
 import zipfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -37,6 +38,7 @@ from selex.models.network import Backbone
 from selex.progress import images_bar
 
 KIND = "feature shards"
+_THREADS = 2  # that decode in a task: there is one worker for every two cores, unless more are asked for
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,8 @@ def _decoded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         while waiting or not piece:
             following = list(islice(images, PIECE))
             if piece not in have or not following:  # the last is made again, if another came before it was known to be
-                content = pickle.dumps([_pixels(image, size, whole) for image in waiting])
+                with ThreadPoolExecutor(_THREADS) as pool:
+                    content = pickle.dumps(list(pool.map(lambda image: _pixels(image, size, whole), waiting)))
                 yield {**about, "piece": piece, "last": not following, "content": content}
             waiting, piece = following, piece + 1
     except Exception as error:  # whatever is wrong with a unit, or with what reads it

@@ -6,7 +6,7 @@ How they are placed is the same for the review page; how they are drawn, from `d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,17 @@ _LARGE = 400  # categories; of more, neighbours far away are taken together, whi
 _CLOUD = 0.5  # radius of a category's images, as a part of the distance to the next category
 _SMALLEST, _LARGEST = 4, 60  # that radius, in the units of the picture
 _EDGE = 4  # what stays empty along the sides
+_BLOCK = 8192  # images whose features are read at a time
+
+
+def mean_features(features: NDArray[Any], rows: Ints, own: Ints) -> Floats:
+    """The mean features of each category, of which `rows` are in `own`: what both maps place them by."""
+    means = np.zeros((int(own.max()) + 1, features.shape[1]))
+    for start in range(0, len(rows), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        np.add.at(means, own[part], np.asarray(features[rows[part]], dtype=np.float64))
+    found: Floats = means / np.bincount(own)[:, None]
+    return found
 
 
 def place_categories(centers: Floats) -> Floats:
@@ -139,14 +150,14 @@ class Map:
 def draw_map(facts: Facts) -> Map | None:
     """The map of a run; None for a single category.
 
-    Categories are placed by t-SNE of their centres. An image lies around its category's place, in the direction in
-    which its features leave the centre, and is drawn towards its next best category by how likely that is.
+    Categories are placed by t-SNE of their mean features. An image lies around its category's place, in the direction
+    in which its features leave the centre, and is drawn towards its next best category by how likely that is.
     """
-    filled = np.flatnonzero(facts.sizes)
+    filled, own = np.unique(facts.category, return_inverse=True)
     if len(filled) < 2:
         return None
     places = np.zeros((len(facts.names), 2))
-    placed = place_categories(facts.model.assigner.centers[filled].astype(np.float64))
+    placed = place_categories(mean_features(facts.features, np.arange(len(own)), own))
     letters = [min(len(facts.names[number]), LETTERS) for number in filled.tolist()]
     places[filled] = pushed_apart(placed, letters) if len(filled) <= ICONS else placed
     rows = sample_rows(facts.category, MOST_DOTS)

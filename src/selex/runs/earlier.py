@@ -119,6 +119,8 @@ class Earlier:
 
         `content` is that of the table's images.
         """
+        if not self.category.keys() - set(table.files):
+            return self
         names, labels = list(self.category), table.label_names
         same = zip(*same_images(names, table.files, self.content, content), strict=True)
         moved = {

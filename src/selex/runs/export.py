@@ -65,7 +65,7 @@ def export(
     if copy and not form.images:
         raise InputError(f"--copy: --to {to} writes no images; leave it out")
     _check_place(run, form, out)
-    if not form.folder:
+    if form.table:
         return _export_table(run, form, out, table or (block.to_pydict() for block in run.blocks()))
     names = [] if table else run.hierarchy["names"]  # of corrected categories only those that have images
     whole = _joined(table) if table else run.clusters.to_pydict()

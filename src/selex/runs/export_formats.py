@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,13 +21,15 @@ from selex.data.clusters import DOUBTFUL, Columns, write_blocks, write_columns
 from selex.data.names import Names, safe_name
 from selex.data.parquet import as_row_groups
 from selex.errors import InputError
-from selex.io import atomic_path
+from selex.io import atomic_folder, atomic_path
 
 Progress = Callable[[int, int], None]
 
 ORIGINALS = "originals.csv"
 """In exported folders: where each image came from. It has the columns of a label file too."""
 
+SHARD = 1 << 20
+"""Rows of a shard: at least so many, but for the last."""
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -34,12 +37,13 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 class Format:
     """One way to export: what writes it and says what to do with it, whether it is a folder, and one with images.
 
-    A folder is written from an `ExportJob`, a table from blocks of its columns.
+    A folder is written from an `ExportJob`, a `table` from blocks of its columns.
     """
 
     write: Callable[[Any, Path], str]
     folder: bool
     images: bool
+    table: bool = False
 
 
 @dataclass
@@ -106,6 +110,25 @@ def _parquet(blocks: Iterator[Columns], out: Path) -> str:
     return f"open it with pandas.read_parquet({str(out)!r})"
 
 
+def _shards(blocks: Iterator[Columns], out: Path) -> str:
+    """The same in several files, which other programs read at the same time."""
+    with atomic_folder(out) as stage:
+        for number, first in enumerate(blocks):
+            for _ in as_row_groups(stage / f"{number:05}.parquet", _of_shard(first, blocks)):
+                pass
+    return f"open it with pandas.read_parquet({str(out)!r}), or whatever reads a folder of parquet files"
+
+
+def _of_shard(first: Columns, others: Iterator[Columns]) -> Iterator[Columns]:
+    """The first block and as many others as there is room for."""
+    rows = 0
+    for block in chain([first], others):
+        yield block
+        rows += len(block["file"])
+        if rows >= SHARD:
+            return
+
+
 def _label_studio(job: ExportJob, stage: Path) -> str:
     """Tasks with predictions, and the labelling interface that they fit."""
     # the folder that all images are in: that of the run, unless a table named others
@@ -165,8 +188,9 @@ def _save(path: Path, rows: Any) -> None:
 
 FORMATS = {
     "folders": Format(_folders, folder=True, images=True),
-    "csv": Format(_csv, folder=False, images=False),
-    "parquet": Format(_parquet, folder=False, images=False),
+    "csv": Format(_csv, folder=False, images=False, table=True),
+    "parquet": Format(_parquet, folder=False, images=False, table=True),
+    "parquet-shards": Format(_shards, folder=True, images=False, table=True),
     "label-studio": Format(_label_studio, folder=True, images=False),
     "fiftyone": Format(_fiftyone, folder=True, images=True),
 }

@@ -111,14 +111,7 @@ class Run:
         """The same as a function, which reads the table once to see whether the run was made here."""
         root = str(self.root)
         named = (block["file"].to_pylist() for block in self.blocks("file"))
-        if is_sealed(self.about.get("seal"), root, named):
-            return lambda files: [real_path(root, file) for file in files]
-        inside = os.path.join(os.path.realpath(root), "")
-        if f"{os.path.expanduser('~')}/".startswith(inside):  # no folder of photos: all that a user has is below it
-            return lambda files: [""] * len(files)
-        return lambda files: [
-            path if os.path.realpath(path := real_path(root, file)).startswith(inside) else "" for file in files
-        ]
+        return _places(root, is_sealed(self.about.get("seal"), root, named))
 
     @property
     def complete(self) -> bool:
@@ -225,6 +218,18 @@ def last_training(metrics: Iterable[Any]) -> list[dict[str, Any]]:
             kept = [earlier for earlier in kept if earlier["epoch"] < entry["epoch"]]
             kept.append(entry)
     return kept
+
+
+def _places(root: str, made_here: bool) -> Callable[[Sequence[str]], list[str]]:
+    """Where images are that a run may name: all of one that was made here, of others those below their root."""
+    if made_here:
+        return lambda files: [real_path(root, file) for file in files]
+    inside = os.path.join(os.path.realpath(root), "")
+    if f"{os.path.expanduser('~')}/".startswith(inside):  # no folder of photos: all that a user has is below it
+        return lambda files: [""] * len(files)
+    return lambda files: [
+        path if os.path.realpath(path := real_path(root, file)).startswith(inside) else "" for file in files
+    ]
 
 
 def _check_format(folder: Path, record: dict[str, Any]) -> None:

@@ -224,13 +224,13 @@ def _leaving(app: FastAPI, views: Views, job: Job) -> None:
         """Write the current categories to `exports` in the run folder."""
         return write_export(views.review, given.to)
 
-    @app.post("/api/continue", tags=["leave"], responses=SENT)
-    def start_again() -> schema.ContinueOut:
+    @app.post("/api/recluster", tags=["leave"], responses=SENT)
+    def start_recluster() -> schema.ReclusterOut:
         """Recluster with the decisions; until that is done, none can be made."""
         return job.start()
 
-    @app.get("/api/continue", tags=["leave"])
-    def how_again() -> schema.ContinueOut:
+    @app.get("/api/recluster", tags=["leave"])
+    def recluster_status() -> schema.ReclusterOut:
         """Progress of reclustering."""
         return job.status()
 

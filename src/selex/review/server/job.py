@@ -20,7 +20,7 @@ from selex.review.core.decisions import Refused
 from selex.review.core.outcome import corrected
 from selex.review.core.session import Review
 from selex.review.core.state import JUNK
-from selex.review.server.schema import ContinueOut, Written
+from selex.review.server.schema import ReclusterOut, Written
 from selex.runs.export import export
 from selex.runs.export_formats import FORMATS
 from selex.runs.run import Run
@@ -46,7 +46,7 @@ class Job:
         """Whether it is at work."""
         return self._state == "running"
 
-    def start(self) -> ContinueOut:
+    def start(self) -> ReclusterOut:
         """Start it; refused while it runs."""
         with self._lock:
             if self.running:
@@ -62,19 +62,19 @@ class Job:
             threading.Thread(target=self._listen, args=(here,), daemon=True).start()
         return self.status()
 
-    def status(self) -> ContinueOut:
+    def status(self) -> ReclusterOut:
         """How it is going."""
         lines = list(self._lines)
         if self.running and lines and lines[-1].startswith("training"):
             lines += self._epochs()
         if not self.running:
-            return ContinueOut(state=self._state, lines=lines)
+            return ReclusterOut(state=self._state, lines=lines)
         now, at = time.time(), self._at
         expected = self._expected - (now - self._first_word) if self._first_word else 0.0  # starting took no time then
         left = max(expected, at.left(now) if at else 0.0)
         doing = f"{at.doing} {at.done:,} of {at.total:,}" if at else None
         spent = now - self._began
-        return ContinueOut(state="running", lines=lines, doing=doing, seconds=spent, seconds_left=left or None)
+        return ReclusterOut(state="running", lines=lines, doing=doing, seconds=spent, seconds_left=left or None)
 
     def stop(self) -> None:
         """End it; what it has done so far is kept, and the same again resumes from there."""

@@ -13,11 +13,11 @@ from selex.data.clusters import DOUBTFUL
 from selex.data.parquet import with_words
 from selex.review.core.metadata import Metadata, Where
 from selex.review.core.names import Suggested, count_words, from_files, read_suggested
-from selex.review.core.overview import Overview, Space
+from selex.review.core.overview import Overview, Space, parts_of
 from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE
 from selex.review.server import schema
-from selex.review.server.cards import Gone, Tree, gone_photos, image_card, natural, one_page, standing_of
+from selex.review.server.cards import Gone, Tree, category_card, gone_photos, image_card, natural, one_page, standing_of
 
 Array = np.ndarray[Any, Any]
 
@@ -192,4 +192,20 @@ def history_of(lists: Lists, page: int, number: int | None) -> schema.History:
         standing = lists.standing(overview)
     return schema.History(
         standing=standing, total=len(played), page=page, pages=pages, round=number, rounds=rounds, events=events
+    )
+
+
+def parts_page(lists: Lists, number: int, count: int) -> schema.Parts:
+    """The parts that a category falls into."""
+    review = lists.review
+    with lists.now() as overview:
+        lists.check_category(number, overview)
+        standing, category = lists.standing(overview), category_card(review, overview, number)
+        rows, features, given = overview.rows(number), review.embeddings, review.given
+    # outside: this may take a while, and others must not wait; the version says what it was worked out on
+    sure = review.results.confidence
+    found = parts_of(features, rows, count, rows[given[rows]])
+    parts = [part[np.argsort(-sure[part], kind="stable")].tolist() for part in found]
+    return schema.Parts(
+        standing=standing, category=category, parts=[schema.Part(size=len(part), rows=part) for part in parts]
     )

@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from selex.report.map import HEIGHT, WIDTH, cloud_radius, main_directions, place_categories, place_images, sample_rows
+from selex.report.map import (
+    HEIGHT,
+    WIDTH,
+    cloud_radius,
+    main_directions,
+    mean_features,
+    place_categories,
+    place_images,
+    sample_rows,
+)
 from selex.review.core.decisions import Refused
 from selex.review.core.state import JUNK
 from selex.review.server import schema
@@ -55,11 +64,8 @@ class Plane:
 def places_of(results: Results, features: Array, rows: Array) -> Array:
     """Where rows lie, as on the map of the report: categories by their mean features, images around them."""
     filled, own = np.unique(results.category[rows], return_inverse=True)
-    centers, sizes = np.zeros((len(filled), features.shape[1])), np.bincount(own)
+    centers = mean_features(features, rows, own)
     parts = [slice(start, start + _BLOCK) for start in range(0, len(rows), _BLOCK)]
-    for part in parts:
-        np.add.at(centers, own[part], np.asarray(features[rows[part]], dtype=np.float64))
-    centers /= sizes[:, None]
     some = np.arange(0, len(own), -(-len(own) // _SAMPLE))
     directions = main_directions(np.asarray(features[rows[some]], dtype=np.float64) - centers[own[some]])
     offset = np.concatenate(

@@ -346,7 +346,7 @@ class Written(BaseModel):
     advice: str
 
 
-class ContinueOut(BaseModel):
+class ReclusterOut(BaseModel):
     """Progress of reclustering: `state` is `idle`, `running`, `done` or `failed`."""
 
     state: Literal["idle", "running", "done", "failed"]

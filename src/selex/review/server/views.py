@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from selex.review.core.metadata import Where
-from selex.review.core.overview import NEIGHBOURS, parts_of
+from selex.review.core.overview import NEIGHBOURS
 from selex.review.core.session import Review
 from selex.review.server import schema
 from selex.review.server.cards import category_card, facets, image_card, one_page, suggestion_cards
 from selex.review.server.checks import Checks
-from selex.review.server.lists import Lists, history_of
+from selex.review.server.lists import Lists, history_of, parts_page
 from selex.review.server.maps import Plane, map_of
 from selex.review.server.similar import SIMILAR, Eye, similar_to
 
@@ -174,17 +174,7 @@ class Views:
 
     def parts(self, number: int, count: int) -> schema.Parts:
         """The parts that a category falls into."""
-        with self._lists.now() as overview:
-            self._lists.check_category(number, overview)
-            standing, category = self._lists.standing(overview), category_card(self.review, overview, number)
-            rows, features, given = overview.rows(number), self.review.embeddings, self.review.given
-        # outside: this may take a while, and others want to go on; the version says what it was worked out on
-        sure = self.review.results.confidence
-        found = parts_of(features, rows, count, rows[given[rows]])
-        parts = [part[np.argsort(-sure[part], kind="stable")].tolist() for part in found]
-        return schema.Parts(
-            standing=standing, category=category, parts=[schema.Part(size=len(part), rows=part) for part in parts]
-        )
+        return parts_page(self._lists, number, count)
 
     def history(self, page: int = 1, number: int | None = None) -> schema.History:
         """What was decided in a round, this one if none is given, the latest first."""

@@ -1,4 +1,4 @@
-// Questions to the person: which category, which parts, how to export, whether to cluster again.
+// Questions to the person: which category, which parts, how to export, whether to recluster.
 import { decide, refresh } from "./decide.js";
 import { ask, by, element, open, thumb } from "./page.js";
 
@@ -167,32 +167,32 @@ export async function exportTo() {
 
 function showFar({ state, doing, seconds, seconds_left }) {
   const left = seconds_left && (seconds_left < 90 ? `about ${Math.ceil(seconds_left / 5) * 5} s left` : `about ${Math.ceil(seconds_left / 60)} min left`);
-  by("continue-far").hidden = state !== "running";
-  by("continue-bar").value = seconds_left ? seconds / (seconds + seconds_left) : doing ? 0.99 : 0;
-  by("continue-left").textContent = [doing, left ?? (doing ? "longer than last time" : "")].filter(Boolean).join(" · ");
+  by("recluster-far").hidden = state !== "running";
+  by("recluster-bar").value = seconds_left ? seconds / (seconds + seconds_left) : doing ? 0.99 : 0;
+  by("recluster-left").textContent = [doing, left ?? (doing ? "longer than last time" : "")].filter(Boolean).join(" · ");
 }
 
-export async function again() {
-  const form = by("continue-dialog").querySelector("form"), lines = by("continue-lines"), go = by("continue-go");
+export async function recluster() {
+  const form = by("recluster-dialog").querySelector("form"), lines = by("recluster-lines"), go = by("recluster-go");
   form.onsubmit = async (event) => {
     event.preventDefault();
     go.disabled = true;
     lines.textContent = "Starting…";
-    if (await ask("/api/continue", {})) follow();
+    if (await ask("/api/recluster", {})) follow();
     else go.disabled = false;
   };
   const follow = async () => {
-    const status = await ask("/api/continue");
+    const status = await ask("/api/recluster");
     if (!status) return;
     go.disabled = status.state === "running";
     showFar(status);
     lines.textContent = status.lines.join("\n") || (status.state === "running" ? "Starting…" : "");
     if (status.state === "running") setTimeout(follow, 500);
-    else if (status.state === "done" && by("continue-dialog").open) location.assign("/");
+    else if (status.state === "done" && by("recluster-dialog").open) location.assign("/");
   };
   lines.textContent = "";
-  const status = await ask("/api/continue");
+  const status = await ask("/api/recluster");
   if (status?.state === "running") follow();
-  await open("continue-dialog");
+  await open("recluster-dialog");
   if (go.disabled) await refresh();
 }
