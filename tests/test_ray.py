@@ -345,6 +345,12 @@ def test_a_node_is_lost_while_training_and_nothing_of_the_result(cluster, home, 
     assert alone.clusters["category"] == done.clusters["category"]
 
 
+def test_what_workers_refuse_to_train_on_is_one_line(cluster, home, pieces, tmp_path):
+    config = Config.of(str(home / "photos")).change(**TRAINED | {"batch": 200})
+    with pytest.raises(InputError, match=r"^a batch of 200 is larger than the 180 images: set train\.batch to at most"):
+        discover(config, tmp_path / "run", engine=RayEngine(workers=2))
+
+
 def same_network(one, other):
     first, second = (load_file(run.folder / "model" / "trained.safetensors") for run in (one, other))
     assert first.keys() == second.keys()

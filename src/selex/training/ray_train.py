@@ -146,7 +146,8 @@ def _listen(first: Any, others: list[Any], hear: Callable[[Event], None]) -> Non
         while left:
             done, left = ray.wait(left)
             if done[0] is not first:
-                ray.get(done[0])
+                if refused := ray.get(done[0]):
+                    raise refused
                 continue
             told = next(first, None)
             if told is not None:
@@ -185,9 +186,13 @@ class _Trainer(Worker):
                 raise event
             yield event
 
-    def follow(self, lesson: Lesson, rank: int, size: int, place: dict[str, str]) -> None:
-        """Another: writes nothing and says nothing; what it refuses, the first refuses too."""
-        self._train(lesson, rank, size, place, None)
+    def follow(self, lesson: Lesson, rank: int, size: int, place: dict[str, str]) -> InputError | None:
+        """Another: writes nothing; why it refused, if it did."""
+        try:
+            self._train(lesson, rank, size, place, None)
+        except InputError as error:
+            return error
+        return None
 
     def _train(self, lesson: Lesson, rank: int, size: int, place: dict[str, str], sent: _Sent | None) -> None:
         self.meet(rank, size, place)
