@@ -1,7 +1,7 @@
 """Take the pictures of the review page that the manual shows: `python docs/screenshots.py`, with Chromium installed.
 
 They show the digits of `selex demo` with a few decisions made; that of Check shows cuts of scikit-image's
-photos, which are free. A folder that `selex demo` wrote can be given as an argument.
+photos, which are free. A folder that `selex demo` wrote can be given as an argument, its `run` trained or not.
 """
 
 from __future__ import annotations
