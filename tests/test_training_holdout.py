@@ -65,11 +65,11 @@ def photos(tmp_path_factory):
     return folder
 
 
-def trained(photos, name, **settings):
+def trained(photos, name, of="photos", **settings):
     """A run of a tiny network, trained for a moment, and what was told of it."""
     told, asked = [], {"method": "selex", "backbone": "tiny-vit", "categories": 6, "epochs": 2, "batch": 32}
-    config = Config.of(str(photos / "photos"), **{**asked, "trained_blocks": None, "size": 32, **settings})
-    run = discover(config, photos / name, store=photos / "store", tell=told.append)
+    config = Config.of(str(photos / of), **{**asked, "trained_blocks": None, "size": 32, **settings})
+    run = discover(config, photos / name, store=photos / f"store of {of}", tell=told.append)
     return run, told
 
 
@@ -138,6 +138,23 @@ def test_the_network_that_is_kept_has_seen_every_label(photos, monkeypatch):
     assert [entry["epoch"] for entry in run.metrics if entry["step"] == "epoch"] == [0, 1, 0, 1]
     assert [entry["epoch"] for entry in last_training(run.metrics)] == [0, 1]
     assert load(run.folder).assigner.calibration != load(whole.folder).assigner.calibration
+
+
+@pytest.mark.filterwarnings("ignore:every row is labelled")
+@pytest.mark.parametrize("better", ["trained", "averaged"])
+def test_where_every_image_has_a_label_the_first_training_is_kept(photos, monkeypatch, better):
+    said = {"kept": better, "untrained": 0.1, "trained": 0.2, "averaged": 0.3}
+    monkeypatch.setattr("selex.discovery_training.compare", lambda ways, tell: (better, said))
+    folder = photos / f"all {better}"
+    for name, digit in digit_photos(folder, per_digit=30, n_known=4, digits=4).items():
+        (folder / name).rename(folder / f"digit {digit}" / name.split("/")[1])
+    run, told = trained(photos, f"every {better}", f"all {better}", categories=4, epochs=1, lr=0.03)
+    assert "training again, with all labels" not in told
+    assert len(run.clusters) == 120
+    rows = list(range(0, 120, 15))
+    found = run.clusters.take(rows).to_pydict()
+    again = load(run.folder).predict([str(folder / file) for file in found["file"]])
+    assert list(again["category"]) == found["category"]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["first training", "second training"])

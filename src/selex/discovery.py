@@ -164,7 +164,8 @@ def _discover_on_ray(
         def embedded(shared: bool) -> Any:
             nonlocal made_by
             if backbone.fingerprint() != made_by:
-                job.embed_on_ray(engine, labels, eye)
+                if job.embed_on_ray(engine, labels, eye).key != images.key:
+                    raise InputError(f"{config.data.photos}: photos changed during training; run the command again")
                 made_by = backbone.fingerprint()
             return on_device(np.load(run.features, mmap_mode="r"), device)
 

@@ -18,6 +18,7 @@ from selex.models.network import Backbone
 from selex.models.trunk import check_view_size, load_trained, trained_weights
 from selex.training.fit import Seen, make_method
 from selex.training.methods import Method
+from selex.types import UNLABELLED
 
 Weights = dict[str, torch.Tensor]
 Embed = Callable[[bool], Any]
@@ -57,27 +58,32 @@ class Training:
     def _best_network(self, untrained: FittedClusters, seen: Seen, count: int) -> FittedClusters:
         """Categories of a network that was trained, of the one before, or of their mean: what held-out labels prefer.
 
-        Where training pays it is done again with all labels, to be clustered and to be as sure as the first one.
+        Where training pays it is done again with all labels, to be clustered and to be as sure as the first one; not
+        where every image has a label, which would leave nothing to discover.
         """
-        job, backbone = self.job, self.job.backbone
+        job, backbone, labels = self.job, self.job.backbone, np.asarray(self.images.table.labels)
         before = {name: tensor.detach().clone() for name, tensor in backbone.network.named_parameters()}
         method = self._train(seen, count)
+        after = {name: tensor.clone() for name, tensor in trained_weights(backbone).items()}
         ways = {"untrained": untrained, "trained": self._clustered(method, count, hidden=seen.hidden)}
         _average(backbone, before)
         ways["averaged"] = self._clustered(method, count, hidden=seen.hidden)
         told = all(way.selection.right for way in ways.values())
         kept, about = compare(ways, job.tell) if told else ("trained", {})
-        load_trained(backbone, before)
+        again = kept != "untrained" and bool((labels == UNLABELLED).any())
+        load_trained(backbone, before if again or kept == "untrained" else after)
+        if again:
+            job.tell("training again, with all labels")
+            method = self._train(Seen.all(labels), count, again=True)
+        if kept == "averaged":
+            _average(backbone, before)
         if kept == "untrained":
             backbone.requires_grad_(False)  # nothing of it was trained
-            self.embed(True)
-            found = untrained
-        else:
-            job.tell("training again, with all labels")
-            method = self._train(Seen.all(self.images.table.labels), count, again=True)
-            if kept == "averaged":
-                _average(backbone, before)
+        if again:
             found = self._clustered(method, count, like=ways[kept])
+        else:
+            self.embed(kept == "untrained")
+            found = ways[kept]
         if about:
             job.run.log(step="kept", **about, **found.selection.settings)
         return found

@@ -115,7 +115,7 @@ def train_run(
         checkpoints.clear()
     # Who follows has waited for this: images are decoded now.
     fabric.broadcast((method.task.n_categories, cut.boxes if cut else None, again))
-    callbacks = Callbacks(epoch_log(run, options.tensorboard), options.score, options.progress)
+    callbacks = Callbacks(epoch_log(run, options.tensorboard, again), options.score, options.progress)
     compile = worth_compiling(method, len(images), fabric)
     data = training_data(images, shown, seen, config)
     return len(
@@ -181,8 +181,8 @@ def training_data(images: ImageStore, shown: AnyImages, seen: Seen, config: Conf
     return Data(shown, seen.labels, list(images.table.files), config.features.crop or 0)
 
 
-def epoch_log(run: RunWriter, tensorboard: bool) -> Callable[[Entry], None]:
-    """Where the metrics of an epoch go."""
+def epoch_log(run: RunWriter, tensorboard: bool, again: bool = False) -> Callable[[Entry], None]:
+    """Where the metrics of an epoch go; curves of a training that is done again are drawn apart."""
     if not tensorboard:
         return lambda entry: run.log(**entry)
     try:
@@ -196,7 +196,7 @@ def epoch_log(run: RunWriter, tensorboard: bool) -> Callable[[Entry], None]:
         run.log(**entry)
         for name, value in entry.items():
             if isinstance(value, float):
-                writer.add_scalar(name, value, entry["epoch"])
+                writer.add_scalar(f"again/{name}" if again else name, value, entry["epoch"])
         writer.flush()
 
     return log

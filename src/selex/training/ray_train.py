@@ -86,7 +86,7 @@ def train_run_on_ray(
     checkpoints = Checkpoints(run.work, identity, config.to_json(), again)
     if options.restart and not again:
         checkpoints.clear()
-    log, epochs = epoch_log(run, options.tensorboard), method.settings.epochs
+    log, epochs = epoch_log(run, options.tensorboard, again), method.settings.epochs
     lesson = Lesson(config, backbone.to("cpu"), method.task.n_categories, images, seen, str(device), options.score)
     on_gpu = torch.device(device).type == "cuda"
     with running(engine, torch.device(device)) as asked, progress_bar("training, epoch", options.progress) as advance:
@@ -248,7 +248,8 @@ def photos_here(images: Embedded) -> ImageTable:
     rows = {name: row for row, name in enumerate(table.files)}
     with locked(folder / MARK, wait=True), ThreadPoolExecutor(_READERS) as pool:
         there = set(os.listdir(folder))
-        list(pool.map(lambda unit: _copy(unit, folder, rows, there), units))
+        if not all(_file(row) in there for row in rows.values()):
+            list(pool.map(lambda unit: _copy(unit, folder, rows, there), units))
     return replace(table, sources={row: str(folder / _file(row)) for row in rows.values()})
 
 
