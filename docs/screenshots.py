@@ -1,4 +1,4 @@
-"""Take the pictures of the review page that the manual shows: `python docs/screenshots.py`, with Chromium installed.
+"""Take the manual's pictures of report and review page: `python docs/screenshots.py`, with Chromium installed.
 
 They show the digits of `selex demo` with a few decisions made; that of Check shows cuts of scikit-image's
 photos, which are free. A folder that `selex demo` wrote can be given as an argument, its `run` trained or not.
@@ -27,11 +27,13 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from selex.cli.demo import run_demo as run_demo
 from selex.config import Config
 from selex.discovery import discover
+from selex.report.html import write_report
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
 from selex.review.server.app import create_app
 from selex.review.server.guard import Door
 from selex.review.server.serve import listen
+from selex.runs.run import Run
 
 IMAGES = Path(__file__).parent / "images"
 
@@ -46,6 +48,7 @@ def main(demo: Path | None) -> None:
         if demo is None:
             demo = Path(folder) / "demo"
             run_demo(demo, progress=True)
+        _take_report(browser, write_report(Run.open(demo / "run"), Path(folder) / "report.html", demo / "truth.csv"))
         shutil.copytree(demo / "run", Path(folder) / "digits", ignore=shutil.ignore_patterns("review*"))
         review = Review(Path(folder) / "digits")
         digits = _novel_digits(demo)
@@ -144,6 +147,14 @@ def _take_all(browser: Browser, address: str, five: str, demo: Path) -> None:
     _take(browser, f"{address}{five}", "review-dark", scheme="dark", act=choose)
     _take(browser, f"{address}{five}", "review-split", act=split)
     _take(browser, address, "review-phone", size=(390, 780))
+
+
+def _take_report(browser: Browser, report: Path) -> None:
+    def scroll(page: Page) -> None:
+        page.locator("#map svg").first.scroll_into_view_if_needed()
+
+    _take(browser, report.as_uri(), "report-top", size=(1100, 960))
+    _take(browser, f"{report.as_uri()}#map", "report-map", scheme="dark", size=(1100, 780), act=scroll)
 
 
 def _take(browser: Browser, address: str, name: str, scheme="light", size=(1200, 720), act=None) -> None:  # type: ignore[no-untyped-def]

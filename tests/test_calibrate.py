@@ -8,7 +8,7 @@ from scipy.special import expit, logit
 from sklearn.datasets import load_digits
 
 from conftest import blobs, half_labelled
-from selex import ClusterConfig, fit_clusters
+from selex import ClusterConfig, bssk, fit_clusters
 from selex.cluster.assign import Assigner, Calibration
 from selex.cluster.holdout import calibrate
 from selex.cluster.holdout.calibrate import held_out_calibration
@@ -91,6 +91,30 @@ def test_nothing_is_right_where_no_hidden_row_is():
     right[-20:] = 5
     share, shift = calibrate._lowered(found, right)
     assert share * expit(8 + shift) > 0.95
+
+
+def test_no_more_rows_are_expected_to_be_right_than_hidden_ones_say():
+    """Half by the factor, half by the summand; what is not too much is left as it is."""
+    odds = np.linspace(-9.2, 9.2, 2 * calibrate._BINS + 1)[1::2]
+    found = np.ones(calibrate._BINS)
+    every = expit(odds).sum()
+    assert calibrate._lowered_to(every + 1, found, 1.0, 0.0) == (1, 0)
+    share, shift = calibrate._lowered_to(0.8 * every, found, 1.0, 0.0)
+    assert (found * share * expit(odds + shift)).sum() == pytest.approx(0.8 * every)
+    assert share == pytest.approx(0.8**0.5)
+    assert shift < 0
+    assert calibrate._lowered_to(0.0, found, 1.0, 0.0) == (calibrate._LEAST_SHARE, -calibrate._MOST_SHIFT)
+
+
+def test_rows_that_look_surer_in_the_end_are_no_more_often_right():
+    x, truth = blobs(12, 30, spread=2.5, seed=1)
+    labels = half_labelled(truth, 6)
+    sharp = x + 2 * np.stack([x[truth == category].mean(0) for category in range(12)])[truth]
+    before = held_out_calibration(x, labels, 12, rng=0)
+    after = held_out_calibration(x, labels, 12, end=(sharp, bssk(sharp, labels, 12, rng=0)), rng=0)
+    assert after.temperature == before.temperature
+    assert after.share < before.share
+    assert after.shift < before.shift
 
 
 @pytest.mark.filterwarnings("error")

@@ -1,5 +1,6 @@
 """`--engine ray` on a cluster of three nodes: the run that the local engine makes, also where a node is lost."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -393,6 +394,14 @@ def test_attention_crops_of_tar_shards_trained_on_and_predicted(cluster, pieces,
 def test_an_address_where_nobody_listens(address, line):
     with pytest.raises(InputError, match=line):
         ray_cluster._join(ray, address)
+
+
+def test_without_an_address_ray_is_started_whatever_else_runs_here(monkeypatch):
+    given = []
+    monkeypatch.setattr(ray, "init", lambda **how: given.append((how["address"], how.get("num_cpus"))))
+    ray_cluster._join(ray, None)
+    ray_cluster._join(ray, "auto")
+    assert given == [("local", max(2, os.cpu_count() or 1)), ("auto", None)]
 
 
 def test_more_workers_than_the_cluster_has(cluster, home, pieces, tmp_path):

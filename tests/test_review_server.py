@@ -505,7 +505,7 @@ def test_nothing_is_decided_while_the_run_is_written(client, folder):
     with locked(folder) as ours:
         assert ours
         answer = decide(client, "confirm", category=0)
-        assert (answer.status_code, "being clustered again" in answer.json()["detail"]) == (422, True)
+        assert (answer.status_code, "being reclustered" in answer.json()["detail"]) == (422, True)
         assert client.get("/").status_code == 200
     assert decide(client, "confirm", category=0).status_code == 200
 

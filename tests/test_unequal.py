@@ -11,7 +11,7 @@ from conftest import half_labelled
 from selex import ClusterConfig, SemiSupervisedKMeans, fit_clusters, hssk, split_accuracy
 from selex.cluster.holdout.select import Selection, select
 from selex.cluster.search.strategies import searched
-from selex.cluster.search.unequal import _Cost, differ, evenness
+from selex.cluster.search.unequal import _Cost, differ, evenness, follow
 from test_swaps import problem_of, scattered
 
 SIZES = (300, 150, 60, 30, 12, 300, 120, 40, 15, 8)  # five known
@@ -159,6 +159,33 @@ def test_labels_that_differ_in_number_alone_do_not_mislead(seed):
         labels[np.flatnonzero(labels == category)[kept:]] = -1
     assert differ(np.bincount(labels[labels >= 0]))
     assert chosen(x, labels) != "unequal"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_whether_unlabelled_rows_follow_numbers_of_labels(seed):
+    """They do where categories differ in size, and not where some of equal size only have more labels."""
+    for sizes, so in ((SIZES, True), ([100] * 10, False)):
+        x, _, labels = tail(sizes, seed)
+        for category, kept in enumerate((50, 30, 16, 8, 4)):
+            labels[np.flatnonzero(labels == category)[kept:]] = -1
+        problem = problem_of(x, labels, 10)
+        assert follow(problem, searched(problem, "swaps", np.random.default_rng(0))) is so
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_it_may_be_further_behind_swaps_where_unlabelled_rows_follow(monkeypatch, follows):
+    x, _, labels = tail(seed=1)
+    asked = []
+
+    def safest(scores, errors):
+        asked.append({way.search: errors(way) for way in scores})
+        return next(way for way in scores if way.search == ("swaps" if len(asked) == 1 else "unequal"))
+
+    monkeypatch.setattr("selex.cluster.holdout.select.safest", safest)
+    monkeypatch.setattr("selex.cluster.holdout.select.follow", lambda *_: follows)
+    found = select(x, labels, 10, search=("unequal", "swaps"), refine=("none",), rng=0)
+    assert found.search == ("unequal" if follows else "swaps")
+    assert asked == [{"unequal": 1, "swaps": 0.5}, {"unequal": 3, "swaps": 3}][: 1 + follows]
 
 
 def test_where_held_out_labels_tell_nothing_it_is_not_taken():

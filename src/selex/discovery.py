@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,7 @@ from selex.discovery_steps import Job, Tell, check_categories, on_device
 from selex.discovery_training import Training
 from selex.errors import InputError
 from selex.features.prepare import load_backbone_for
-from selex.features.ray_cluster import RayEngine
+from selex.features.ray_cluster import RayEngine, running
 from selex.features.sources import is_url
 from selex.models.backbones import default_backbone
 from selex.runs.earlier import Earlier
@@ -151,7 +152,8 @@ def _discover_on_ray(
         check_spread(config.cluster)
     if trains:
         fabric_library()  # which may be missing here
-    with write_run(out, config, config.data.photos) as run:
+    ray = running(engine, torch.device(device)) if trains else nullcontext()  # once for all steps
+    with ray, write_run(out, config, config.data.photos) as run:
         backbone, config = load_backbone_for(config, device)
         job = Job(run, config, backbone, device, progress, tell)
         eye = (deepcopy(backbone) if trains else backbone) if config.features.attention_crop else None

@@ -142,7 +142,7 @@ def fit_clusters(
     maps = fit.maps(whitener, selection, count, deepcopy(generator))
     rows = maps.transform(features)
     found = FittedClusters(fit.cluster(rows, count, selection, generator), maps, selection, estimate)
-    return calibrated(found, rows, known, fit.calibration(found, count, spare), memory) if calibrate else found
+    return calibrated(found, rows, known, fit.calibration(found, rows, count, spare), memory) if calibrate else found
 
 
 def _known(rows: Rows, labels: Any) -> tuple[NDArray[np.int64], int]:
@@ -305,13 +305,15 @@ class _Fit:
                 found = hierarchy_on(base, problem, self.features, config.levels, rng, advance)
         return Hierarchy((with_kept_centers(found.levels[0], start), *found.levels[1:]))
 
-    def calibration(self, found: FittedClusters, count: int, rng: np.random.Generator) -> Calibration | None:
+    def calibration(self, found: FittedClusters, rows: Any, count: int, rng: np.random.Generator) -> Calibration | None:
         """That of confidences, from hidden labels: where labels have chosen how to cluster, or have shaped the rows."""
         if self.hidden is None and not found.maps and "auto" not in (self.config.refine, self.config.search):
             return None
         chosen = found.selection
         how = {**self._how, "search": chosen.search, "refine": chosen.refine, "adapt": chosen.adapt}
         how["whitener"] = chosen.whitener if chosen.adapt else None
+        if self.hidden is not None:  # so few that about as many rows are right without their labels
+            how["end"] = rows, found.hierarchy.levels[0]
         return held_out_calibration(self.features, self.labels, count, rng=rng, **how)
 
     @property

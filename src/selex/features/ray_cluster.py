@@ -63,7 +63,8 @@ def _join(ray: Any, address: str | None) -> None:
     os.environ.setdefault("RAY_worker_niceness", "0")  # of a Ray that is started here: work is as urgent as without it
     here = {} if address else {"num_cpus": max(2, os.cpu_count() or 1), "include_dashboard": False}
     try:
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **here)
+        # by itself Ray would join a cluster that happens to run here
+        ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **here)
     except (ConnectionError, ValueError, RuntimeError) as error:
         line = first_line(error)
         raise InputError(f"no Ray cluster at {address}: {line} (start one: ray start --head)") from None

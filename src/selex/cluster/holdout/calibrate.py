@@ -52,6 +52,7 @@ def held_out_calibration(
     whiten: float = 0.0,
     balanced: bool = True,
     hidden: NDArray[np.bool_] | None = None,
+    end: tuple[Any, Level] | None = None,
     rng: np.random.Generator | int | None = None,
     memory: int = DEFAULT_MEMORY,
 ) -> Calibration | None:
@@ -71,6 +72,8 @@ def held_out_calibration(
         balanced: limit cluster sizes.
         hidden: labelled rows that had no part in making the features: they are hidden instead, but for half of a
             category that would be gone as a whole.
+        end: rows as they are compared with centres, and the clusters that were found of them with all labels. For few
+            hidden rows: rows look surer there, but are hardly more often right.
         rng: generator or seed.
         memory: bytes that temporary arrays may take.
 
@@ -94,7 +97,8 @@ def held_out_calibration(
     if level.n_clusters < 2:
         return None
     trial = _Trial(as_rows(rows, memory), level, known, hidden)
-    return trial.calibration(_rows_of_known(seen, known, n_clusters, balanced, generator))
+    last = _Trial(as_rows(end[0], memory), end[1], known, hidden) if end else trial
+    return trial.calibration(_rows_of_known(seen, known, n_clusters, balanced, generator), last)
 
 
 @dataclass(frozen=True)
@@ -143,19 +147,25 @@ class _Trial:
         parts = known == UNLABELLED, hidden
         self.free, self.hidden = (torch.from_numpy(np.flatnonzero(part)).to(rows.device) for part in parts)
 
-    def calibration(self, of_known: float | None) -> Calibration:
-        """By hidden rows, and the number of unlabelled rows of their categories where something tells it."""
+    def calibration(self, of_known: float | None, last: _Trial) -> Calibration:
+        """By hidden rows, and the number of unlabelled rows of their categories where something tells it.
+
+        `last` are the clusters that are to be judged so.
+        """
         temperature = likeliest_temperature(self.rows, self.level, self.hidden, self.own)
         if of_known is None:
             return Calibration(temperature)
-        found = self._odds(self.free, self.clusters[self.free] < self.level.n_known, temperature)
-        right = self._odds(self.hidden, self.clusters[self.hidden] == self.own, temperature)
-        n_hidden = int(self.rows.group.sum(torch.tensor(len(self.hidden))))
-        share, shift = _lowered(found * n_hidden / of_known, right)
+        found = self.odds(self.free, self.clusters[self.free] < self.level.n_known, temperature)
+        right = self.odds(self.hidden, self.clusters[self.hidden] == self.own, temperature)
+        each = of_known / int(self.rows.group.sum(torch.tensor(len(self.hidden))))  # hidden row stands for so many
+        share, shift = _lowered(found / each, right)
+        if last is not self:
+            found = last.odds(last.free, last.clusters[last.free] < last.level.n_known, temperature)
+            share, shift = _lowered_to(each * right.sum(), found, share, shift)
         agree = self.rows.group.agree
         return Calibration(temperature, agree(share), agree(shift))
 
-    def _odds(self, index: Tensor, which: Tensor, temperature: float) -> Values:
+    def odds(self, index: Tensor, which: Tensor, temperature: float) -> Values:
         """How many of these rows there are in each bin of the log-odds of their clusters."""
         some = sampled(torch.arange(len(index), device=index.device), self.rows, len(self.centers))
         clusters, group = self.clusters[index[some], None], self.rows.group
@@ -176,7 +186,7 @@ def _lowered(found: Values, right: Values) -> tuple[float, float]:
     from scipy.optimize import minimize  # takes half a second to import
     from scipy.special import expit
 
-    odds = np.linspace(-_FARTHEST, _FARTHEST, 2 * _BINS + 1)[1::2]
+    odds = _middles()
 
     def unlikely(x: Values) -> float:
         sure = np.clip(x[0] * expit(odds + x[1]), 1e-9, 1 - 1e-9)
@@ -184,6 +194,31 @@ def _lowered(found: Values, right: Values) -> tuple[float, float]:
 
     share, shift = minimize(unlikely, [0.9, -0.1], bounds=[(_LEAST_SHARE, 1), (-_MOST_SHIFT, 0)]).x
     return float(share), float(shift)
+
+
+def _lowered_to(right: float, found: Values, share: float, shift: float) -> tuple[float, float]:
+    """Factor and summand under which no more rows than `right` are expected to be right, of those `found`.
+
+    Half of what is too much is taken off by the factor, which lowers the surest rows most, and the rest by the summand.
+    """
+    from scipy.optimize import brentq
+    from scipy.special import expit
+
+    def beyond(share: float, shift: float) -> float:
+        return float((found * share * expit(_middles() + shift)).sum() - right)
+
+    if (excess := beyond(share, shift)) <= 0:
+        return share, shift
+    share = max(_LEAST_SHARE, share * float(np.sqrt(right / (right + excess))))
+    if beyond(share, -_MOST_SHIFT) >= 0:
+        return share, -_MOST_SHIFT
+    return share, float(brentq(lambda less: beyond(share, less), -_MOST_SHIFT, shift))
+
+
+def _middles() -> Values:
+    """Log-odds in the middle of each bin."""
+    middles: Values = np.linspace(-_FARTHEST, _FARTHEST, 2 * _BINS + 1)[1::2]
+    return middles
 
 
 def _rows_of_known(

@@ -7,7 +7,7 @@ novel rows look. Unlabelled rows are a mixture of the two. n rows, d dims, k clu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ QUICK = 5
 _QUARTILES = (0.25, 0.5, 0.75)
 _RESAMPLES = 200
 _ROUNDS = 200  # of expectation-maximisation
-_FINER = 1.5  # clusters for each category at first: too many do less harm than too few
+_FINER = ((2.0,), (1.25, 1.5))  # clusters for each category, one after the other: too many do less harm than too few
 _SELDOM = 0.5**0.5  # rows, the standard error of a number of mistakes of which none was seen (Jeffreys' prior)
 _WEIGHTS = (0.25, 4.0)  # least and most that a hidden category counts
 _BELIEF = 0.05  # added to shares of hidden and of novel rows before they are compared
@@ -89,11 +89,11 @@ def count_by_share(rows: Rows, known: Tensor, n_known: int, balanced: bool, rng:
         return None
     some = Rows(_leading(rows.here(torch.from_numpy(sample).to(rows.device))), rows.memory)
     look = _Look(some, labels, n_known, weight, balanced)
-    counts = look.counts(None, rng)
-    for finer in (_FINER, 1.0):
+    counts = look.counts((None,), rng)
+    for finer in _FINER:
         if len(counts):
-            k = int(np.clip(finer * counts[0], n_known + 1, max(n_known + 1, some.n // 3)))
-            counts = look.counts(k, rng)
+            most = max(n_known + 1, some.n // 3)
+            counts = look.counts([int(np.clip(more * counts[0], n_known + 1, most)) for more in finer], rng)
     if not len(counts):
         return None
     error = look.error(counts)
@@ -141,13 +141,13 @@ class _Look:
     weight: tuple[float, float]
     balanced: bool
 
-    def counts(self, k: int | None, rng: np.random.Generator) -> Values:
-        """The estimate and resampled ones, from k clusters; without any, from distances to known categories alone.
+    def counts(self, ks: Sequence[int | None], rng: np.random.Generator) -> Values:
+        """The estimate and resampled ones, from so many clusters; from distances to known categories alone where None.
 
         Resampled ones may be below the number of known categories: how far they spread is what they are for. None at
         all where labels are so few that no fold hides both some of a category and all of another.
         """
-        folds = [self._tables(hidden, held, k, rng) for hidden, held in self._folds(rng)]
+        folds = [self._tables(hidden, held, k, rng) for k in ks for hidden, held in self._folds(rng)]
         folds = [fold for fold in folds if fold.held.sum() and fold.hidden.sum()]
         draws = rng.multinomial(self.n_known, np.full(self.n_known, 1 / self.n_known), size=_RESAMPLES)
         times = np.concatenate([np.ones((1, self.n_known)), draws])

@@ -24,6 +24,7 @@ from selex.cluster.kmeans import Problem, Settings, novel_clusters, prepare
 from selex.cluster.refine import of_one_length, refined
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
 from selex.cluster.search.strategies import searched
+from selex.cluster.search.unequal import follow
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
 from selex.metrics import matched
@@ -57,6 +58,7 @@ _MANY = 100_000  # rows; from here on one draw tells enough
 _FEW = 4  # known categories; every fourth is hidden as a whole
 _CHANCE = 0.5  # standard errors by which the best must be ahead of a safer way
 _TOLD = 1.0  # and of sizes that numbers of labels speak for as well
+_FOLLOWED = 3.0  # and of them, where unlabelled rows speak for them too, what is ahead cuts large categories
 W = TypeVar("W")
 Scores = dict[W, list[NDArray[np.float64]]]
 
@@ -82,9 +84,9 @@ def select(
     twice, with other categories each time. A category's score is its Jaccard index with its cluster, see `_Recovery`.
     Categories held out as a whole together count as much as the others. A candidate equals the best if it is behind by
     no more than half a standard error, categories taken as a random sample; for `"unequal"`, which is tried where
-    numbers of labels favour it, by a whole one. With fewer than twenty held-out rows the first of each is chosen,
-    except `"unequal"`; with fewer than four known categories, the first search. Rows of different length are not
-    refined.
+    numbers of labels favour it, by a whole one, and by three behind `"swaps"` if known clusters hold more unlabelled
+    rows the more labels they have. With fewer than twenty held-out rows the first of each is chosen, except
+    `"unequal"`; with fewer than four known categories, the first search. Rows of different length are not refined.
 
     Args:
         features: `n × d` features: numpy (also memory-mapped) or torch on any device.
@@ -123,12 +125,26 @@ def select(
                     way = Selection(adapted, refined, one)
                     sorted_right.setdefault(way, []).append(right)
                     scores.setdefault(way, []).append(recovered)
-    ways = list(scores)
-    found = ways[
-        rows.group.agree(ways.index(safest(scores, lambda way: _TOLD if way.search == "unequal" else _CHANCE)))
-    ]
+        ways = list(scores)
+
+        def agreed(found: Selection) -> Selection:
+            return ways[rows.group.agree(ways.index(found))]
+
+        found = agreed(safest(scores, lambda way: _TOLD if way.search == "unequal" else _CHANCE))
+        sized = found._replace(search="unequal", refine="none")
+        cuts = found.search == "swaps" and sized in scores  # large categories, and there is a way that does not
+        if cuts and _follow(features, known, n_clusters, whiten, balanced, memory):
+            found = agreed(safest({way: scores[way] for way in (sized, found)}, lambda way: _FOLLOWED))
     added = tuple(np.mean(sorted_right[found], axis=0).tolist())
     return found._replace(whitener=maps[found.adapt], right=added)
+
+
+def _follow(features: Any, known: NDArray[Any], n_clusters: int, whiten: float, balanced: bool, memory: int) -> bool:
+    """Whether known clusters hold more unlabelled rows the more labels they have."""
+    whitener = fit_whitener(features, known, whiten, memory)
+    rows, given, n_known = prepare(whitener(features) if whitener else features, known, memory)
+    problem = Problem(rows, given, n_known, novel_clusters(n_clusters, n_known, given, rows), Settings(balanced))
+    return follow(problem, searched(problem, "swaps", np.random.default_rng(0)))
 
 
 def _untold(search: Sequence[Search]) -> Search:

@@ -42,6 +42,17 @@ def differ(counts: NDArray[np.int64]) -> bool:
     return bool(chdtrc(len(counts) - 1, spread) < _CHANCE)
 
 
+def follow(problem: Problem, level: Level) -> bool:
+    """Whether known clusters with more labels also hold more unlabelled rows, as where labels are a random sample.
+
+    Where only numbers of labels differ and sizes do not, those with more labels have fewer rows left without one.
+    """
+    free = torch.as_tensor(level.labels)[problem.free_index]
+    held = problem.rows.group.sum(count(free, problem.k))[: problem.n_known].double()
+    both = torch.stack([held + 1, problem.counts[: problem.n_known].double()]).log()
+    return problem.rows.group.agree(float(torch.corrcoef(both)[0, 1])) > 0
+
+
 def evenness(sizes: Tensor) -> float:
     """Logarithm of the share of clusters that would be as even if all were equal: 0 where they are, otherwise less."""
     shares = sizes[sizes > 0].double() / sizes.sum()
