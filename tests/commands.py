@@ -44,7 +44,8 @@ def several(*arguments, cwd, kill=None, slurm=False, timeout=120):
     started = []
     for rank in (0, 1):
         own = address | (_srun(rank) if slurm else _torchrun(rank))
-        started.append(start(*arguments, cwd=cwd, stop=stops[rank], environment=own, streams=f".{rank}"))
+        given = [str(argument).format(rank=rank) for argument in arguments]
+        started.append(start(*given, cwd=cwd, stop=stops[rank], environment=own, streams=f".{rank}"))
     first = _wait(started[0], cwd, timeout, ".0")
     if first.returncode:
         started[1].join(60)

@@ -106,6 +106,19 @@ def test_two_processes_are_one(home, method, options):
     agree(home / out[0], home / out[1])
 
 
+@pytest.mark.parametrize("method", ["frozen", "gcd"])
+def test_two_processes_with_different_jobs_are_refused(home, method):
+    """As `srun -n 2` starts them for a script that has a folder for each: only one would be written."""
+    command = (*DISCOVER, "--method", method, "--out")
+    done = several(*command, "job {rank}", cwd=home, slurm=True)
+    for one in done:
+        assert one.returncode == 2
+        assert "processes that were started together have different settings" in one.stderr
+        assert one.stderr.count("\n") == 1
+    assert not (home / "job 0" / "clusters.csv").exists()
+    assert not (home / "job 1").exists()
+
+
 def test_two_processes_train_twice_where_labels_were_held_out(home):
     digit_photos(home / "many", per_digit=90, n_known=4, digits=6)
     command = ("discover", "many", "--backbone", "tiny-vit", "--categories", 6, "--epochs", 1, "--method", "selex")

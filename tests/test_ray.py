@@ -408,3 +408,15 @@ def test_more_workers_than_the_cluster_has(cluster, home, pieces, tmp_path):
     with pytest.raises(InputError, match="9 workers on cpu are too many: the cluster has 4 CPU and 0 GPU"):
         run(home / "photos", tmp_path / "run", RayEngine(workers=9))
     assert not (tmp_path / "run").exists()
+
+
+def test_workers_train_again_where_labels_were_held_out(cluster, home, pieces, tmp_path):
+    digit_photos(tmp_path / "many", per_digit=90, n_known=4, digits=6)
+    asked = {**TRAINED, "categories": 6, "epochs": 1, "batch": 32, "lr": 0.03, "temperature": 0.1}
+    alone = discover(Config.of(str(tmp_path / "many")).change(**asked), tmp_path / "alone")
+    told: list[str] = []
+    url = Config.of(f"file://{tmp_path / 'many'}").change(**asked)
+    done = discover(url, tmp_path / "run", engine=RayEngine(workers=2), tell=told.append)
+    assert "training again, with all labels" in told
+    assert [entry["epoch"] for entry in done.metrics if entry["step"] == "epoch"] == [0, 0]
+    same_network(alone, done)

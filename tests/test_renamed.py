@@ -158,6 +158,30 @@ def test_a_photo_that_goes_to_the_folder_of_a_category_is_labelled_so(place):
     assert [categories(place)[name] for name in names.values()] == [state.names[0]] * 2
 
 
+def test_within_the_folder_of_a_category_decisions_stay_and_junk_is_junk_anywhere(place):
+    files = list(categories(place))
+    own = [row for row, file in enumerate(files) if file.startswith("digit 0/")]
+    decide(place, ("junk", {"rows": tuple(own[:2])}), ("move", {"rows": (own[2],), "category": 1}))
+    junk = move(place, [files[own[0]]], "digit 0/2026") | move(place, [files[own[1]]], "felines")
+    now = {files[own[2]]: "digit 0/2026/moved.png"}
+    (place / "photos" / files[own[2]]).rename(place / "photos" / now[files[own[2]]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Note)
+        recluster(place / "run", store=place / "store", config=config(place))
+    found = categories(place)
+    assert not set(junk.values()) & found.keys()
+    assert found[now[files[own[2]]]] == "digit 1"
+
+
+def test_a_label_that_came_from_a_folder_alone_does_not_leave_it(place):
+    files, _ = decide(place, ("name", {"category": 3, "name": "three"}))
+    out = next(file for file in files if file.startswith("digit 0/"))
+    now = move(place, [out], "unlabelled/out")
+    with pytest.warns(Note, match="decisions about 1 image are ignored"):
+        recluster(place / "run", store=place / "store", config=config(place))
+    assert now[out] not in labels_of(Run.open(place / "run")).of
+
+
 def test_a_photo_that_was_changed_too_is_another(place):
     files, _ = decide(place, ("name", {"category": 3, "name": "three"}), ("confirm", {"category": 3}))
     labelled = [file for file, name in labels_of(Run.open(place / "run")).of.items() if name == "three"]

@@ -104,12 +104,12 @@ def test_training_that_pays_is_kept_and_its_ending_chosen_by_labels_it_did_not_s
     assert any(line.startswith("refine: ") for line in told)
 
 
-def halfway(photos, monkeypatch, better):
+def halfway(photos, monkeypatch, better, name=""):
     """A run where the network with this name is said to do better on held-out labels."""
 
     said = {"kept": better, "untrained": 0.1, "trained": 0.2, "averaged": 0.3}
     monkeypatch.setattr("selex.discovery_training.compare", lambda ways, tell: (better, said))
-    return trained(photos, better, lr=0.03)[0]
+    return trained(photos, name or better, lr=0.03)[0]
 
 
 def test_averaged_weights_are_the_mean_of_both(photos, monkeypatch):
@@ -132,7 +132,7 @@ def weights(run):
 
 def test_the_network_that_is_kept_has_seen_every_label(photos, monkeypatch):
     """That of training without held-out labels, which took no part in choosing it."""
-    run, (whole, _) = halfway(photos, monkeypatch, "trained"), trained(photos, "whole", lr=0.03, holdout=0.0)
+    run, (whole, _) = halfway(photos, monkeypatch, "trained", "seen"), trained(photos, "whole", lr=0.03, holdout=0.0)
     for name, tensor in weights(whole).items():
         assert torch.equal(weights(run)[name], tensor), name
     assert [entry["epoch"] for entry in run.metrics if entry["step"] == "epoch"] == [0, 1, 0, 1]
@@ -159,7 +159,7 @@ def test_where_every_image_has_a_label_the_first_training_is_kept(photos, monkey
 
 @pytest.mark.parametrize("again", [False, True], ids=["first training", "second training"])
 def test_what_was_cut_off_goes_on_in_the_training_it_was_in(photos, monkeypatch, again):
-    undisturbed, save = halfway(photos, monkeypatch, "averaged"), Checkpoints.save
+    undisturbed, save = halfway(photos, monkeypatch, "averaged", f"whole {again}"), Checkpoints.save
 
     def cut_off(self, epoch, state):
         save(self, epoch, state)

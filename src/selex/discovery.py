@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import nullcontext
 from copy import deepcopy
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from selex.cluster.distributed.fit import fit_distributed
-from selex.cluster.distributed.group import ALONE, Group, join
+from selex.cluster.distributed.group import ALONE, Group, check_same_job, join
 from selex.cluster.pipeline import FittedClusters, check_spread
 from selex.config import Config
 from selex.config.groups import FROZEN
@@ -90,10 +91,11 @@ def discover(
     table = read_sources(config.data.sources, given) if photos is None else read_table(photos, given)
     check_categories(config, table)
     fabric = start_fabric(device) if config.train.method != FROZEN else None
+    group = join(device) if (fabric and fabric.world_size > 1) or (not fabric and _started()) else ALONE
+    check_same_job(group, str(out), json.dumps(config.to_json(), sort_keys=True, default=str))
     if fabric and fabric.global_rank:
         return train_worker(config, Path(out), table, fabric, Path(store) if store else None)
-    group = join(device) if not fabric and _started() else ALONE
-    if group.size > 1:
+    if group.size > 1 and not fabric:
         check_spread(config.cluster)
     if group.rank:
         fit_distributed(None, group)

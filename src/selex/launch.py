@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import MutableMapping
 
+_SLURM = "slurm-"
 _PORTS = range(12_000, 32_000)  # below those that a system hands out
 
 
@@ -28,10 +29,15 @@ def adopt_slurm(environment: MutableMapping[str, str] = os.environ) -> None:
         "GROUP_WORLD_SIZE": str(nodes),
         "MASTER_ADDR": first_host(say("SLURM_STEP_NODELIST", "127.0.0.1")),
         "MASTER_PORT": str(_PORTS[(97 * job + step) % len(_PORTS)]),
-        "TORCHELASTIC_RUN_ID": f"slurm-{job}-{step}",
+        "TORCHELASTIC_RUN_ID": f"{_SLURM}{job}-{step}",
     }
     for name, value in said.items():
         environment.setdefault(name, value)
+
+
+def started_by_slurm() -> bool:
+    """Whether it was `srun` that said who is who."""
+    return os.environ.get("TORCHELASTIC_RUN_ID", "").startswith(_SLURM)
 
 
 def first_host(nodes: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from selex.config import Config
 from selex.data.names import cell_of_label
 from selex.data.store import ImageStore
-from selex.data.table import ImageTable, read_sources
+from selex.data.table import ImageTable, folder_label, read_sources
 from selex.discovery import discover
 from selex.errors import InputError, Note
 from selex.features.prepare import place_for
@@ -134,7 +134,8 @@ def _moved(
 ) -> dict[str, str]:
     """The name that photos have now whose file is gone: that of a new file of the same content.
 
-    One that went to another folder which is the name of a category is labelled anew by that, where such labels count.
+    Where folders are labels, a photo that went to the folder of another category is labelled anew by that, and one that
+    had its label from its folder alone loses it outside. Junk is junk wherever it is.
     """
     seen, there = dict.fromkeys([*state.results.files, *labels.of]), set(table.files)
     gone = [file for file in (*(file for file in seen if file not in labels.junk), *labels.junk) if file not in there]
@@ -153,8 +154,17 @@ def _moved(
         list(zip(came.table.files, came.digests.tolist(), strict=True)),
     )
     moved = {gone[old]: came.table.files[now] for old, now in pairs.items()}
-    own = dict(zip(came.table.files, came.table.label_names, strict=True)) if _folders_count(config) else {}
-    return {old: now for old, now in moved.items() if not own.get(now) or os.path.dirname(old) == os.path.dirname(now)}
+    if not _folders_count(config):
+        return moved
+    own = dict(zip(came.table.files, came.table.label_names, strict=True))
+
+    def follows(old: str, now: str) -> bool:
+        folder = folder_label(old)
+        if old in labels.junk or own[now] == folder:
+            return True
+        return not own[now] and labels.of.get(old) != folder
+
+    return {old: now for old, now in moved.items() if follows(old, now)}
 
 
 def _folders_count(config: Config | None) -> bool:

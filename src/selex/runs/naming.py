@@ -66,16 +66,32 @@ def same_images(
     gone is the one of the same content that has a new name.
     """
     old, new = _same_names(before, now)
-    if content is None or content_now is None or len(old) in (len(before), len(now)):
-        return old, new
+    gone, came = renamed_images(before, now, content, content_now, (old, new))
+    old = np.concatenate([old, gone])
+    order = old.argsort()
+    return old[order], np.concatenate([new, came])[order]
+
+
+def renamed_images(
+    before: Sequence[str],
+    now: Sequence[str],
+    content: Array | None,
+    content_now: Array | None,
+    same: tuple[Array, Array] | None = None,
+) -> tuple[Array, Array]:
+    """Those of them that have another name now; `same` are the rows of names that are in both, if that is known."""
+    nothing = np.arange(0), np.arange(0)
+    if content is None or content_now is None:
+        return nothing
+    old, new = same or _same_names(before, now)
+    if len(old) in (len(before), len(now)):
+        return nothing
     gone, came = np.delete(np.arange(len(before)), old), np.delete(np.arange(len(now)), new)
     pairs = renamed(
         [(before[row], key) for row, key in zip(gone.tolist(), content[gone].tolist(), strict=True)],
         [(now[row], key) for row, key in zip(came.tolist(), content_now[came].tolist(), strict=True)],
     )
-    old = np.concatenate([old, gone[list(pairs)]])
-    order = old.argsort()
-    return old[order], np.concatenate([new, came[list(pairs.values())]])[order]
+    return gone[list(pairs)], came[list(pairs.values())]
 
 
 def renamed(gone: Sequence[tuple[str, bytes]], came: Sequence[tuple[str, bytes]]) -> dict[int, int]:

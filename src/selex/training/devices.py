@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from selex.cluster.distributed.group import connect, restartable
 from selex.errors import InputError, needs_extra
 from selex.io import first_line
-from selex.launch import adopt_slurm
+from selex.launch import adopt_slurm, started_by_slurm
 from selex.models.trunk import ClassToken
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def start_fabric(device: str | torch.device) -> Fabric:
         fabric = make(devices=processes, num_nodes=nodes, strategy="ddp", plugins=environment(), **about)
     except (RuntimeError, ValueError) as error:  # the cluster was asked for processes in a way that does not work
         raise InputError(f"cannot train with {processes * nodes} processes: {first_line(error)}") from None
-    if restartable() and not torch.distributed.is_initialized():
-        connect("nccl" if place.type == "cuda" else "gloo")  # before Fabric does, which would meet processes of before
+    if (restartable() or started_by_slurm()) and not torch.distributed.is_initialized():
+        connect("nccl" if place.type == "cuda" else "gloo")  # before Fabric does: it meets others, or waits for ever
     fabric.launch()
     return fabric
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import re
 import time
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from selex.errors import InputError
 from selex.io import first_line
-from selex.launch import adopt_slurm
+from selex.launch import adopt_slurm, started_by_slurm
 
 _PATIENCE = timedelta(days=7)  # others wait while the first embeds; one that is gone is noticed at once
 _SHORT = timedelta(seconds=2)  # for an answer from a process that may be gone
@@ -139,11 +140,20 @@ def join(device: str | torch.device = "cpu") -> Group:
 def connect(kind: str) -> None:
     """Join the processes that were started; after a restart by `torchrun` too."""
     try:
-        dist.init_process_group(kind, timeout=_PATIENCE, **(_apart() if restartable() else {}))
+        dist.init_process_group(kind, timeout=_PATIENCE, **_meeting())
     except dist.DistError as error:
         raise InputError(f"cannot connect the processes: {first_line(error)}") from error
     if kind == "nccl":
         atexit.register(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
+
+
+def check_same_job(group: Group, *said: str) -> None:
+    """Refuse processes that were started together to do different jobs: the first alone would write its results."""
+    digest = int.from_bytes(hashlib.sha256("\n".join(said).encode()).digest()[:7], "big")
+    if len(set(group.gather(torch.tensor([digest]), [1] * group.size).tolist())) > 1:
+        raise InputError(
+            "processes that were started together have different settings: start each alone (with SLURM: srun -n 1)"
+        )
 
 
 def lost_process(error: BaseException) -> bool:
@@ -162,6 +172,23 @@ def restartable() -> bool:
 def is_first_attempt(what: str) -> bool:
     """Whether this is asked of `what` for the first time: not again when `torchrun` has started all processes again."""
     return not restartable() or _store_of_torchrun().add(f"selex/attempts/{what}", 1) == 1
+
+
+def _meeting() -> dict[str, Any]:
+    """Where the processes meet, if not where `torchrun` says; in a shell that `srun` started, others may be gone."""
+    if restartable():
+        return _apart()
+    if not started_by_slurm():
+        return {}
+    rank, size, host, port = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+    try:
+        store = _TORCH.TCPStore(host, int(port), int(size), rank == "0", timedelta(seconds=_START))
+    except dist.DistError:
+        raise InputError(
+            f"not all of the {size} tasks of this step came within {_START} seconds: for one alone, srun -n 1"
+        ) from None
+    store.set_timeout(_PATIENCE)
+    return {"store": store, "rank": int(rank), "world_size": int(size)}
 
 
 def _store_of_torchrun() -> Any:

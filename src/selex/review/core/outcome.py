@@ -16,7 +16,7 @@ from selex.errors import InputError
 from selex.review.core.ledger import Ledger
 from selex.review.core.state import CONFIRMED, JUNK, MARKS, UNDECIDED, State
 from selex.review.core.timeline import Timeline
-from selex.runs.naming import Shared, match, same_images
+from selex.runs.naming import Shared, match, renamed_images, same_images
 from selex.runs.results import Results
 from selex.runs.run import Run
 
@@ -103,7 +103,8 @@ def labels_of(run: Run) -> Labels:
             state, count = timeline.state, count + timeline.n_decisions
             now = {} if number == current else _renamed(state, results)
             decided = {now.get(file, file) for file in _files(state, state.mark != UNDECIDED)}
-            held = {now.get(file, file): name for file, name in _held(state).items()}
+            given = _given(state) & now.keys()  # a later round has given them their labels again, or has not
+            held = {now.get(file, file): name for file, name in _held(state).items() if file not in given}
             labels = {file: name for file, name in labels.items() if file not in decided} | held
             junk = junk - decided | set(_files(state, state.mark == JUNK))
     finally:
@@ -216,19 +217,28 @@ def compare(before: State, results: Results) -> Changes:
 
 
 def _same_images(before: State, results: Results) -> tuple[Array, Array]:
-    """Rows of the images that are in both; none is the copy of another that was junk, and so is left out."""
-    content = before.results.content
-    kept = None if content is None else np.where(before.mark == JUNK, b"", content)
-    return same_images(before.results.files, results.files, kept, results.content)
+    """Rows of the images that are in both."""
+    return same_images(before.results.files, results.files, _content(before), results.content)
 
 
 def _renamed(before: State, results: Results) -> dict[str, str]:
     """The names that images of an earlier round have in these results, where these are others."""
-    if before.results.content is None or results.content is None:
-        return {}
-    names, names_now = list(before.results.files), list(results.files)
-    same = zip(*_same_images(before, results), strict=True)
-    return {names[old]: names_now[new] for old, new in same if names[old] != names_now[new]}
+    files, now = before.results.files, results.files
+    rows = zip(*renamed_images(files, now, _content(before), results.content), strict=True)
+    return {files[old]: now[new] for old, new in rows}
+
+
+def _given(state: State) -> set[str]:
+    """The images whose labels were there before anybody decided about them."""
+    first = State(state.results)
+    same = (state.mark == first.mark) & (state.category == first.category)
+    return set(_files(state, same & (first.mark != UNDECIDED)))
+
+
+def _content(state: State) -> Array | None:
+    """That of every image but junk, which is left out: no other is the copy of it."""
+    content = state.results.content
+    return None if content is None else np.where(state.mark == JUNK, b"", content)
 
 
 def _parts(categories: dict[str, tuple[int, int, int]], others: list[str], lasting: set[int]) -> list[Part]:
