@@ -312,8 +312,7 @@ class _Fit:
         chosen = found.selection
         how = {**self._how, "search": chosen.search, "refine": chosen.refine, "adapt": chosen.adapt}
         how["whitener"] = chosen.whitener if chosen.adapt else None
-        if self.hidden is not None:  # so few that about as many rows are right without their labels
-            how["end"] = rows, found.hierarchy.levels[0]
+        how["end"] = rows, found.hierarchy.levels[0]
         return held_out_calibration(self.features, self.labels, count, rng=rng, **how)
 
     @property

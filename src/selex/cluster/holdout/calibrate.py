@@ -72,8 +72,8 @@ def held_out_calibration(
         balanced: limit cluster sizes.
         hidden: labelled rows that had no part in making the features: they are hidden instead, but for half of a
             category that would be gone as a whole.
-        end: rows as they are compared with centres, and the clusters that were found of them with all labels. For few
-            hidden rows: rows look surer there, but are hardly more often right.
+        end: the clusters that were found with all labels, and the rows as they are compared with their centres: more
+            labels make rows look surer there, but hardly more often right.
         rng: generator or seed.
         memory: bytes that temporary arrays may take.
 
