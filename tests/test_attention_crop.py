@@ -303,5 +303,5 @@ def test_a_training_with_attention_crops_is_another(data):
     config = Config.of("photos", categories=5, backbone="tiny-vit")
     changed = config.change(attention_crop=True)
     seen = Seen(np.asarray(data.labels), np.zeros(len(data.labels), dtype=bool))
-    plain, close = (training_identity(each, small("gcd"), data.images.store, seen) for each in (config, changed))
+    plain, close = (training_identity(each, small("gcd"), data.images.store.key, seen) for each in (config, changed))
     assert {key for key in plain if plain[key] != close[key]} == {"attention_crop"}

@@ -49,7 +49,8 @@ class Chart:
 
 def training_charts(metrics: Iterable[dict[str, Any]]) -> list[Chart]:
     """A chart for each group of values that were logged by epoch; none where nothing was trained."""
-    curves = _curves(last_training(metrics))
+    counted = (entry for entry in metrics if isinstance(entry, dict) and _is_number(entry.get(_STEP)))
+    curves = _curves(last_training(counted))
     grouped = {key for _, keys in _GROUPS for key in keys}
     more = [(key, (key,)) for key in curves if key not in grouped]
     groups = [(title, {key: curves[key] for key in keys if key in curves}) for title, keys in (*_GROUPS, *more)]

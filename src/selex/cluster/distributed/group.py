@@ -149,7 +149,7 @@ def connect(kind: str) -> None:
 
 def check_same_job(group: Group, *said: str) -> None:
     """Refuse processes that were started together to do different jobs: the first alone would write its results."""
-    digest = int.from_bytes(hashlib.sha256("\n".join(said).encode()).digest()[:7], "big")
+    digest = int.from_bytes(hashlib.sha256(os.fsencode("\n".join(said))).digest()[:7], "big")
     if len(set(group.gather(torch.tensor([digest]), [1] * group.size).tolist())) > 1:
         raise InputError(
             "processes that were started together have different settings: start each alone (with SLURM: srun -n 1)"
