@@ -107,7 +107,7 @@ def train_run(
 ) -> int:
     """Train the method's backbone, from the newest checkpoint on; the number of epochs that it has seen.
 
-    What is trained `again` has checkpoints of its own, so that a run that was cut off goes on where it was.
+    What is trained `again` has checkpoints of its own, so that an interrupted run resumes in the right one.
     """
     identity = training_identity(config, method, images.key, seen)
     checkpoints = Checkpoints(run.work, identity, config.to_json(), again)
