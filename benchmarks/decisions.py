@@ -12,9 +12,12 @@ moves those whose class has a category by name.
 Then the run is clustered again: continued from where it was, as `selex recluster` does, and beside it from nothing with
 the same decisions as plain labels, as it did before.
 All, Known and Novel are of all images that had no label at first; `elsewhere` is the accuracy on those in categories
-that no decision was about; `right name` is the share of images whose category has the name of their class. Means over
-seeds of the first clustering and over persons, who make other mistakes each (clustered from nothing for the first of
-them only); K is given, features are not adapted.
+that no decision was about; `right name` is the share of images whose category has the name of their class. Novel by the
+one matching over all images can fall although no image of a novel class is worse off than before: matchings of the same
+All differ in it, and where Known gains, a matching that costs Novel may be the best. `novel, ties` is the least and the
+most that Novel is among the matchings with the best All; `novel, alone` is with clusters matched on images of novel
+classes alone. Means over seeds of the first clustering and over persons, who make other mistakes each (clustered from
+nothing only for those who make none); K is given, features are not adapted.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from common import RESULTS, save
 from minima import digits
@@ -277,6 +281,20 @@ def scores(data: Data, clusters: np.ndarray, elsewhere: np.ndarray) -> list[floa
     return [100 * score for score in (*parts, hit[elsewhere].mean())]
 
 
+def novel(data: Data, clusters: np.ndarray) -> list[float]:
+    """The least and the most that Novel is among matchings of the best All, and Novel matched alone, in percent."""
+    truth, clusters, novel = data.truth[data.free], clusters[data.free], ~data.known[data.free]
+    classes, own = np.unique(truth, return_inverse=True)
+    columns = np.unique(clusters, return_inverse=True)[1]
+    counts = np.zeros((2, len(classes), columns.max() + 1), dtype=np.int64)
+    np.add.at(counts, (novel.astype(int), own, columns), 1)
+    found = []
+    for sign in (-1, 1):  # All counts more than any number of novel rows
+        rows, partners = linear_sum_assignment(counts.sum(0) * (len(truth) + 1) + sign * counts[1], maximize=True)
+        found.append(counts[1, rows, partners].sum() / novel.sum())
+    return [100 * share for share in (*found, matched(truth[novel], clusters[novel]).mean())]
+
+
 def right(data: Data, clusters: np.ndarray, names: list[str]) -> float:
     """Share of the rows without a label whose category has the name of their class, in percent."""
     called = np.array(names)[clusters[data.free]]
@@ -284,7 +302,7 @@ def right(data: Data, clusters: np.ndarray, names: list[str]) -> float:
 
 
 def review(run: Run, way: str, count: int, seed: int, number: int) -> dict[str, list[float]]:
-    """Accuracies before, after, and for the first person from nothing."""
+    """Accuracies before, after, and for who makes no mistakes from nothing."""
     how = WAYS[way]
     person = Person(run.data, State(run.results), how.wrong, seed + 1000 * number, how.asked, how.confuses)
     for category in how.choose(run.results, count):
@@ -297,20 +315,22 @@ def review(run: Run, way: str, count: int, seed: int, number: int) -> dict[str, 
     found, _, names = run.resumed(state)
     again = np.asarray(found.labels)
     ways = {"before": before, "after": again}
-    if number == 0:
+    if not how.wrong:
         ways["labels"] = run.from_nothing(state, seed) if count else before
     return {
         "decisions": [person.decisions],
         "categories": [len(np.unique(state.category))],
         "merges": [person.questions, person.wrong_merges],
         "right": [right(run.data, before, run.results.names), right(run.data, again, names)],
+        "novel": [*novel(run.data, before), *novel(run.data, again)],
         **{name: scores(run.data, clusters, elsewhere) for name, clusters in ways.items()},
     }
 
 
 def row(way: str, count: int, runs: list[dict[str, list[float]]]) -> dict[str, object]:
     """The mean over seeds, as a line of the table."""
-    mean = {key: np.mean([one[key] for one in runs if key in one], axis=0) for key in runs[0]}
+    mean = {key: np.mean([one[key] for one in runs], axis=0) for key in runs[0]}
+    ties, plain = mean["novel"], mean.get("labels")
 
     def text(values: np.ndarray, between: str = " / ") -> str:
         return between.join(f"{value:.1f}" for value in values)
@@ -325,9 +345,11 @@ def row(way: str, count: int, runs: list[dict[str, list[float]]]) -> dict[str, o
         "wrong merges": round(float(mean["merges"][1]), 1),
         "before": text(mean["before"][:3]),
         "clustered again": text(mean["after"][:3]),
-        "as plain labels": text(mean["labels"][:3]),
+        "novel, ties": f"{text(ties[:2], '–')} → {text(ties[3:5], '–')}",
+        "novel, alone": text(ties[2::3], " → "),
+        "as plain labels": "" if plain is None else text(plain[:3]),
         "elsewhere": text(np.array([mean["before"][3], mean["after"][3]]), " → "),
-        "elsewhere, plain": text(mean["labels"][3:]),
+        "elsewhere, plain": "" if plain is None else text(plain[3:]),
         "right name": text(mean["right"], " → "),
     }
 
