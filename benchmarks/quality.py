@@ -22,8 +22,8 @@ import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from common import save
-from selex.review.core import quality
-from selex.review.core.quality import Measures, measure, near_duplicates
+from selex.review.server import checks
+from selex.review.server.checks import Measures, measure, near_duplicates
 
 Photo = Image.Image
 Damage = Callable[[Photo], Photo]
@@ -199,12 +199,12 @@ SAMES = (0.85, 0.9, 0.93, 0.95, 0.97)
 
 def sweep(constant: str, values: tuple[float, ...], work: Callable[[], list[dict[str, object]]]) -> None:
     """The same with other thresholds, printed only."""
-    kept = getattr(quality, constant)
+    kept = getattr(checks, constant)
     for value in values:
-        setattr(quality, constant, value)
+        setattr(checks, constant, value)
         for row in work():
             print(constant, value, row, flush=True)
-    setattr(quality, constant, kept)
+    setattr(checks, constant, kept)
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ from torch.multiprocessing.spawn import spawn
 
 from common import half_labelled, save
 from scale_gpu import generate
+from selex.cluster.blocks import open_pieces
 from selex.cluster.distributed.group import join
-from selex.cluster.distributed.pieces import open_pieces
 from selex.cluster.distributed.shards import Shard
 from selex.cluster.kmeans import bssk
 

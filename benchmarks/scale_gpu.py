@@ -21,7 +21,7 @@ from scipy.sparse import coo_matrix, hstack, identity
 from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 
 from common import half_labelled, save
-from selex.cluster.distributed.pieces import open_pieces
+from selex.cluster.blocks import open_pieces
 from selex.cluster.distributed.shards import Shard
 from selex.cluster.kmeans import Problem, Settings, novel_clusters, prepare
 

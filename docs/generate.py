@@ -15,10 +15,9 @@ from typing import Any
 
 import typer
 
-from selex.bench.render import to_markdown
 from selex.bench.results import Result, read_results
 from selex.bench.suites import SUITES, Suite
-from selex.bench.tables import make_tables
+from selex.bench.tables import make_tables, to_markdown
 from selex.cli import app
 from selex.config import GROUPS, PRESETS, Config, find_setting, settings_of
 from selex.config.settings import as_toml, metavar

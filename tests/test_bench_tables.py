@@ -8,8 +8,7 @@ import pytest
 from commands import refused, selex
 from results_for_tests import result, three_seeds
 from selex.bench.groups import Seeds
-from selex.bench.render import Column, Table, to_latex, to_markdown
-from selex.bench.tables import Show, make_tables, percent
+from selex.bench.tables import Column, Show, Table, make_tables, percent, to_latex, to_markdown
 from selex.errors import InputError
 from selex.types import Scores
 

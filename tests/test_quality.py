@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from selex.review.core.quality import SAME, Measures, measure, near_duplicates
 from selex.review.core.state import CONFIRMED, UNDECIDED
-from selex.review.server.checks import _best_first
+from selex.review.server.checks import SAME, Measures, _best_first, measure, near_duplicates
 
 
 def photo(seed, side=200):

@@ -24,7 +24,7 @@ from selex.review.core.session import Review
 from selex.review.server.app import create_app, schema_of
 from selex.review.server.cards import natural
 from selex.review.server.guard import Door
-from selex.review.server.pictures import THREADS
+from selex.review.server.pages import THREADS
 from selex.review.server.serve import door_for
 
 NASTY = "<img src=x onerror=alert(1)>\"'&"
@@ -357,7 +357,7 @@ def test_photos_that_are_gone_are_grey_and_noted(tmp_path):
 def test_thumbnails_are_made_once(client, monkeypatch):
     first = client.get("/thumb/3")
     assert "max-age" in first.headers["cache-control"]
-    monkeypatch.setattr("selex.review.server.pictures.thumbnail", lambda path, side: pytest.fail("made again"))
+    monkeypatch.setattr("selex.review.server.pages.thumbnail", lambda path, side: pytest.fail("made again"))
     assert client.get("/thumb/3").content == first.content
 
 
@@ -586,8 +586,8 @@ def test_the_page_answers_while_many_photos_are_waited_for(review, monkeypatch, 
         assert go.wait(60)
         return b"jpeg"
 
-    monkeypatch.setattr("selex.review.server.pictures.thumbnail", slow)
-    monkeypatch.setattr("selex.review.server.pictures.picture", slow)
+    monkeypatch.setattr("selex.review.server.pages.thumbnail", slow)
+    monkeypatch.setattr("selex.review.server.pages.picture", slow)
     with client_of(review) as client, ThreadPoolExecutor(60) as pool:  # one loop for all, as the server has
         asked = [pool.submit(client.get, path) for _ in range(60)]
         assert all(waiting.acquire(timeout=60) for _ in range(THREADS))

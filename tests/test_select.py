@@ -9,7 +9,7 @@ import torch
 from conftest import half_labelled
 from selex.cluster.holdout import select as module
 from selex.cluster.holdout.select import Selection, safest, select
-from selex.cluster.search.strategies import searched
+from selex.cluster.search import searched
 from selex.errors import InputError
 from test_refine import cloud
 from test_swaps import unequal

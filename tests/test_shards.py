@@ -17,8 +17,8 @@ from reference import stable_match as plain_stable_match
 from selex.cli import shards as shards_command
 from selex.cluster import adapt
 from selex.cluster.balance import stable_match
+from selex.cluster.blocks import Pieces, open_pieces
 from selex.cluster.distributed.group import Group, join
-from selex.cluster.distributed.pieces import Pieces, open_pieces
 from selex.cluster.distributed.shards import Shard
 from selex.cluster.hierarchy import hssk
 from selex.cluster.kmeans import bssk

@@ -8,9 +8,9 @@ from sklearn.neighbors import kneighbors_graph
 from conftest import half_labelled
 from selex import ClusterConfig, fit_clusters, hssk, split_accuracy
 from selex.cluster.holdout.select import select
+from selex.cluster.search import searched
 from selex.cluster.search import spectral as module
 from selex.cluster.search.spectral import as_large, can_cut, eigenvectors, from_spectral
-from selex.cluster.search.strategies import searched
 from selex.types import CUTS
 from test_swaps import problem_of, scattered
 

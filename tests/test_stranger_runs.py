@@ -23,7 +23,7 @@ from selex.review.core.ledger import FILE, Ledger
 from selex.review.core.session import Review
 from selex.review.server.cards import gone_photos
 from selex.review.server.job import write_export
-from selex.review.server.pictures import Pictures
+from selex.review.server.pages import Pictures
 from selex.runs.export import export
 
 

@@ -10,7 +10,7 @@ from commands import selex
 from conftest import half_labelled
 from selex import ClusterConfig, SemiSupervisedKMeans, fit_clusters, hssk, split_accuracy
 from selex.cluster.holdout.select import Selection, select
-from selex.cluster.search.strategies import searched
+from selex.cluster.search import searched
 from selex.cluster.search.unequal import _Cost, differ, evenness, follow
 from test_swaps import problem_of, scattered
 

@@ -23,7 +23,7 @@ from selex.config.groups import FROZEN
 from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
 from selex.data.table import read_sources, read_table
-from selex.discovery_steps import Job, Tell, check_categories, on_device
+from selex.discovery_steps import Job, Tell, check_categories, on_device, publish
 from selex.discovery_training import Training
 from selex.errors import InputError
 from selex.features.prepare import load_backbone_for
@@ -31,7 +31,6 @@ from selex.features.ray_cluster import RayEngine, running
 from selex.features.sources import is_url
 from selex.models.backbones import default_backbone
 from selex.runs.earlier import Earlier
-from selex.runs.publish import publish
 from selex.runs.run import LABELS, Run
 from selex.runs.writer import write_run
 from selex.training.devices import fabric_library, start_fabric

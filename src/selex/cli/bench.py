@@ -207,10 +207,9 @@ def table(
 
     Example: `selex bench table results --suite components --to latex --out components.tex`
     """
-    from selex.bench.render import to_latex, to_markdown
     from selex.bench.results import read_results
     from selex.bench.suites import find_suite
-    from selex.bench.tables import Show, make_tables
+    from selex.bench.tables import Show, make_tables, to_latex, to_markdown
     from selex.io import atomic_path, check_target
 
     find_suite(suite)

@@ -53,8 +53,8 @@ def _read(features: Path, labels: Path | None, device: str, normalize: bool) -> 
     import numpy as np
     from torch.nn.functional import normalize as to_length_1
 
+    from selex.cluster.blocks import open_pieces
     from selex.cluster.distributed.group import join
-    from selex.cluster.distributed.pieces import open_pieces
     from selex.cluster.distributed.shards import Shard
     from selex.cluster.inputs import encode
     from selex.data.features import read_row_labels

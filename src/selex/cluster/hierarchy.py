@@ -13,7 +13,7 @@ from torch import Tensor
 from selex.cluster.kmeans import Problem, Settings, as_data, novel_clusters, prepare, run
 from selex.cluster.refine import check_refinement, refined
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
-from selex.cluster.search.strategies import searched
+from selex.cluster.search import searched
 from selex.cluster.variant import Variant
 from selex.errors import InputError
 from selex.types import UNLABELLED, Hierarchy, Level, Refinement, Search

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 
 from selex.cluster.adapt import adapt
-from selex.cluster.added import with_added
 from selex.cluster.assign import Assigner, Assignment, Calibration, fit_assigner, margins_of
 from selex.cluster.distributed.group import ALONE
 from selex.cluster.estimate_k import estimate_k
@@ -28,7 +27,7 @@ from selex.cluster.refine import of_one_length
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows
 from selex.cluster.search.unequal import differ
 from selex.cluster.variant import Variant
-from selex.cluster.warm import Start, coarser_levels, continued, with_kept_centers
+from selex.cluster.warm import Start, coarser_levels, continued, with_added, with_kept_centers
 from selex.cluster.whiten import FeatureMaps, Whitener, fit_whitener
 from selex.config import ClusterConfig
 from selex.errors import InputError

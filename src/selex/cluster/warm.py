@@ -1,13 +1,15 @@
 """Clusters that continue from where they were: what nobody touched stays, what was decided holds.
 
 After a review some rows are fixed, some clusters were merged or split, and there may be new rows. Clustering from
-nothing would draw all clusters anew, the many that nobody spoke of too. Shapes: n rows, d dimensions, k clusters.
+nothing would draw all clusters anew, the many that nobody spoke of too. Where nothing but new rows is to be looked at,
+`with_added` finds what `continued` finds, but for rounding: to the last bit for the rows that were there. Shapes: n
+rows, m new ones, d dimensions, k clusters.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,15 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from selex.cluster.assign import Assignment, Calibration
+from selex.cluster.assign import Assigner, Assignment, Calibration, at_least_rounding, margins_of, reach_of
 from selex.cluster.grow import opened, row_margins, usual_margin
 from selex.cluster.hierarchy import level_sizes
 from selex.cluster.holdout.select import Selection
 from selex.cluster.kmeans import Problem
 from selex.cluster.refine import without_empty
-from selex.cluster.rows import Rows, count
+from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
 from selex.cluster.whiten import FeatureMaps
-from selex.types import UNLABELLED, Level
+from selex.config import ClusterConfig
+from selex.types import UNLABELLED, Hierarchy, Level
 
 _ROUNDS = 10
 _ROUNDING = 1e-5
@@ -199,3 +202,64 @@ def _means(problem: Problem, labels: Tensor, centers: Tensor, length: Tensor | N
 def length_of(centers: Tensor) -> Tensor | None:
     """The length that centres of one length have."""
     return centers.norm(dim=1).median() if len(centers) else None
+
+
+class Grown(NamedTuple):
+    """Clusters with new rows, and all that is said of their rows."""
+
+    hierarchy: Hierarchy
+    assigner: Assigner
+    assignment: Assignment
+
+
+def with_added(
+    features: Any, labels: Any, start: Start, config: ClusterConfig | None = None, memory: int = DEFAULT_MEMORY
+) -> Grown | None:
+    """The clusters of a start with its new rows; None where new rows change more than that.
+
+    They do where they open a cluster, and where levels or clusters have to be made anew.
+    """
+    new = np.flatnonzero(start.clusters == UNLABELLED)
+    if start.judged is None or start.margins is None or not start.stays.all() or not len(new):
+        return None
+    known = np.full(len(start.clusters), UNLABELLED) if labels is None else np.asarray(labels)
+    rows = Rows(start.maps.transform(features[new]), memory, torch.from_numpy(start.centers).mean(0))
+    where = _places(rows, known[new], start)
+    if where is None:
+        return None
+    clusters = start.clusters.copy()
+    clusters[new] = where
+    n_known, anywhere = int(known.max()) + 1, np.full(len(start.centers), np.inf, np.float32)
+    assigner = Assigner(start.centers, anywhere, start.calibration, start.offsets, n_known=n_known)
+    judged = _merged(start.judged, assigner(rows, where, memory), clusters, new)
+    reach = at_least_rounding(reach_of(judged.distances.astype(float), clusters, len(start.centers)), start.centers)
+    judged = replace(judged, fits=judged.distances <= reach[clusters])
+    inertia = float(np.square(judged.distances, dtype=np.float64).sum())
+    base = Level(clusters, start.centers, n_known, inertia, 0, start.offsets)
+    levels = coarser_levels(base, None, start, config.levels if config else None)
+    if levels is None:
+        return None
+    margins = start.margins + margins_of(judged.rows(new), known[new] == UNLABELLED, len(start.centers))
+    hierarchy = Hierarchy((base, *levels)).on_host()
+    return Grown(hierarchy, replace(assigner, reach=reach, margins=margins), judged)
+
+
+def _places(rows: Rows, known: NDArray[Any], start: Start) -> NDArray[np.int64] | None:
+    """The cluster of each new row, `(m,)`: its own if it is labelled, else the nearest; None if they open another."""
+    centers = torch.from_numpy(start.centers).to(rows.device, rows.dtype) - rows.shift
+    offsets = torch.as_tensor(0.0 if start.offsets is None else start.offsets).to(rows.device, rows.dtype)
+    free = torch.from_numpy(np.flatnonzero(known == UNLABELLED)).to(rows.device)
+    length = None if start.selection.refine == "none" else length_of(centers + rows.shift)
+    assert start.margins is not None
+    if len(opened(usual_margin(start.margins), centers, rows.take(free), rows.shift, length)):
+        return None
+    nearest = rows.nearest(centers, offsets.expand(len(centers)))[0].cpu().numpy()
+    return np.where(known == UNLABELLED, nearest, known)
+
+
+def _merged(before: Assignment, added: Assignment, clusters: NDArray[np.int64], new: NDArray[np.int64]) -> Assignment:
+    """What is said of all rows, from what was said of those that were there and what is said of new ones."""
+    columns = {entry.name: np.array(getattr(before, entry.name)) for entry in fields(Assignment)}
+    for name, column in columns.items():
+        column[new] = getattr(added, name)
+    return Assignment(**{**columns, "labels": clusters})

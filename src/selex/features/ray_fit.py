@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from selex.cluster.blocks import Pieces, open_pieces
 from selex.cluster.distributed.fit import joined, on_host
 from selex.cluster.distributed.group import join
-from selex.cluster.distributed.pieces import Pieces, open_pieces
 from selex.cluster.distributed.shards import Shard
 from selex.cluster.pipeline import FittedClusters, fit_clusters
 from selex.config import ClusterConfig

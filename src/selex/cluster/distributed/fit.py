@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from selex.cluster.assign import Assignment
+from selex.cluster.blocks import open_pieces
 from selex.cluster.distributed.group import Group, lost_process
-from selex.cluster.distributed.pieces import open_pieces
 from selex.cluster.distributed.shards import Shard
 from selex.cluster.pipeline import FittedClusters, fit_clusters
 from selex.cluster.whiten import FeatureMaps

@@ -23,7 +23,7 @@ from selex.cluster.holdout.split import ENOUGH, UNTOLD, halves, known_labels, nu
 from selex.cluster.kmeans import Problem, Settings, novel_clusters, prepare
 from selex.cluster.refine import of_one_length, refined
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
-from selex.cluster.search.strategies import searched
+from selex.cluster.search import searched
 from selex.cluster.search.unequal import follow
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note

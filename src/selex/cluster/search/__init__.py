@@ -1,1 +1,83 @@
-"""Ways to find better minima of k-means, by name."""
+"""Ways to search for the clusters of the base level, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+
+import numpy as np
+import torch
+
+from selex.cluster.kmeans import Problem
+from selex.cluster.search.consensus import consensus
+from selex.cluster.search.swaps import swapped
+from selex.cluster.search.unequal import as_unequal
+from selex.cluster.search.ward import from_ward
+from selex.errors import InputError
+from selex.types import CUTS, SEARCHES, Level, Search
+
+LOWER = 0.005
+"""By this share of the inertia Ward's start must end lower to be taken: minima that are nearer to each other are as
+good, and seeds drawn apart then do better where categories are of one size."""
+MORE = 0.05
+"""Or by this share it must keep more labelled rows nearest to the centres of their own categories."""
+
+
+def best_swapped(problem: Problem, rng: np.random.Generator) -> Level:
+    """Swaps from what BSSK finds, or from Ward's clusters where these are clearly better: never above BSSK's inertia.
+
+    Ward's draws are made from a copy of the generator, which moves on as with BSSK alone.
+    """
+    start = problem.best(rng)
+    found = swapped(problem, start)
+    other = swapped(problem, from_ward(problem, deepcopy(rng)))
+    if other.inertia < (1 - LOWER) * found.inertia:
+        return other
+    better = other.inertia <= start.inertia and at_home(problem, other) > at_home(problem, found) + MORE
+    return other if better else found
+
+
+def at_home(problem: Problem, level: Level) -> float:
+    """Share of the labelled rows that are nearest to the centre of their own category: others lost it to a novel one.
+
+    Inertia does not see this, since labelled rows stay where they are.
+    """
+    held = problem.held
+    if not held.total:
+        return 1.0
+    nearest, _ = held.nearest(torch.as_tensor(level.centers))
+    return float(held.group.sum((nearest == problem.held_labels).double().sum())) / held.total
+
+
+def _cut(problem: Problem, rng: np.random.Generator, joined: bool = True) -> Level:
+    from selex.cluster.search.spectral import from_spectral  # scipy.sparse takes a while to import
+
+    return from_spectral(problem, deepcopy(rng), joined)  # others draw as they would without it
+
+
+_WAYS: dict[Search, Callable[[Problem, np.random.Generator], Level]] = {
+    "bssk": lambda problem, rng: problem.best(rng),
+    "swaps": best_swapped,
+    "unequal": lambda problem, rng: as_unequal(problem, best_swapped(problem, deepcopy(rng))),  # as the cuts
+    "ward": lambda problem, rng: swapped(problem, from_ward(problem, rng)),
+    "spectral": _cut,
+    "spectral-unjoined": partial(_cut, joined=False),
+    "consensus": consensus,
+}
+
+
+def searched(problem: Problem, search: Search, rng: np.random.Generator) -> Level:
+    """The clusters of a problem, searched for in this way; centres in centred coordinates."""
+    check_search(search)
+    if search in CUTS and problem.rows.group.size > 1:
+        raise InputError(f"a graph of neighbours needs all rows in one process: choose another search than {search}")
+    if not problem.n_free or problem.k == problem.n_known:  # nothing to search for
+        search = "bssk"
+    return _WAYS[search](problem, rng)
+
+
+def check_search(search: Search) -> None:
+    """Refuse another word."""
+    if search not in SEARCHES:
+        raise InputError(f"search must be {', '.join(SEARCHES[:-1])} or {SEARCHES[-1]}, not {search!r}")

@@ -20,8 +20,7 @@ from selex.review.core.timeline import REDO, UNDO
 from selex.review.server import schema
 from selex.review.server.guard import IMAGES, ONE_IMAGE, Door, Guard, Room, Threads
 from selex.review.server.job import Job, write_export
-from selex.review.server.pages import Asked, Page, Words, add_pages
-from selex.review.server.pictures import Pictures
+from selex.review.server.pages import Asked, Page, Pictures, Words, add_pages
 from selex.review.server.views import Views
 
 Errors = dict[int | str, dict[str, Any]]

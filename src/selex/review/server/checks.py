@@ -1,4 +1,9 @@
-"""Photos to set aside, looked for in the background while the page stays quick; kept until there are new results."""
+"""Photos that are better set aside: blurred, dark or empty ones, and all but one of those that are nearly the same.
+
+They are looked for in the background while the page stays quick, and kept until there are new results. Measures are
+taken of a small version of each photo; what is unusual is judged within the collection where it can be. Thresholds are
+set so that few good photos are found; `benchmarks/quality.py` measures what is.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +16,143 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
+from selex.data.decode import Unreadable, decode
 from selex.review.core.overview import Overview
-from selex.review.core.quality import Measures, measure, near_duplicates
 from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK
 from selex.review.server import schema
 from selex.review.server.cards import image_card
+from selex.runs.results import directions
 
 Array = np.ndarray[Any, Any]
 
+SIDE = 160
+"""Shorter side, in pixels, at which photos are measured."""
+
+BLURRED = 0.1
+"""A photo is blurred whose variance of the Laplacian is below this part of the median over all photos."""
+
+MOVED, MOVED_MOST = 0.3, 0.25
+"""A photo is blurred by motion whose second differences along one direction vary by less than the first part of what is
+usual, and by less than the second part of what they do along another direction."""
+
+DARK, EMPTY = 35, 8
+"""A photo is dark whose mean, and empty whose standard deviation, is below this, of 255."""
+
+SAME = 0.9
+"""Photos are nearly the same whose small versions, or that and a mirrored one, correlate so much, if their features are
+neighbours too."""
+
 SHOWN = 60
 """Photos of a kind that the page shows; to set aside are all."""
+
+_SMALL = 16  # side of the versions that are compared
+_NUMBERS = 8  # of a photo, before the small version
+_NEIGHBOURS = 5
+_BLOCK = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class Measures:
+    """Of every row: sharpness (variance of the Laplacian), brightness, contrast; NaN where a photo cannot be read.
+
+    `along` is the variance of second differences along four directions `(n, 4)`, `size` that of the file in bytes,
+    `small` are the photos as rows of 16 × 16 grey values.
+    """
+
+    sharpness: Array
+    brightness: Array
+    contrast: Array
+    along: Array
+    size: Array
+    small: Array
+
+    @classmethod
+    def of(cls, found: list[Array]) -> Measures:
+        """What `measure` found of each row, together."""
+        table = np.stack(found)
+        sharpness, brightness, contrast = table[:, :3].T
+        return cls(sharpness, brightness, contrast, table[:, 3:7], table[:, 7], table[:, _NUMBERS:].astype(np.uint8))
+
+    @property
+    def bad(self) -> dict[str, Array]:
+        """Which rows are dark, empty or blurred; each is the first of these that it is."""
+        dark = self.brightness < DARK
+        empty = ~dark & (self.contrast < EMPTY)
+        least, most = self.along.min(axis=1), self.along.max(axis=1)
+        moved = (least < MOVED * _usual(least)) & (least < MOVED_MOST * most)
+        blurred = moved | (self.sharpness < BLURRED * _usual(self.sharpness))
+        return {"blurred": ~empty & ~dark & blurred, "dark": dark, "empty": empty}
+
+
+def _usual(values: Array) -> float:
+    return float(np.nanmedian(values)) if np.isfinite(values).any() else 0.0
+
+
+def measure(path: str) -> Array:
+    """Sharpness, brightness, contrast, sharpness along directions, file size and the small version, in one row."""
+    row = np.full(_NUMBERS + _SMALL**2, np.nan, dtype=np.float32)
+    try:
+        image = Image.fromarray(decode(path, SIDE)).convert("L")
+    except Unreadable:
+        row[_NUMBERS:] = 0
+        return row
+    grey = np.asarray(image, dtype=np.float32)
+    along = _second_differences(grey)
+    row[:3] = (along[0] + along[1]).var(), grey.mean(), grey.std()
+    row[3:7] = [differences.var() for differences in along]
+    row[7] = os.path.getsize(path)
+    row[_NUMBERS:] = np.asarray(image.resize((_SMALL, _SMALL), Image.Resampling.BOX)).ravel()
+    return row
+
+
+def _second_differences(grey: Array) -> list[Array]:
+    """Along rows, columns and both diagonals; what moved along one of them is smooth there, and not across it."""
+    middle, inside = 2 * grey[1:-1, 1:-1], slice(1, -1)
+    before, after = slice(None, -2), slice(2, None)
+    pairs = [(grey[inside, before], grey[inside, after]), (grey[before, inside], grey[after, inside])]
+    pairs += [(grey[before, before], grey[after, after]), (grey[before, after], grey[after, before])]
+    return [middle - one - other for one, other in pairs]
+
+
+def near_duplicates(features: Array, category: Array, small: Array) -> list[Array]:
+    """Groups of rows that are nearly the same photo: neighbours by features in one category, and alike to the eye."""
+    pairs = [
+        pair for number in np.unique(category) for pair in _pairs(features, np.flatnonzero(category == number), small)
+    ]
+    first = np.arange(len(category))  # of each row: the first of its group
+
+    def root(row: int) -> int:
+        while first[row] != row:
+            row = first[row]
+        return row
+
+    for a, b in pairs:
+        one, other = sorted((root(a), root(b)))
+        first[other] = one
+    roots = np.array([root(row) for row in range(len(first))])
+    grouped = np.flatnonzero(np.bincount(roots, minlength=len(roots)) > 1)
+    return [np.flatnonzero(roots == group) for group in grouped]
+
+
+def _pairs(features: Array, rows: Array, small: Array) -> list[tuple[int, int]]:
+    """Pairs of rows, of one category, that are among each other's nearest and look the same."""
+    looks = small[rows].astype(np.float32)
+    looks = directions(looks - looks.mean(axis=1, keepdims=True))
+    mirrored = looks.reshape(-1, _SMALL, _SMALL)[:, :, ::-1].reshape(looks.shape)
+    near, count = directions(features[rows]), min(_NEIGHBOURS, len(rows) - 1)
+    found = []
+    for start in range(0, len(rows) if count else 0, _BLOCK):
+        cosine = near[start : start + _BLOCK] @ near.T
+        own = np.arange(len(cosine))
+        cosine[own, own + start] = -np.inf
+        best = np.argpartition(-cosine, count - 1, axis=1)[:, :count]
+        alike = (np.einsum("nd,nkd->nk", one[start : start + _BLOCK], looks[best]) for one in (looks, mirrored))
+        same = np.maximum(*alike) >= SAME
+        found += [(int(rows[start + i]), int(rows[best[i, k]])) for i, k in np.argwhere(same)]
+    return found
 
 
 @dataclass

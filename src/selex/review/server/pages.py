@@ -1,9 +1,16 @@
-"""The pages: the same data as their JSON twins, through templates that escape whatever comes from files or people."""
+"""The pages: the same data as their JSON twins, through templates that escape whatever comes from files or people.
+
+And the pictures that they load.
+"""
 
 from __future__ import annotations
 
 import datetime
 import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -14,10 +21,12 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from selex.data.decode import picture, thumbnail
 from selex.review.core.metadata import Where
+from selex.review.core.session import Review
 from selex.review.server import schema
 from selex.review.server.cards import Gone
-from selex.review.server.guard import LARGEST_IMAGE
+from selex.review.server.guard import LARGEST_IMAGE, Threads
 from selex.review.server.views import Views
 
 Page = Annotated[int, Query(ge=1, le=10**9)]
@@ -41,6 +50,11 @@ STATIC = {
     "icon.svg": "image/svg+xml",
 }
 """All there is below `/static`; anything else is not looked for."""
+
+SIDE, SHORTER = 144, 768
+THREADS = 16
+KEPT = 8192
+"""Thumbnails in memory: at some 3 kB each about 25 MB."""
 
 
 def add_pages(app: FastAPI, views: Views) -> None:
@@ -193,3 +207,61 @@ def _moment(value: float) -> str:
 
 def _base(file: str) -> str:
     return file.rpartition("/")[2]
+
+
+class Pictures:
+    """Pictures of the run's images, by row: small ones, kept once made, and large ones.
+
+    No path of a request ever reaches the disk.
+    """
+
+    def __init__(self, review: Review) -> None:
+        self._review = review
+        self._known: tuple[int, Sequence[str]] = (0, [])  # round and paths, changed as one
+        self._small: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add_to(self, app: FastAPI) -> None:
+        """Their two routes, in threads of their own: photos on a slow disk keep no page waiting."""
+        threads = Threads(THREADS)
+
+        @app.get("/thumb/{row}", include_in_schema=False)
+        async def small(row: int, r: int | None = None) -> Response:
+            return await threads(self._answer, row, r, self._thumbnail)
+
+        @app.get("/picture/{row}", include_in_schema=False)
+        async def large(row: int, r: int | None = None) -> Response:
+            return await threads(self._answer, row, r, lambda path: picture(path, SHORTER))
+
+    def _answer(self, row: int, of_round: int | None, make: Callable[[str], bytes]) -> Response:
+        path = self._path(row, of_round)
+        if path is None:
+            return Response("no such image\n", 404, media_type="text/plain")
+        seconds = 86400 if os.path.exists(path) else 60  # what is gone may come back
+        keep = {"cache-control": f"private, max-age={seconds}"}
+        return Response(make(path), media_type="image/jpeg", headers=keep)
+
+    def _path(self, row: int, of_round: int | None) -> str | None:
+        """Where an image is; None if there is none, or if it is asked for by a page of another round."""
+        if self._review.round != self._known[0]:
+            with self._review.steady():
+                self._known = self._review.round, self._review.paths
+        number, paths = self._known
+        there = 0 <= row < len(paths) and of_round in (None, number)
+        return paths[row] if there else None
+
+    def _thumbnail(self, path: str) -> bytes:
+        try:
+            key = path, os.stat(path).st_mtime_ns
+        except OSError:
+            key = path, 0
+        with self._lock:
+            if key in self._small:
+                self._small.move_to_end(key)
+                return self._small[key]
+        made = thumbnail(path, SIDE)
+        with self._lock:
+            self._small[key] = made
+            if len(self._small) > KEPT:
+                self._small.popitem(last=False)
+        return made
