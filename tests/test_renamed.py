@@ -27,15 +27,59 @@ def test_of_copies_the_one_with_the_same_name_elsewhere_is_the_same_then_the_fir
     assert renamed(gone, came) == {1: 1, 0: 0}
 
 
-def test_a_name_counts_more_than_content():
-    old, new = same_images(
-        ["a", "b", "c", "d"], ["b", "e", "a"], np.array([b"1", b"2", b"3", b"4"]), np.array([b"1", b"3", b"2"])
-    )
-    assert list(zip(old.tolist(), new.tolist(), strict=True)) == [(0, 2), (1, 0), (2, 1)]
-    old, new = same_images(["a", "c"], ["b", "a"], np.array([b"1", b"1"]), np.array([b"1", b"1"]))
-    assert list(zip(old.tolist(), new.tolist(), strict=True)) == [(0, 1), (1, 0)]
-    old, new = same_images(["a", "c"], ["a", "b"], None, np.array([b"1", b"1"]))
-    assert list(zip(old.tolist(), new.tolist(), strict=True)) == [(0, 0)], "nothing is known of the content"
+def same(before, now, **how):
+    """Pairs of rows of the same images; a file is a name and, after a colon, a content."""
+    tables = [[file.split(":") for file in table.split()] for table in (before, now)]
+    names, content = ([[file[part] for file in table] for table in tables] for part in (0, 1))
+    found = same_images(*names, *(np.array([key.encode() for key in keys], "S16") for keys in content), **how)
+    return list(zip(*(rows.tolist() for rows in found), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ("a:1 b:2", "a:2 b:1", [(0, 1), (1, 0)]),  # swapped
+        ("a:1 b:2 c:3", "a:2 b:3 c:4", [(1, 0), (2, 1)]),  # one gone, the others moved up, a new one at the end
+        ("a:1 b:2", "a:3 b:1 c:2", [(0, 1), (1, 2)]),  # a new one at the beginning
+        ("a:1 b:2 c:3 d:4", "b:1 e:3 a:2", [(0, 0), (1, 2), (2, 1)]),
+        ("a:1 b:2", "a:3 b:2", [(0, 0), (1, 1)]),  # edited
+        ("a:1 b:2", "a:3 b:1", [(0, 1)]),  # one took the name of another that is gone: nothing was edited
+        ("a:1 b:2", "a:2 b:2", [(1, 1)]),  # replaced by a copy of another, which is not an edit
+        ("a:1 c:1", "b:1 a:1", [(0, 1), (1, 0)]),  # of copies the one that kept its name
+        ("a:1 b:1 c:2", "a:2 b:1 c:1", [(0, 2), (1, 1), (2, 0)]),  # a copy swapped with another image
+        ("a:1 b:1", "a:3 b:1", [(0, 0), (1, 1)]),  # a copy edited
+        ("a: b:2", "a:1 b:", [(0, 0), (1, 1)]),  # not known what they were, or are
+        ("a: b:2", "a:2 b:1", [(1, 0)]),
+        ("a:1 a:2", "a:2", [(1, 0)]),  # names of several rounds
+        ("a:1 a:2", "a:3", [(0, 0)]),
+    ],
+)
+def test_content_tells_images_then_names(before, now, expected):
+    assert same(before, now) == expected
+
+
+def test_what_is_left_out_has_not_become_another():
+    assert same("a:1 b:1 c:2 d:3", "e:1 c:4 d:3", left_out=np.array([True, False, True, True])) == [(1, 0), (3, 2)]
+
+
+def test_where_no_content_is_known_names_tell():
+    for content, now in ((None, np.array([b"1", b"1"])), (np.array([b"1", b"1"]), None)):
+        old, new = same_images(["a", "c"], ["a", "b"], content, now)
+        assert (old.tolist(), new.tolist()) == ([0], [0])
+    old, new = same_images(["a", "a"], ["b", "a"])
+    assert (old.tolist(), new.tolist()) == ([0], [1])
+
+
+def test_whatever_is_renamed_is_found():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        before = [f"{name}:{rng.integers(1, 30)}" for name in range(20)]
+        names = rng.permutation(rng.permutation(25)[:20])
+        now = [f"{name}:{file.split(':')[1]}" for name, file in zip(names, before, strict=True)]
+        found = same(" ".join(before), " ".join(now))
+        assert len(found) == 20
+        assert len({new for _, new in found}) == 20
+        assert all(before[old].split(":")[1] == now[new].split(":")[1] for old, new in found)
 
 
 @pytest.fixture(scope="module")
@@ -205,3 +249,82 @@ def test_content_is_kept_beside_decisions(place):
         kept = ledger.results(ledger.round(found))
     assert (kept.content == found.content).all()
     assert len(set(found.content.tolist())) == len(found) - 3
+
+
+def cycle(place, files):
+    """Each photo gets the name of the next one; the name that each has now."""
+    photos = place / "photos"
+    for number, file in enumerate(files):
+        (photos / file).rename(photos / f"{number}.aside")
+    now = dict(zip(files, [*files[1:], files[0]], strict=True))
+    for number, file in enumerate(files):
+        (photos / f"{number}.aside").rename(photos / now[file])
+    return now
+
+
+def test_decisions_follow_photos_that_swap_names_and_do_so_again(place):
+    files = list(categories(place))
+    free = [row for row, file in enumerate(files) if file.startswith("unlabelled/") and "copy-" not in file]
+    _, state = decide(
+        place,
+        ("name", {"category": 3, "name": "three"}),
+        ("move", {"rows": tuple(free[5:8]), "category": 0}),
+        ("junk", {"rows": tuple(free[::9])}),
+    )
+    labels = labels_of(Run.open(place / "run"))
+    junk = {files[row] for row in free[::9]}
+    assert labels.junk == junk
+    now = cycle(place, [files[row] for row in free])
+    done = without_notes(place)
+    assert done.changes.lost == len(junk), "of junk alone"
+    assert (done.changes.before >= 0).all(), "no photo is new"
+    after = categories(place)
+    assert after.keys() == {now.get(file, file) for file in files if file not in junk}
+    assert all(after[now.get(file, file)] == name for file, name in labels.of.items())
+    undecided = [row for row in free if files[row] not in junk | labels.of.keys()]
+    assert [after[now[files[row]]] for row in undecided] == [state.names[state.category[row]] for row in undecided]
+    again = cycle(place, sorted(after)[3:40:4])
+    without_notes(place)
+    assert categories(place) == {again.get(file, file): name for file, name in after.items()}
+    kept = labels_of(Run.open(place / "run"))
+    assert kept.of == {again.get(now.get(f, f), now.get(f, f)): name for f, name in labels.of.items()}
+
+
+def test_a_new_photo_with_the_name_of_another_is_new(place):
+    """One is inserted, and all that follow get the name of the next: IMG_1 is IMG_2 now."""
+    files = [file for file in categories(place) if file.startswith("unlabelled/") and "copy-" not in file]
+    rows = {file: row for row, file in enumerate(categories(place))}
+    moved = tuple(rows[file] for file in files[:2])
+    decide(place, ("move", {"rows": moved, "name": "first"}), ("junk", {"rows": (rows[files[2]],)}))
+    now = cycle(place, files)
+    last = place / "photos" / now[files[-1]]
+    last.rename(place / "photos" / "unlabelled" / "zzz.png")
+    digit_photos(place / "other", per_digit=1, n_known=0, digits=9)
+    shutil.copy(sorted((place / "other").rglob("*8*.png"))[-1], last)
+    done = without_notes(place)
+    after = categories(place)
+    assert after[files[1]] == after[files[2]] == "first"
+    assert files[3] not in after, "junk"
+    assert files[0] in after
+    assert int((done.changes.before < 0).sum()) == 1
+    assert done.run.clusters["file"].to_pylist()[int(np.flatnonzero(done.changes.before < 0)[0])] == files[0]
+
+
+def test_without_decisions_categories_follow_photos_that_swap_names(place):
+    before = categories(place)
+    now = cycle(place, [file for file in before if file.startswith("unlabelled/") and "copy-" not in file])
+    done = selex(*FIVE[:4], "--categories", 6, "--out", "run", "--store", "store", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert "changed: 0 images in another category\n" in done.stdout
+    assert categories(place) == {now.get(file, file): name for file, name in before.items()}
+
+
+def test_photos_that_swap_folders_are_labelled_by_these(place):
+    files = list(categories(place))
+    own = [next(file for file in files if file.startswith(f"digit {digit}/")) for digit in (0, 1)]
+    decide(place, ("name", {"category": 3, "name": "three"}))
+    cycle(place, own)
+    with pytest.warns(Note, match="decisions about 2 images are ignored"):
+        recluster(place / "run", store=place / "store", config=config(place))
+    assert [categories(place)[file] for file in own] == ["digit 0", "digit 1"]
+    assert labels_of(Run.open(place / "run")).of[own[0]] == "digit 0"

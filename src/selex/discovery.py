@@ -124,12 +124,13 @@ def _without_training(
 ) -> tuple[FittedClusters, Config]:
     """Categories by the backbone as it came, continued from earlier ones where that is possible; and the config."""
     config = job.config
-    if earlier is None or not earlier.fits(job.backbone, images.table):
+    earlier = earlier and earlier.of_images(job.backbone, images.table, images.digests)
+    if earlier is None:
         features = job.embed(shown)
         return job.cluster(features, images) if group.size == 1 else job.cluster_distributed(images, group), config
     if group.size > 1:
         fit_distributed(None, group)  # nothing to search for: the others may go
-    found = job.resume(job.embed(shown), images, earlier.following(images.table, images.digests))
+    found = job.resume(job.embed(shown), images, earlier)
     count, asked = found.hierarchy.levels[0].n_clusters, config.cluster.categories
     return found, config.change(categories=asked and max(count, asked))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,15 @@ from selex.errors import InputError, Note
 from selex.features.prepare import place_for
 from selex.io import write_csv
 from selex.review.core.ledger import Ledger
-from selex.review.core.outcome import Changes, Labels, compare, content_of, labels_of
-from selex.review.core.state import State
+from selex.review.core.outcome import Changes, Labels, Photo, compare, labels_of, photos_of
+from selex.review.core.state import JUNK, State
 from selex.review.core.timeline import Timeline
 from selex.runs.earlier import Earlier, continues
-from selex.runs.naming import renamed
+from selex.runs.naming import same_images
 from selex.runs.results import Results
 from selex.runs.run import LABELS, Run
+
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,13 @@ def recluster(
     number, before = _standing(run)
     options |= {"store": options.get("store") or run.store, "numbers_taken": before.state.last}
     table = read_sources((config or run.config).data.sources)
-    moved = _moved(run, labels, before.state, table, config, options)
-    labels = _with_new_names(labels, moved)
-    photos = _photos(run, labels, table)
-    given = _given(photos, labels, [*before.state.results.files, *moved.values()], config)
+    now = _names_now(run, labels, before.state, table, config, options)
+    junk = {now[photo] for photo in labels.left_out if photo in now}
+    photos = _photos(run, labels, now, junk, table)
+    given = _given(photos, labels, now, config)
     write_csv(folder / LABELS, ["file_name", "label"], [(file, cell_of_label(name)) for file, name in given.items()])
     known = len(set(given.values()))
-    tell(f"labels: {len(given)} images in {known} categories, {len(labels.junk)} left out")
+    tell(f"labels: {len(given)} images in {known} categories, {len(junk)} left out")
     asked = config or change(run.config.change(categories=min(max(labels.categories, known), len(photos))))
     count = asked.cluster.categories and max(asked.cluster.categories, known)
     path = str((folder / LABELS).absolute())
@@ -96,9 +98,9 @@ def _earlier(run: Run, state: State, labels: Labels, asked: Config) -> Earlier |
     """The categories as they stand, to continue from; None where other settings, or results since, ask for new ones."""
     count = asked.cluster.categories
     same = continues(run.config, asked) and count in (None, labels.categories, run.config.cluster.categories)
-    files = set(state.results.files)
+    there = set(photos_of(state, np.ones(len(state.results), dtype=bool)))
     names = {state.names[category] for category in np.unique(state.category)}
-    if not same or not {name for file, name in labels.of.items() if file in files} <= names:
+    if not same or not {name for photo, name in labels.decided.items() if photo in there} <= names:
         return None
     return Earlier.of(run, state.results, state.category, state.names)
 
@@ -116,55 +118,56 @@ def _since(folder: Path, number: int, version: int) -> int:
         return len(ledger.events(number, version))
 
 
-def _given(photos: ImageTable, labels: Labels, seen: Sequence[str], config: Config | None) -> dict[str, str]:
+def _given(photos: ImageTable, labels: Labels, now: dict[Photo, str], config: Config | None) -> dict[str, str]:
     """The label of some photos, by file: what was decided, and what sub-folders say of photos that came since.
 
     The latter counts of what was added, and where settings are given that have it so; those of a run do not tell after
     the first round.
     """
-    kept, decided = set(photos.files), {*seen, *labels.of}
-    given = {file: name for file, name in labels.of.items() if file in kept}
+    kept, seen = set(photos.files), set(now.values())
+    decided = ((now[photo], name) for photo, name in labels.decided.items() if photo in now)
+    given = {file: name for file, name in decided if file in kept}
     own = zip(photos.files, photos.label_names, strict=True) if config else ()
-    new = ((file, name) for file, name in own if name and file not in decided)
+    new = ((file, name) for file, name in own if name and file not in seen)
     return given | {file: name for file, name in new if _folders_count(config) or os.path.isabs(file)}
 
 
-def _moved(
+def _names_now(
     run: Run, labels: Labels, state: State, table: ImageTable, config: Config | None, options: dict[str, Any]
-) -> dict[str, str]:
-    """The name that photos have now whose file is gone: that of a new file of the same content.
+) -> dict[Photo, str]:
+    """The name that photos have now, of those that are there: renamed or swapped ones are found by their content.
 
     Where folders are labels, a photo that went to the folder of another category is labelled anew by that, and one that
     had its label from its folder alone loses it outside. Junk is junk wherever it is.
     """
-    seen, there = dict.fromkeys([*state.results.files, *labels.of]), set(table.files)
-    gone = [file for file in (*(file for file in seen if file not in labels.junk), *labels.junk) if file not in there]
-    new = [row for row, file in enumerate(table.files) if file not in seen and file not in labels.junk]
-    before = content_of(run, gone) if gone and new else {}
-    if not before:
-        return {}
+    rows = photos_of(state, state.mark != JUNK)
+    photos = [*dict.fromkeys([*rows, *labels.decided]), *sorted(labels.left_out)]
+    content = np.array([photo.content for photo in photos], "S16")
+    found = same_images([photo.file for photo in photos], table.files, content, _content(run, table, options))
+    now = {photos[old]: new for old, new in zip(*(rows.tolist() for rows in found), strict=True)}
+    own = table.label_names
+
+    def follows(photo: Photo, row: int) -> bool:
+        folder = folder_label(photo.file)
+        if photo in labels.left_out or photo.file == table.files[row] or own[row] == folder:
+            return True
+        return not own[row] and labels.decided.get(photo) != folder
+
+    anew = _folders_count(config)
+    return {photo: table.files[row] for photo, row in now.items() if not anew or follows(photo, row)}
+
+
+def _content(run: Run, table: ImageTable, options: dict[str, Any]) -> Array | None:
+    """What tells the images of a table from each other whatever their files are called; "" for what cannot be read."""
     size = run.config.data.size or 0
     place = place_for(options["store"], run.config.data.sources, table.root, size)
     try:  # they are needed decoded in any case
-        came = ImageStore.build(table.take(new), place, size=size, progress=options.get("progress", False))
+        found = ImageStore.build(table, place, size=size, progress=options.get("progress", False))
     except InputError:  # none of them can be read
-        return {}
-    pairs = renamed(
-        [(file, before.get(file, b"")) for file in gone],
-        list(zip(came.table.files, came.digests.tolist(), strict=True)),
-    )
-    moved = {gone[old]: came.table.files[now] for old, now in pairs.items()}
-    if not _folders_count(config):
-        return moved
-    own = dict(zip(came.table.files, came.table.label_names, strict=True))
-
-    def follows(old: str, now: str) -> bool:
-        folder = folder_label(old)
-        if old in labels.junk or own[now] == folder:
-            return True
-        return not own[now] and labels.of.get(old) != folder
-
-    return {old: now for old, now in moved.items() if follows(old, now)}
+        return None
+    content = np.zeros(len(table), "S16")
+    content[found.rows] = found.digests
+    return content
 
 
 def _folders_count(config: Config | None) -> bool:
@@ -172,19 +175,12 @@ def _folders_count(config: Config | None) -> bool:
     return config is not None and config.data.labels is None
 
 
-def _with_new_names(labels: Labels, moved: dict[str, str]) -> Labels:
-    """What decisions say about images that have another name now."""
-    of = {moved.get(file, file): name for file, name in labels.of.items()}
-    return replace(labels, of=of, junk={moved.get(file, file) for file in labels.junk})
-
-
-def _photos(run: Run, labels: Labels, table: ImageTable) -> ImageTable:
+def _photos(run: Run, labels: Labels, now: dict[Photo, str], junk: set[str], table: ImageTable) -> ImageTable:
     """The photos of the run that are not junk."""
-    kept = [row for row, file in enumerate(table.files) if file not in labels.junk]
+    kept = [row for row, file in enumerate(table.files) if file not in junk]
     if not kept:
         raise InputError(f"{run.folder}: every image is marked as junk: nothing is left to cluster")
-    there = set(table.files)
-    gone = [file for file in labels.of if file not in there]
+    gone = [photo.file for photo in labels.decided if photo not in now]
     if gone:
         many = "1 image" if len(gone) == 1 else f"{len(gone)} images"
         text = f"decisions about {many} are ignored, whose files are gone or labelled anew; the first is {gone[0]}"

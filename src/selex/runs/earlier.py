@@ -103,33 +103,34 @@ class Earlier:
         given = {file: found.category[file] for file in compress(results.files, results.labelled.tolist())}
         return replace(found, given=given, coarser=_coarser(run), results=results, features=_features(run))
 
-    def fits(self, backbone: Backbone, table: ImageTable) -> bool:
-        """Whether features of these images compare with the categories, and there is a reason to continue from them."""
-        if backbone.fingerprint() != self.model.fingerprint:
-            return False
-        if self.given is None:
-            return True
-        names = zip(table.files, table.label_names, strict=True)
-        same = all(self.given.get(file, "") == name for file, name in names if file in self.category)
-        there = set(table.files)
-        return same and there != self.category.keys() and set(self.given.values()) <= {*table.categories}
+    def of_images(self, backbone: Backbone, table: ImageTable, content: Array) -> Earlier | None:
+        """The same under the names that a table has for its images, whose content is given.
 
-    def following(self, table: ImageTable, content: Array) -> Earlier:
-        """The same with images of a table that were renamed under the name they have now, unless their labels changed.
-
-        `content` is that of the table's images.
+        None where their features do not compare with the categories, or there is no reason to continue from these.
         """
-        if not self.category.keys() - set(table.files):
-            return self
-        names, labels = list(self.category), table.label_names
-        same = zip(*same_images(names, table.files, self.content, content), strict=True)
-        moved = {
-            names[old]: table.files[new]
-            for old, new in same
-            if names[old] != table.files[new] and (self.given is None or self.given.get(names[old], "") == labels[new])
+        if backbone.fingerprint() != self.model.fingerprint:
+            return None
+        found = self._following(table, content)
+        if found.given is None:
+            return found
+        names = zip(table.files, table.label_names, strict=True)
+        same = all(found.given.get(file, "") == name for file, name in names if file in found.category)
+        changed = set(table.files) != found.category.keys() or list(found.category) != list(self.category)
+        return found if same and changed and set(found.given.values()) <= {*table.categories} else None
+
+    def _following(self, table: ImageTable, content: Array) -> Earlier:
+        """The same with images that were renamed under the name they have now, unless their labels changed."""
+        names, labels, there = list(self.category), table.label_names, set(table.files)
+        old, new = same_images(names, table.files, self.content, content)
+        now = {
+            names[row]: table.files[place]
+            for row, place in zip(old.tolist(), new.tolist(), strict=True)
+            if names[row] == table.files[place] or self.given is None or self.given.get(names[row], "") == labels[place]
         }
-        given = self.given and {moved.get(file, file): name for file, name in self.given.items()}
-        return replace(self, category={moved.get(file, file): c for file, c in self.category.items()}, given=given)
+        # the name of one that is gone may be that of another now; no file is called as it is then
+        of = {file: now.get(file, f"\0{file}" if file in there else file) for file in names}
+        given = self.given and {of[file]: name for file, name in self.given.items()}
+        return replace(self, category={of[file]: c for file, c in self.category.items()}, given=given)
 
     def start(self, table: ImageTable, features: Array | None = None) -> Start:
         """The same for the images of a table, whose labels are fixed; `features` tell whether images are as before."""

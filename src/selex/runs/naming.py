@@ -58,44 +58,52 @@ def last_number(names: Iterable[str], least: int = 0) -> int:
 
 
 def same_images(
-    before: Sequence[str], now: Sequence[str], content: Array | None = None, content_now: Array | None = None
+    before: Sequence[str],
+    now: Sequence[str],
+    content: Array | None = None,
+    content_now: Array | None = None,
+    left_out: Array | None = None,
 ) -> tuple[Array, Array]:
     """Rows of the images that are in both tables, in the earlier one and in the later, in the earlier one's order.
 
-    Images are the same if their files have one name. Where the content of both tables is known, an image whose name is
-    gone is the one of the same content that has a new name.
+    An image is the one of the same name and content; else one of the same content, whatever its name; else, where
+    content is not known or the file was edited, so that its content was not there before, the one of the same name.
+    Images that are `left_out` of the later table have not become another one, of which they may be a copy.
     """
     old, new = _same_names(before, now)
-    gone, came = renamed_images(before, now, content, content_now, (old, new))
-    old = np.concatenate([old, gone])
-    order = old.argsort()
-    return old[order], np.concatenate([new, came])[order]
-
-
-def renamed_images(
-    before: Sequence[str],
-    now: Sequence[str],
-    content: Array | None,
-    content_now: Array | None,
-    same: tuple[Array, Array] | None = None,
-) -> tuple[Array, Array]:
-    """Those of them that have another name now; `same` are the rows of names that are in both, if that is known."""
-    nothing = np.arange(0), np.arange(0)
     if content is None or content_now is None:
-        return nothing
-    old, new = same or _same_names(before, now)
-    if len(old) in (len(before), len(now)):
-        return nothing
-    gone, came = np.delete(np.arange(len(before)), old), np.delete(np.arange(len(now)), new)
+        first = _first(new)
+        return old[first], new[first]
+    same = (content[old] == content_now[new]) & (content[old] != b"")
+    if same.all() and len(old) in (len(before), len(now)):
+        return old, new
+    gone, came = np.delete(np.arange(len(before)), old[same]), np.delete(np.arange(len(now)), new[same])
+    stayed = gone if left_out is None else gone[~left_out[gone]]
     pairs = renamed(
-        [(before[row], key) for row, key in zip(gone.tolist(), content[gone].tolist(), strict=True)],
+        [(before[row], key) for row, key in zip(stayed.tolist(), content[stayed].tolist(), strict=True)],
         [(now[row], key) for row, key in zip(came.tolist(), content_now[came].tolist(), strict=True)],
     )
-    return gone[list(pairs)], came[list(pairs.values())]
+    moved, there = stayed[list(pairs)], came[list(pairs.values())]
+    rest = np.flatnonzero(~same & ~np.isin(old, moved) & ~np.isin(new, np.concatenate([new[same], there])))
+    unknown = (content[old[rest]] == b"") | (content_now[new[rest]] == b"")
+    edited = ~np.isin(content_now[new[rest]], content)
+    if left_out is not None:
+        edited &= ~left_out[old[rest]]
+    rest = rest[unknown | edited]
+    rest = rest[_first(new[rest])]
+    old = np.concatenate([old[same], moved, old[rest]])
+    order = old.argsort()
+    return old[order], np.concatenate([new[same], there, new[rest]])[order]
+
+
+def _first(rows: Array) -> Array:
+    """Where each row is for the first time: names may be those of several images, one after the other."""
+    first: Array = np.sort(np.unique(rows, return_index=True)[1])
+    return first
 
 
 def renamed(gone: Sequence[tuple[str, bytes]], came: Sequence[tuple[str, bytes]]) -> dict[int, int]:
-    """Which of the files that came is which of those that are gone, by their content; "" is that of no file.
+    """Which of the files that came is which of those that are gone, by their content; "" is that of none.
 
     Of copies, those that kept their name in another folder are the same, then the first of those gone and that came.
     """

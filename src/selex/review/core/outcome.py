@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,24 +15,44 @@ from selex.errors import InputError
 from selex.review.core.ledger import Ledger
 from selex.review.core.state import CONFIRMED, JUNK, MARKS, UNDECIDED, State
 from selex.review.core.timeline import Timeline
-from selex.runs.naming import Shared, match, renamed_images, same_images
+from selex.runs.naming import Shared, match, same_images
 from selex.runs.results import Results
 from selex.runs.run import Run
 
 Array = np.ndarray[Any, Any]
 
 
+class Photo(NamedTuple):
+    """An image by the name that its file had last, and by its content, "" where that is not known.
+
+    The name alone does not tell: another image may have it by now.
+    """
+
+    file: str
+    content: bytes
+
+
 @dataclass(frozen=True)
 class Labels:
-    """What decisions say about images: the category of some, by file, and which are to be left out.
+    """What decisions say about images: the category of some, and which are to be left out.
 
     `categories` is how many categories there are now, known, named and nameless together.
     """
 
-    of: dict[str, str]
-    junk: set[str]
+    decided: dict[Photo, str]
+    left_out: set[Photo]
     categories: int
     decisions: int
+
+    @property
+    def of(self) -> dict[str, str]:
+        """The category of some images, by file."""
+        return {photo.file: name for photo, name in self.decided.items()}
+
+    @property
+    def junk(self) -> set[str]:
+        """The files that are to be left out."""
+        return {photo.file for photo in self.left_out}
 
 
 @dataclass(frozen=True)
@@ -97,32 +116,45 @@ def labels_of(run: Run) -> Labels:
         return Labels(_held(State(results)), set(), len(results.names), 0)
     try:
         current = ledger.round(results)
-        labels, junk, count = dict[str, str](), set[str](), 0
+        labels, junk, given, count = dict[Photo, str](), set[Photo](), set[Photo](), 0
         for number in [*(number for number in ledger.rounds() if number != current), current]:
             timeline = ledger.replay(number)
             state, count = timeline.state, count + timeline.n_decisions
-            now = {} if number == current else _renamed(state, results)
-            decided = {now.get(file, file) for file in _files(state, state.mark != UNDECIDED)}
-            given = _given(state) & now.keys()  # a later round has given them their labels again, or has not
-            held = {now.get(file, file): name for file, name in _held(state).items() if file not in given}
-            labels = {file: name for file, name in labels.items() if file not in decided} | held
-            junk = junk - decided | set(_files(state, state.mark == JUNK))
+            now = _names_now(labels, junk, state)
+            # this round has given renamed ones their labels again, or has not
+            stale = {photo for photo in given & now.keys() if now[photo].file != photo.file}
+            decided = set(photos_of(state, state.mark != UNDECIDED))
+            labels = {now.get(photo, photo): name for photo, name in labels.items() if photo not in stale}
+            labels = {photo: name for photo, name in labels.items() if photo not in decided} | _held(state)
+            given = {now.get(photo, photo) for photo in given - stale} - decided | _given(state)
+            junk = {now.get(photo, photo) for photo in junk} - decided | set(photos_of(state, state.mark == JUNK))
     finally:
         ledger.close()
     live = np.unique(state.category[state.mark != JUNK])
     return Labels(labels, junk, len(live), count)
 
 
-def content_of(run: Run, files: Collection[str]) -> dict[str, bytes]:
-    """What tells images from others whatever their files are called, by file: of those that some round knows."""
-    found, wanted = dict[str, bytes](), set(files)
-    with closing(Ledger(run.folder)) as ledger:
-        for number in ledger.rounds():
-            results = ledger.results(number)
-            if results.content is not None:
-                there = zip(results.files, results.content.tolist(), strict=True)
-                found |= {file: content for file, content in there if file in wanted}
-    return found
+def photos_of(state: State, rows: Array) -> Iterator[Photo]:
+    """Some rows of the results that a state is about; all are read in order, which is much faster than one by one."""
+    done, content = 0, state.results.content
+    for block in text_blocks(state.results.files):
+        part = rows[done : done + len(block)]
+        keys = content[done : done + len(block)][part].tolist() if content is not None else [b""] * int(part.sum())
+        yield from map(Photo, block.filter(pa.array(part)).to_pylist(), keys)
+        done += len(block)
+
+
+def _names_now(labels: dict[Photo, str], junk: set[Photo], state: State) -> dict[Photo, Photo]:
+    """How later results call images that decisions of earlier rounds are about, of those that are there."""
+    photos, results = [*labels, *sorted(junk)], state.results
+    if not photos:
+        return {}
+    content = np.array([photo.content for photo in photos], "S16")
+    left_out = np.arange(len(photos)) >= len(labels)
+    old, new = same_images([photo.file for photo in photos], results.files, content, results.content, left_out)
+    there = np.zeros(len(results), dtype=bool)
+    there[new] = True
+    return dict(zip((photos[row] for row in old[new.argsort()].tolist()), photos_of(state, there), strict=True))
 
 
 def reviewed(run: Run) -> tuple[Iterator[Columns], int] | None:
@@ -184,7 +216,8 @@ def compare(before: State, results: Results) -> Changes:
 
     An old category without a name of its own is taken for the new one that has its images, see `match`.
     """
-    old, new = _same_images(before, results)
+    found, junk = before.results, before.mark == JUNK
+    old, new = same_images(found.files, results.files, found.content, results.content, junk)
     partner = _partners(before.category[old], results.category[new], before, results)
     expected = np.array([partner.get(category, -1) for category in range(len(before.names))])[before.category[old]]
     changed = np.zeros(len(results), dtype=bool)
@@ -216,29 +249,11 @@ def compare(before: State, results: Results) -> Changes:
     )
 
 
-def _same_images(before: State, results: Results) -> tuple[Array, Array]:
-    """Rows of the images that are in both."""
-    return same_images(before.results.files, results.files, _content(before), results.content)
-
-
-def _renamed(before: State, results: Results) -> dict[str, str]:
-    """The names that images of an earlier round have in these results, where these are others."""
-    files, now = before.results.files, results.files
-    rows = zip(*renamed_images(files, now, _content(before), results.content), strict=True)
-    return {files[old]: now[new] for old, new in rows}
-
-
-def _given(state: State) -> set[str]:
+def _given(state: State) -> set[Photo]:
     """The images whose labels were there before anybody decided about them."""
     first = State(state.results)
     same = (state.mark == first.mark) & (state.category == first.category)
-    return set(_files(state, same & (first.mark != UNDECIDED)))
-
-
-def _content(state: State) -> Array | None:
-    """That of every image but junk, which is left out: no other is the copy of it."""
-    content = state.results.content
-    return None if content is None else np.where(state.mark == JUNK, b"", content)
+    return set(photos_of(state, same & (first.mark != UNDECIDED)))
 
 
 def _parts(categories: dict[str, tuple[int, int, int]], others: list[str], lasting: set[int]) -> list[Part]:
@@ -256,19 +271,11 @@ def _partners(old: Array, new: Array, before: State, results: Results) -> dict[i
     return partner | match(old, new, [c for c in lived if c not in partner], rest)
 
 
-def _held(state: State) -> dict[str, str]:
-    """The label of every confirmed row, by file."""
+def _held(state: State) -> dict[Photo, str]:
+    """The label of every confirmed row."""
     held = state.mark == CONFIRMED
     names = (state.names[category] for category in state.category[held].tolist())
-    return dict(zip(_files(state, held), names, strict=True))
-
-
-def _files(state: State, rows: Array) -> Iterator[str]:
-    """The files of some rows; all are read in order, a block at a time, which is much faster than one by one."""
-    done = 0
-    for block in text_blocks(state.results.files):
-        yield from block.filter(pa.array(rows[done : done + len(block)])).to_pylist()
-        done += len(block)
+    return dict(zip(photos_of(state, held), names, strict=True))
 
 
 def _images(count: int) -> str:
