@@ -16,18 +16,22 @@ COLORS = {
 }
 
 
-def reliability(file: Path, out: Path) -> None:
-    """Accuracy over confidence, a line for each seed."""
-    figure = Figure(figsize=(5, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot([0, 1], [0, 1], color="gray", ls=":", label="as it says")
-    for row in json.loads(file.read_text())["results"]:
-        if row["rows of"] in COLORS and row["case"] == "all classes":
-            points = [(point["confidence"], point["accuracy"]) for point in row["diagram"]]
-            label = row["rows of"] if row["seed"] == 0 else None
-            axes.plot(*zip(*points, strict=True), marker="o", ms=3, color=COLORS[row["rows of"]], label=label)
-    axes.set(xlabel="confidence", ylabel="share of rows that are right", title="CUB, frozen DINOv2 ViT-S/14")
-    axes.legend(frameon=False)
+def reliability(files: dict[str, Path], out: Path) -> None:
+    """Accuracy over confidence, features side by side, a line for each draw or training."""
+    figure = Figure(figsize=(4 * len(files), 4.3), layout="constrained")
+    for axes, (title, file) in zip(figure.subplots(1, len(files), sharey=True), files.items(), strict=True):
+        axes.plot([0, 1], [0, 1], color="gray", ls=":", label="as it says")
+        labelled = set()
+        for row in json.loads(file.read_text())["results"]:
+            kind = row["rows of"]
+            if kind in COLORS and row["case"] == "all classes":
+                points = [(point["confidence"], point["accuracy"]) for point in row["diagram"]]
+                label = None if kind in labelled else kind
+                axes.plot(*zip(*points, strict=True), marker="o", ms=3, color=COLORS[kind], label=label)
+                labelled.add(kind)
+        axes.set(xlabel="confidence", title=title)
+    figure.axes[0].set_ylabel("share of rows that are right")
+    figure.axes[0].legend(frameon=False, fontsize=8)
     figure.savefig(out, dpi=110)
 
 
@@ -45,10 +49,18 @@ def estimates(files: list[Path], out: Path) -> None:
                 axes.plot(count / row["categories"], len(names) - 1, "o", ms=4, color="#c8553d")
     axes.axvline(1, color="gray", ls=":")
     axes.set_yticks(range(len(names)), names, fontsize=7)
-    axes.set(xscale="log", xlabel="estimate and 90 % interval, divided by the number of categories")
+    axes.set(xscale="log", xlabel="estimate and 90 % interval, divided by the truth")
+    axes.set_xticks(ticks := [0.3, 0.5, 1, 2, 5, 10], list(map(str, ticks)))
+    axes.minorticks_off()
     figure.savefig(out, dpi=110)
 
 
 if __name__ == "__main__":
-    reliability(RESULTS / "calibration_cub-dinov2-vits14.json", DOCS / "images" / "reliability_diagram.png")
+    titles = {
+        "CUB, DINOv2 ViT-S/14, not trained": "cub-dinov2-vits14",
+        "trained with GCD": "cub-gcd",
+        "trained with SelEx": "cub-selex",
+    }
+    files = {title: RESULTS / f"calibration_{name}.json" for title, name in titles.items()}
+    reliability(files, DOCS / "images" / "reliability_diagram.png")
     estimates(sorted(RESULTS.glob("estimate_k_*.json")), DOCS / "images" / "estimates.png")
