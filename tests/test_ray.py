@@ -17,8 +17,8 @@ from selex.discovery import discover
 from selex.errors import InputError, Note
 from selex.features import ray_cluster, ray_embed, ray_fit, sources
 from selex.features.embed import CPU_BATCH
+from selex.features.ray_cache import Shards
 from selex.features.ray_cluster import RayEngine
-from selex.features.ray_embed import Shards
 from selex.runs.predictor import load
 from selex.runs.run import Run
 from test_attention_crop_cli import colour_photos, eye

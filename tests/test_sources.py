@@ -17,8 +17,9 @@ from selex.data.table import ImageTable
 from selex.discovery import discover
 from selex.errors import InputError
 from selex.features import sources
+from selex.features.ray_cache import shards_in_use
 from selex.features.ray_cluster import RayEngine
-from selex.features.ray_embed import Embedded, Shards, embed_on_ray
+from selex.features.ray_embed import Embedded, embed_on_ray, way_name
 from selex.features.sources import find_units, key_of
 from selex.models import load_backbone
 
@@ -161,9 +162,9 @@ def test_a_damaged_shard_is_named_in_one_line(tmp_path, monkeypatch):
     content, names = io.BytesIO(), np.array(list(IMAGES))
     features = np.ones((len(names), backbone.dim), np.float32)
     np.savez(content, features=features, names=names, labels=np.array(LABELS), reasons=np.array([""] * len(names)))
-    shards = Shards(backbone, 16, 1, "cpu")
-    assert shards.keep(unit, 0, True, content.getvalue()) == len(names)
-    (path,) = shards.paths(unit)
+    with shards_in_use(way_name(backbone, 16, 1, "cpu"), [unit]) as shards:
+        assert shards.keep(unit, 0, True, content.getvalue()) == len(names)
+        (path,) = shards.paths(unit)
     given = (RayEngine(), backbone, [str(tmp_path / "photos")], None)
     how = {"size": 16, "views": 1, "device": "cpu"}
     assert len(embed_on_ray(*given, tmp_path / "a.npy", **how)) == len(names), "all of it is there: no cluster is asked"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -30,14 +29,13 @@ from selex.errors import InputError
 from selex.features.attention_crop import attention_boxes, saliency
 from selex.features.cache import FeatureFile, Standing
 from selex.features.embed import CPU_BATCH, embed
+from selex.features.ray_cache import Shards, read_shard, shards_in_use, trim
 from selex.features.ray_cluster import RayEngine, running
 from selex.features.sources import PIECE, Files, Unit, find_units, key_of
-from selex.folders import cache_folder, own_folder, take_folder
-from selex.io import atomic_path, first_line
+from selex.io import first_line
 from selex.models.network import Backbone
 from selex.progress import images_bar
 
-KIND = "feature shards"
 _THREADS = 2  # that decode in a task: there is one worker for every two cores, unless more are asked for
 
 
@@ -78,15 +76,24 @@ def embed_on_ray(
     With `eye`, a backbone, features are the mean over an image and the crop of what that backbone attends to.
     """
     root, units = find_units(sources, labels)
-    shards = Shards(backbone, size, views, torch.device(device).type, eye)
     made = 0
-    if any(not shards.complete(unit) for unit in units):
-        with running(engine, torch.device(device)) as workers, images_bar("embedding", 0, 0, progress) as advance:
-            how = Way(backbone, eye, size, views, str(device))
-            for number, piece, last, content in _made(units, shards, how, workers):
-                made += shards.keep(units[number], piece, last, content)
-                advance(made)
-    return _joined(units, shards, root, labels, out, size, made, backbone, eye is not None)
+    with shards_in_use(way_name(backbone, size, views, device, eye), units) as shards:
+        if any(not shards.complete(unit) for unit in units):
+            with running(engine, torch.device(device)) as workers, images_bar("embedding", 0, 0, progress) as advance:
+                how = Way(backbone, eye, size, views, str(device))
+                for number, piece, last, content in _made(units, shards, how, workers):
+                    made += shards.keep(units[number], piece, last, content)
+                    advance(made)
+        images = _joined(units, shards, root, labels, out, size, made, backbone, eye is not None)
+        trim()  # of other jobs
+    return images
+
+
+def way_name(backbone: Backbone, size: int, views: int, device: str | torch.device, eye: Backbone | None = None) -> str:
+    """What the shards of one way of making features are kept under."""
+    way = f"{backbone.fingerprint()} {backbone.crop} {size} {views} {torch.device(device).type} {PIECE}"
+    way += f" crops {eye.fingerprint()}" if eye else ""
+    return hashlib.sha256(way.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
@@ -102,37 +109,6 @@ class Way:
     def on(self, device: str) -> Way:
         """The same with backbones on a device."""
         return replace(self, backbone=self.backbone.to(device), eye=self.eye.to(device) if self.eye else None)
-
-
-class Shards:
-    """Shards on disk, one for each piece of a unit, made by one backbone in one way."""
-
-    def __init__(self, backbone: Backbone, size: int, views: int, device: str, eye: Backbone | None = None) -> None:
-        way = f"{backbone.fingerprint()} {backbone.crop} {size} {views} {device} {PIECE}"
-        way += f" crops {eye.fingerprint()}" if eye else ""
-        self.folder = cache_folder() / "shards" / hashlib.sha256(way.encode()).hexdigest()[:32]
-        self.folder.parent.parent.mkdir(parents=True, exist_ok=True)
-        own_folder(self.folder.parent)
-        take_folder(self.folder, KIND)
-
-    def have(self, unit: Unit) -> list[int]:
-        """The pieces of a unit that are there."""
-        return sorted(int(path.stem.split("-")[1]) for path in self.folder.glob(f"{key_of(unit)}-*.npz"))
-
-    def complete(self, unit: Unit) -> bool:
-        """Whether all pieces are there; the name of the last one says that it is."""
-        have = self.have(unit)
-        return have == list(range(len(have))) and any(self.folder.glob(f"{key_of(unit)}-*-last.npz"))
-
-    def keep(self, unit: Unit, piece: int, last: bool, content: bytes) -> int:
-        """Write a piece, whole or not at all; how many features it holds."""
-        with atomic_path(self.folder / f"{key_of(unit)}-{piece:06}{'-last' if last else ''}.npz") as partial:
-            partial.write_bytes(content)
-        return len(_read(io.BytesIO(content), "features")[0])
-
-    def paths(self, unit: Unit) -> list[Path]:
-        """The pieces of a unit, in order."""
-        return sorted(self.folder.glob(f"{key_of(unit)}-*.npz"))
 
 
 def _joined(
@@ -161,13 +137,13 @@ def _joined(
     standing = Standing(f"{backbone.name} {shards.folder.name} {of}", len(rows), backbone.dim, CPU_BATCH)
     flat = [path for there in paths for path in there]
     _fill(FeatureFile(out, standing), flat)
-    boxes = np.concatenate([_read(path, "boxes")[0] for path in flat]) if crops else None
+    boxes = np.concatenate([read_shard(path, "boxes")[0] for path in flat]) if crops else None
     return Embedded(table.take(rows), skipped, size, made, units, of, boxes)
 
 
 def _told(unit: Unit, paths: list[Path]) -> tuple[list[str], list[str], list[str]]:
     """Names, labels and reasons of a unit; files have the labels of today, which are no part of what is on disk."""
-    pieces = [_read(path, "names", "labels", "reasons") for path in paths]
+    pieces = [read_shard(path, "names", "labels", "reasons") for path in paths]
     names, labels, reasons = ([str(value) for piece in pieces for value in piece[kind]] for kind in range(3))
     return names, list(unit.labels) if isinstance(unit, Files) else labels, reasons
 
@@ -177,7 +153,7 @@ def _fill(file: FeatureFile, paths: list[Path]) -> None:
         return
     rows, done = file.rows(), 0
     for path in paths:
-        (features,) = _read(path, "features")
+        (features,) = read_shard(path, "features")
         rows[done : done + len(features)] = features
         done += len(features)
     file.save(done)
@@ -285,11 +261,3 @@ class _Embedder:
 
 def _text(values: Sequence[str]) -> np.ndarray[Any, Any]:
     return np.array(values, dtype=str) if values else np.zeros(0, dtype="<U1")
-
-
-def _read(file: Any, *names: str) -> list[np.ndarray[Any, Any]]:
-    try:
-        with file.open("rb") if isinstance(file, Path) else file as stream, np.load(stream) as arrays:
-            return [arrays[name] for name in names]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{file}: is damaged ({first_line(error)}); remove it, then it is made again") from None

@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any
@@ -24,10 +25,11 @@ from selex.data.table import ImageTable
 from selex.errors import InputError, Note
 from selex.features.attention_crop import cut_to
 from selex.features.prepare import store_folder
+from selex.features.ray_cache import photos_in_use, trim
 from selex.features.ray_cluster import NOTICE, RayEngine, Worker, attempts, room, running, start_workers, stop_workers
 from selex.features.ray_embed import Embedded
 from selex.features.sources import Files, Unit, is_url
-from selex.folders import MARK, cache_folder, own_folder, take_folder
+from selex.folders import MARK
 from selex.io import atomic_path, locked
 from selex.models.network import Backbone
 from selex.progress import progress_bar
@@ -46,7 +48,6 @@ from selex.training.fit import (
 from selex.training.loop import Callbacks, Score, train
 from selex.training.methods import Method
 
-KIND = "photos"
 _READERS = 8  # units that a node reads at a time
 
 Event = tuple[str, Any]
@@ -197,12 +198,12 @@ class _Trainer(Worker):
     def _train(self, lesson: Lesson, rank: int, size: int, place: dict[str, str], sent: _Sent | None) -> None:
         self.meet(rank, size, place)
         fabric, config = start_fabric(lesson.device), lesson.config
-        table = photos_here(lesson.images)
-        folder = store_folder(table.root, lesson.images.size)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        images = ImageStore.build(table, folder, size=lesson.images.size, strict=True)
         boxes = lesson.images.boxes
-        cut = None if boxes is None else cut_to(images, folder, boxes)
+        with photos_here(lesson.images) as table:
+            folder = store_folder(table.root, lesson.images.size)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            images = ImageStore.build(table, folder, size=lesson.images.size, strict=True)
+            cut = None if boxes is None else cut_to(images, folder, boxes)
         method = make_method(config, lesson.backbone.to(fabric.device), lesson.n_categories, lesson.seen.n_known)
         data = training_data(images, to_device(images, fabric.device, cut), lesson.seen, config)
         how: dict[str, Any] = {"compile": worth_compiling(method, len(images), fabric)}
@@ -236,21 +237,24 @@ class _Sent(Checkpoints):
         return "checkpoints are in the run folder"
 
 
-def photos_here(images: Embedded) -> ImageTable:
-    """The table of images on this machine's disk: files that it sees as they are, others copied into its cache."""
+@contextmanager
+def photos_here(images: Embedded) -> Iterator[ImageTable]:
+    """The table of images on this machine's disk: files that it sees as they are, others copied into its cache.
+
+    Copies stay while this lasts; later, other copies may take their room.
+    """
     units, table = images.units, images.table
     if all(isinstance(unit, Files) and not is_url(unit.place) for unit in units):
-        return table
-    folder = cache_folder() / "photos" / images.key[:32]
-    folder.parent.parent.mkdir(parents=True, exist_ok=True)
-    own_folder(folder.parent)
-    take_folder(folder, KIND)
+        yield table
+        return
     rows = {name: row for row, name in enumerate(table.files)}
-    with locked(folder / MARK, wait=True), ThreadPoolExecutor(_READERS) as pool:
-        there = set(os.listdir(folder))
-        if not all(_file(row) in there for row in rows.values()):
-            list(pool.map(lambda unit: _copy(unit, folder, rows, there), units))
-    return replace(table, sources={row: str(folder / _file(row)) for row in rows.values()})
+    with photos_in_use(images.key[:32]) as folder:
+        with locked(folder / MARK, wait=True), ThreadPoolExecutor(_READERS) as pool:
+            there = set(os.listdir(folder))
+            if not all(_file(row) in there for row in rows.values()):
+                list(pool.map(lambda unit: _copy(unit, folder, rows, there), units))
+        trim()  # of other jobs
+        yield replace(table, sources={row: str(folder / _file(row)) for row in rows.values()})
 
 
 def _copy(unit: Unit, folder: Any, rows: dict[str, int], there: set[str]) -> None:

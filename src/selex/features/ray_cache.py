@@ -1,0 +1,195 @@
+"""What jobs on a Ray cluster keep on a machine's disk: shards of features, and copies of photos that are elsewhere.
+
+They may take so much room and no more: what was used longest ago goes first, and what a running job uses stays. A job
+has a locked temporary folder in each folder that it uses; whatever was used since the first of these was made may still
+be needed.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import re
+import zipfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from selex.errors import InputError
+from selex.features.sources import Unit, key_of
+from selex.folders import MARK, cache_folder, is_marked, own_folder, remove, take_folder
+from selex.io import (
+    TEMPORARY,
+    atomic_path,
+    first_line,
+    is_plain_file,
+    is_plain_folder,
+    locked,
+    remove_leftovers,
+    temporary_folder,
+)
+
+LIMIT = 100
+"""GB that all of it may take; `SELEX_CACHE_LIMIT` overrides it."""
+
+KINDS = {"shards": "feature shards", "photos": "photos"}
+"""The folders in the cache that hold ours, and what the mark of each of those says."""
+
+_SHARD, _PHOTO = re.compile(r"[0-9a-f]{32}-\d{6,}(-last)?\.npz"), re.compile(r"\d{9,}")
+
+
+class Shards:
+    """Shards of features in a folder in use, one for each piece of a unit; those that are there, by their names."""
+
+    def __init__(self, folder: Path, names: Iterable[str] = ()) -> None:
+        self.folder, self._names = folder, defaultdict[str, set[str]](set)
+        for name in names:
+            self._names[_key(name)].add(name)
+
+    def have(self, unit: Unit) -> list[int]:
+        """The pieces of a unit that are there."""
+        return sorted(int(Path(name).stem.split("-")[1]) for name in self._names[key_of(unit)])
+
+    def complete(self, unit: Unit) -> bool:
+        """Whether all pieces are there; the name of the last one says that it is."""
+        have = self.have(unit)
+        return have == list(range(len(have))) and any(name.endswith("-last.npz") for name in self._names[key_of(unit)])
+
+    def keep(self, unit: Unit, piece: int, last: bool, content: bytes) -> int:
+        """Write a piece, whole or not at all; how many features it holds."""
+        name = f"{key_of(unit)}-{piece:06}{'-last' if last else ''}.npz"
+        with atomic_path(self.folder / name) as partial:
+            partial.write_bytes(content)
+        self._names[key_of(unit)].add(name)
+        return len(read_shard(io.BytesIO(content), "features")[0])
+
+    def paths(self, unit: Unit) -> list[Path]:
+        """The pieces of a unit, in order."""
+        return [self.folder / name for name in sorted(self._names[key_of(unit)])]
+
+
+@contextmanager
+def shards_in_use(name: str, units: Iterable[Unit]) -> Iterator[Shards]:
+    """The folder of shards of this name; those of the units stay while this lasts."""
+    folder, keys = cache_folder() / "shards" / name, {key_of(unit) for unit in units}
+    with _in_use(folder, lambda name: _SHARD.fullmatch(name) is not None and _key(name) in keys) as there:
+        yield Shards(folder, there)
+
+
+@contextmanager
+def photos_in_use(name: str) -> Iterator[Path]:
+    """The folder of copied photos of this name; all of them stay while this lasts."""
+    folder = cache_folder() / "photos" / name
+    with _in_use(folder, lambda name: False):  # their own times tell decoded images whether a photo has changed
+        yield folder
+
+
+@contextmanager
+def _in_use(folder: Path, wanted: Callable[[str], bool]) -> Iterator[list[str]]:
+    """Use a folder of ours, made where it is not there; the names of the wanted files in it."""
+    _limit()  # what cannot be understood is refused before any work is done
+    folder.parent.parent.mkdir(parents=True, exist_ok=True)
+    own_folder(folder.parent)
+    take_folder(folder, KINDS[folder.parent.name])
+    with ExitStack() as stack:
+        with locked(folder / MARK, wait=True):  # nobody removes anything meanwhile
+            stack.enter_context(temporary_folder(folder))
+            there = list(filter(wanted, os.listdir(folder)))
+            for name in (MARK, *there):
+                with suppress(OSError):  # of another user, whose job will say so when it is used
+                    os.utime(folder / name)
+        yield there
+
+
+class _Entry(NamedTuple):
+    """What is removed as one: when it was used last, its bytes, and its files; `mark` is the one whose time counts."""
+
+    used: int
+    size: int
+    folder: Path
+    mark: str
+    names: list[str]
+
+
+def trim() -> None:
+    """Remove what was used longest ago, until all of it takes no more room than it may."""
+    with suppress(OSError):
+        entries = [entry for folder in _folders() for entry in _entries(folder)]
+        over, chosen = sum(entry.size for entry in entries) - _limit(), defaultdict[Path, list[_Entry]](list)
+        since = {folder: _in_use_since(folder) for folder in {entry.folder for entry in entries}}
+        for entry in sorted(entries):
+            if over > 0 and entry.used < since[entry.folder]:
+                chosen[entry.folder].append(entry)
+                over -= entry.size
+        for folder, some in chosen.items():
+            _remove(folder, some)
+
+
+def _remove(folder: Path, entries: list[_Entry]) -> None:
+    """Remove files, unless somebody has begun to use them."""
+    with suppress(OSError), locked(folder / MARK) as free:
+        if free:
+            since = _in_use_since(folder)
+            unused = [entry for entry in entries if (folder / entry.mark).stat().st_mtime_ns < since]
+            remove(folder, [name for entry in unused for name in entry.names])
+
+
+def _folders() -> Iterator[Path]:
+    """Folders in the cache that are ours; no link is followed."""
+    for parent, kind in KINDS.items():
+        if is_plain_folder(cache_folder() / parent):
+            for name in os.listdir(cache_folder() / parent):
+                folder = cache_folder() / parent / name
+                if is_plain_folder(folder) and is_marked(folder, kind):
+                    yield folder
+
+
+def _entries(folder: Path) -> Iterator[_Entry]:
+    """Shards one by one, photos all together."""
+    shards = folder.parent.name == "shards"
+    names = [
+        name
+        for name in os.listdir(folder)
+        if (_SHARD if shards else _PHOTO).fullmatch(name) and is_plain_file(folder / name)
+    ]
+    for some in [[name] for name in names] if shards else [names]:
+        mark = some[0] if shards else MARK
+        size = sum((folder / name).stat().st_size for name in some)
+        yield _Entry((folder / mark).stat().st_mtime_ns, size, folder, mark, some)
+
+
+def _in_use_since(folder: Path) -> float:
+    """When the first job began that uses the folder and still runs; infinity where there is none."""
+    remove_leftovers(folder)  # of killed jobs
+    begun = [(folder / name).stat().st_mtime_ns for name in os.listdir(folder) if TEMPORARY.fullmatch(name)]
+    return min(begun, default=math.inf)
+
+
+def _limit() -> float:
+    """Bytes that all of it may take."""
+    given = os.environ.get("SELEX_CACHE_LIMIT") or str(LIMIT)
+    try:
+        gigabytes = float(given)
+    except ValueError:
+        gigabytes = math.nan
+    if not gigabytes >= 0:
+        raise InputError(f"SELEX_CACHE_LIMIT must be a number of GB, at least 0, not {given!r}")
+    return gigabytes * 1e9
+
+
+def _key(name: str) -> str:
+    return name.partition("-")[0]
+
+
+def read_shard(file: Any, *names: str) -> list[np.ndarray[Any, Any]]:
+    """Arrays of a shard."""
+    try:
+        with file.open("rb") if isinstance(file, Path) else file as stream, np.load(stream) as arrays:
+            return [arrays[name] for name in names]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{file}: is damaged ({first_line(error)}); remove it, then it is made again") from None
