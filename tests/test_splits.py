@@ -18,7 +18,7 @@ from selex.bench.datasets.check import check_dataset, file_list_hash
 from selex.bench.datasets.splits import (
     FOLDS,
     draw_labelled,
-    hide_labels,
+    hold_out_labels,
     load_benchmark,
     long_tail,
     missing_images,
@@ -351,7 +351,7 @@ def test_a_label_ratio_changes_the_labels_and_nothing_else(whole):
 
 @pytest.mark.parametrize("fold", range(FOLDS))
 def test_hidden_labels_are_whole_classes_and_a_third_of_the_others(classes_of_forty, fold):
-    before, after = classes_of_forty.train, hide_labels(classes_of_forty.train, fold)
+    before, after = classes_of_forty.train, hold_out_labels(classes_of_forty.train, fold)
     labels = np.asarray(before.table.labels)
     gone = before.table.labelled & ~after.table.labelled
     assert np.array_equal(after.scored, gone)

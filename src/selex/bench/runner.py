@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from selex.bench.datasets.splits import (
     Benchmark,
     Split,
-    hide_labels,
+    hold_out_labels,
     load_benchmark,
     long_tail,
     own_dataset,
@@ -95,7 +95,7 @@ def read_split(job: Job) -> tuple[Benchmark, Benchmark | None]:
     if job.row.shuffled:
         train = shuffle_rows(train, np.random.default_rng(0))
     if job.row.fold is not None:
-        return hide_labels(train, job.row.fold), None
+        return hold_out_labels(train, job.row.fold), None
     return train, test
 
 

@@ -223,7 +223,7 @@ def _paper_count(row: Row, method: str, dataset: str) -> str:
 
 
 def _holdout(results: list[Result], show: Show) -> Table:
-    """Settings by the accuracy on hidden labels, best first: the first is the one to choose."""
+    """Settings by the accuracy on held-out labels, best first: the first is the one to choose."""
     grouped: dict[Setting, list[Result]] = {}
     for result in results:
         grouped.setdefault(setting_of(result), []).append(result)

@@ -1,6 +1,6 @@
 """Features and a few labels in, categories out: what `discover`, `selex cluster` and the estimators call.
 
-Estimate K, select by hidden labels whether to adapt, how to search and to refine, whiten, adapt, cluster
+Estimate K, select by held-out labels whether to adapt, how to search and to refine, whiten, adapt, cluster
 level by level, calibrate confidence.
 """
 
@@ -219,7 +219,7 @@ class _Fit:
         return estimate_clusters(self.features, self.labels, self.config, rng, self.memory, self.progress)
 
     def select(self, rows: Any, count: int, rng: np.random.Generator) -> Selection:
-        """What is asked for; of what is `"auto"` that which sorts hidden labels best."""
+        """What is asked for; of what is `"auto"` that which sorts held-out labels best."""
         tells = of_one_length(as_rows(rows, self.memory))  # others can only be clustered as in the paper
         adapts, refinements = self._adapts if tells else (self.config.adapt == "on",), self._refinements(tells)
         searches = self._searches(count, tells)
@@ -305,7 +305,7 @@ class _Fit:
         return Hierarchy((with_kept_centers(found.levels[0], start), *found.levels[1:]))
 
     def calibration(self, found: FittedClusters, rows: Any, count: int, rng: np.random.Generator) -> Calibration | None:
-        """That of confidences, from hidden labels: where labels have chosen how to cluster, or have shaped the rows."""
+        """That of confidences, by held-out labels: where labels have chosen how to cluster, or have shaped rows."""
         if self.hidden is None and not found.maps and "auto" not in (self.config.refine, self.config.search):
             return None
         chosen = found.selection

@@ -138,6 +138,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "fast": {"epochs": 10, "view_bank": 4, "adapt": "off", "search": "swaps", "refine": "none", "restarts": 1},
 }
-"""What each preset changes. `photos` is the default, `paper` follows the paper's text, `best` is what hidden labels
+"""What each preset changes. `photos` is the default, `paper` follows the paper's text, `best` is what held-out labels
 of CUB chose, slowly, `fast` is for a first look."""
 PAPER = Config.of(preset="paper")

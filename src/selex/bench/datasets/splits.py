@@ -21,7 +21,7 @@ from selex.io import column, read_csv
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 FOLDS = 4
-"""Ways to hide labels."""
+"""Ways to hold out labels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,12 +33,12 @@ class Benchmark:
     known: Mask  # which rows are of a known class
     classes: list[str]
     n_known: int  # how many of them are known
-    hidden: Mask | None = None  # which rows had a label that was hidden, to be scored alone; None where none was
+    held_out: Mask | None = None  # which rows have a held-out label, to be scored alone; None where none was
 
     @property
     def scored(self) -> Mask:
-        """The rows that count: unlabelled ones, or those whose label was hidden."""
-        return ~np.asarray(self.table.labelled) if self.hidden is None else self.hidden
+        """The rows that count: unlabelled ones, or those whose label is held out."""
+        return ~np.asarray(self.table.labelled) if self.held_out is None else self.held_out
 
 
 class Split(NamedTuple):
@@ -86,11 +86,11 @@ def draw_labelled(known: Mask, label_ratio: float = 0.5) -> Mask:
     return labelled
 
 
-def hide_labels(benchmark: Benchmark, fold: int) -> Benchmark:
-    """The same part with some labels hidden: all of every fourth known class, a third of each of the others.
+def hold_out_labels(benchmark: Benchmark, fold: int) -> Benchmark:
+    """The same part with some labels held out: all of every fourth known class, a third of each of the others.
 
-    What is hidden is scored alone, so that settings can be compared without looking at any label that is not given.
-    The classes hidden as a whole have to be discovered: they count as novel.
+    What is held out is scored alone, so that settings can be compared without looking at any label that is not given.
+    The classes held out as a whole have to be discovered: they count as novel.
     """
     labels = np.asarray(benchmark.table.labels)
     place = np.zeros(len(labels), dtype=np.int64)  # of a row among the labelled ones of its class
@@ -98,14 +98,14 @@ def hide_labels(benchmark: Benchmark, fold: int) -> Benchmark:
         rows = np.flatnonzero(labels == number)
         place[rows] = np.arange(len(rows))
     whole = labels % FOLDS == fold
-    hidden = (labels >= 0) & (whole | (place % 3 == fold % 3))
+    held_out = (labels >= 0) & (whole | (place % 3 == fold % 3))
     table = benchmark.table
     names = [
-        table.categories[label] if label >= 0 and not gone else "" for label, gone in zip(labels, hidden, strict=True)
+        table.categories[label] if label >= 0 and not gone else "" for label, gone in zip(labels, held_out, strict=True)
     ]
     left = ImageTable(table.files, *encode(names), table.root, table.sources)
     return replace(
-        benchmark, table=left, known=benchmark.known & ~(hidden & whole), n_known=left.n_known, hidden=hidden
+        benchmark, table=left, known=benchmark.known & ~(held_out & whole), n_known=left.n_known, held_out=held_out
     )
 
 
