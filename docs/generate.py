@@ -42,11 +42,13 @@ TRIED = {
 
 NO_CHAOS_TEXT = """No figures are stored yet: `make chaos` makes them."""
 
-NO_RESULTS_TEXT = """No result is stored yet. Run the benchmark, put its files into `benchmarks/results/paper/`, draw
-the figures and rewrite this page:
+NO_RESULTS_TEXT = """No result is stored yet. Run the benchmark, put the files of the main suite into
+`benchmarks/results/paper/comparison/` and those of the others, with the runs of the main suite that their tables
+need, into `benchmarks/results/paper/ablations/`, draw the figures and rewrite this page:
 
 ```bash
-selex bench plot benchmarks/results/paper --out docs/images/paper
+selex bench plot benchmarks/results/paper/comparison --out docs/images/paper
+selex bench plot benchmarks/results/paper/ablations --out docs/images/paper
 python docs/generate.py
 ```"""
 
@@ -138,9 +140,10 @@ def results_page() -> str:
     """The tables of every suite that there are results for, and its figures."""
     if not any(PAPER_RESULTS.glob("**/*.json")):
         return NO_RESULTS_TEXT
-    results = read_results(PAPER_RESULTS, mixed=True)  # a table names the versions that it was made with
-    there = [about for about in SUITES.values() if any(result.suite == about.name for result in results)]
-    return "\n\n".join(_suite(about, results) for about in there)
+    comparison, ablations = (read_results(PAPER_RESULTS / folder) for folder in ("comparison", "ablations"))
+    suites = [about for about in SUITES.values() if any(result.suite == about.name for result in ablations)]
+    others = [_suite(about, ablations) for about in suites if about.name != "main"]
+    return "\n\n".join([_suite(SUITES["main"], comparison), *others])
 
 
 def _suite(about: Suite, results: list[Result]) -> str:

@@ -136,8 +136,9 @@ def test_results_page_has_a_table_for_each_suite_with_results(tmp_path, monkeypa
     generate = load_generator()
     monkeypatch.setattr(generate, "PAPER_RESULTS", tmp_path)
     assert "No result is stored yet." in generate.results_page()
-    for run in [*three_seeds(), result(suite="levels", row="levels=2", versions={"selex": "0.2.0"})]:
-        run.save(tmp_path)
+    for run in three_seeds():
+        run.save(tmp_path / "comparison")
+    result(suite="levels", row="levels=2", versions={"selex": "0.2.0"}).save(tmp_path / "ablations")
     page = generate.results_page()
     assert [line for line in page.splitlines() if line.startswith("## ")] == [
         "## Comparison of methods",

@@ -62,7 +62,7 @@ def plot_radar(results: Sequence[Result]) -> Figure:
         _name_spokes(axes, angles, datasets)
         axes.set_title(part.capitalize(), pad=26)
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
 
 
