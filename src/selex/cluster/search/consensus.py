@@ -41,16 +41,7 @@ def agreement_runs(
 ) -> Any:
     """Labels of many quick runs of BSSK, each from other seeds and on a random part of the dimensions.
 
-    Args:
-        data: `n × d` features: numpy (also memory-mapped) or torch on any device.
-        labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
-        n_clusters: K, known and novel together.
-        n_runs: how many runs.
-        subspace: the share of the dimensions that each run sees.
-        balanced: limit cluster sizes.
-        n_iter: iterations of each stage of BSSK.
-        rng: generator or seed.
-        memory: bytes that temporary arrays may take.
+    There are `n_runs` of them, and each sees a share `subspace` of the dimensions; all else is as for `bssk`.
 
     Returns:
         `(n_runs, n)` int32, in the data's kind and on its device. Labelled rows are in their own category in every run;
