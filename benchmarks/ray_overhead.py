@@ -3,8 +3,10 @@
 Two numbers of images tell what is paid once (Ray starts, actors load) and what every image takes; from these the
 overhead on 20,000 images is worked out, which the last rows say is not measured. Images are noise of 320 × 240 as JPEG.
 Each measurement is a process of its own with a cache of its own; one thread embeds in both. `cpu_s` are the seconds of
-a core that all processes took, Ray's own among them, and `worker_cpu_s` those of the one that decodes and embeds:
-unlike `s` they hardly depend on what else the machine does. Ray's other processes work beside it, on another core.
+a core that all processes took, Ray's own among them, and `worker_cpu_s` those of the one that decodes and embeds, which
+hardly depend on what else the machine does. Ray's other processes work beside it, on another core, for as long as it
+runs: `others_cores` is how many cores they take, apart from what they take once, and `alone_cpu_s` what all would take
+on a machine that does nothing else, where embedding is over as soon as its core seconds are.
 """
 
 from __future__ import annotations
@@ -101,6 +103,10 @@ def main(counts: list[int], backbone: str, out: Path | None) -> None:
                 entries.append({"what": "measured", "engine": engine, "images": n, **found})
                 print(entries[-1], flush=True)
     ways = [{engine: worked_out(counts, [one[i] for one in took[engine]]) for engine in took} for i in range(3)]
+    others = [cpu - worker for _, cpu, worker in took["ray"]]
+    cores = (others[1] - others[0]) / (took["ray"][1][0] - took["ray"][0][0])
+    embedding = ways[2]["ray"][2]
+    alone = embedding * (1 + cores) + others[0] - cores * took["ray"][0][0]
     for engine in took:
         entry: dict[str, object] = {"what": "worked out", "engine": engine, "images": MANY}
         for kind, way in zip(("", "cpu_", "worker_cpu_"), ways, strict=True):
@@ -113,6 +119,11 @@ def main(counts: list[int], backbone: str, out: Path | None) -> None:
             if engine == "ray":
                 entry[f"{kind}overhead_percent"] = round(100 * (total / way["local"][2] - 1), 1)
         entries.append(entry)
+    entries[-1] |= {
+        "others_cores": round(cores, 3),
+        "alone_cpu_s": round(alone),
+        "alone_overhead_percent": round(100 * (alone / ways[1]["local"][2] - 1), 1),
+    }
     save("ray_overhead", [{"backbone": backbone, **entry} for entry in entries], out)
 
 
