@@ -1,5 +1,7 @@
 """Where long work stands, on a terminal and in a log."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from selex import progress
@@ -25,6 +27,16 @@ def test_in_a_log_training_says_where_it_stands_from_time_to_time(clock, capsys)
         "training: epoch 2 of 10, loss 1.500, about 50 s left",
         "training: epoch 4 of 10, loss -0.500, about 40 s left",
     ]
+
+
+def test_training_says_which_one_it_is(clock, capsys):
+    told = []
+    for heard in (nullcontext(), progress.listening(lambda *at: told.append(at))):
+        with heard, progress.training_bar(2, 1, 64, doing="training again with all labels") as advance:
+            clock[0] += 20
+            advance(0, 1.5)
+    assert capsys.readouterr().err == "training again with all labels: epoch 1 of 2, loss 1.500, about 20 s left\n"
+    assert told == [("training again with all labels, epoch", 1, 2)]
 
 
 def test_a_listener_is_told_in_place_of_lines(capsys):

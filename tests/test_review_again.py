@@ -300,8 +300,25 @@ def test_epochs_are_told_while_it_trains(folder):
     time.sleep(0.01)
     job._state, job._lines, job._began = "running", ["training 0.69 M parameters"], time.time()
     assert job.status().lines == ["training 0.69 M parameters"], "not those of earlier trainings"
-    run.log(step="epoch", epoch=0, loss=4.25)
-    assert job.status().lines[1:] == ["epoch 1 of 20, loss 4.250"]
+    run.log(step="epoch", epoch=19, loss=4.25)
+    assert job.status().lines[1:] == ["epoch 20 of 20, loss 4.250"]
+    run.log(step="train", seconds=1.0)
+    job._lines += ["training again, with all labels", "training 0.69 M parameters"]
+    assert job.status().lines[3:] == [], "the second training has not begun"
+    run.log(step="epoch", epoch=0, loss=4.5, again=True)
+    assert job.status().lines[3:] == ["epoch 1 of 20, loss 4.500"]
+
+
+def test_what_is_done_is_not_shown_as_if_it_went_on(folder):
+    job = Job(folder)
+    job._state, job._began = "running", time.time()
+    here, there = multiprocessing.Pipe(duplex=False)
+    there.send(("at", ("training, epoch", 20, 20)))
+    there.send(("line", "train: done"))
+    there.close()
+    job._listen(here)
+    job._state = "running"
+    assert (job.status().doing, job.status().lines) == (None, ["train: done"])
 
 
 def test_the_time_left_goes_by_the_last_time_and_by_what_it_is_at(folder, monkeypatch):

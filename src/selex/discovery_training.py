@@ -93,9 +93,13 @@ class Training:
         job = self.job
         method = make_method(job.config, job.backbone, count, seen.n_known)
         done = job.step("train")
-        job.tell(f"training {method.n_trained / 1e6:.2f} M parameters")
+        held_out = (
+            f" without {seen.hidden.sum()} held-out labels; if it pays, again with all" if seen.hidden.any() else ""
+        )
+        job.tell(f"training {method.n_trained / 1e6:.2f} M parameters{held_out}")
         epochs = self.fit(method, seen, again)
-        done(epochs * len(self.images), epochs=epochs, parameters=method.n_trained)
+        which = {"again": True} if again else {}
+        done(epochs * len(self.images), epochs=epochs, parameters=method.n_trained, **which)
         return method
 
     def _clustered(self, method: Method, count: int, **how: Any) -> FittedClusters:

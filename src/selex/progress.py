@@ -115,23 +115,25 @@ def estimate_bar(shown: bool = True) -> Iterator[Callable[[int, float], None]]:
 
 
 @contextmanager
-def training_bar(epochs: int, steps: int, batch: int, shown: bool = True) -> Iterator[Callable[[int, float], None]]:
+def training_bar(
+    epochs: int, steps: int, batch: int, shown: bool = True, doing: str = "training"
+) -> Iterator[Callable[[int, float], None]]:
     """Where training stands: epoch, loss, images a second, time left. Call it after each step.
 
-    A bar on a terminal; elsewhere, in a log, a line from time to time.
+    A bar on a terminal; elsewhere, in a log, a line from time to time. `doing` says which training it is.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    text = "training, epoch {task.fields[epoch]} of " + str(epochs)
+    text = doing + ", epoch {task.fields[epoch]} of " + str(epochs)
     rate = TextColumn("loss {task.fields[loss]:.3f}  {task.fields[rate]:,.0f} images/s  left:")
     console = Console(stderr=True)
     if shown and _listeners:
-        heard = _heard("training, epoch")
+        heard = _heard(f"{doing}, epoch")
         yield lambda epoch, loss: heard(epoch + 1, epochs)
         return
     if shown and not console.is_terminal:
-        yield _training_lines(epochs, steps)
+        yield _training_lines(epochs, steps, doing)
         return
     columns = (TextColumn(text), BarColumn(), rate, TimeRemainingColumn(elapsed_when_finished=True))
     with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
@@ -146,7 +148,7 @@ def training_bar(epochs: int, steps: int, batch: int, shown: bool = True) -> Ite
         yield advance
 
 
-def _training_lines(epochs: int, steps: int) -> Callable[[int, float], None]:
+def _training_lines(epochs: int, steps: int, doing: str) -> Callable[[int, float], None]:
     """A line at the end of an epoch, unless the last one is only seconds old."""
     begun = told = time.monotonic()
     done = 0
@@ -158,7 +160,7 @@ def _training_lines(epochs: int, steps: int) -> Callable[[int, float], None]:
             return
         told = now
         left = (now - begun) / done * steps * (epochs - epoch - 1)
-        print(f"training: epoch {epoch + 1} of {epochs}, loss {loss:.3f}, {_duration(left)} left", file=sys.stderr)
+        print(f"{doing}: epoch {epoch + 1} of {epochs}, loss {loss:.3f}, {_duration(left)} left", file=sys.stderr)
 
     return advance
 

@@ -21,7 +21,7 @@ _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Learning rate", ("lr",)),
     ("Seconds per epoch, and for pseudo-labels", ("seconds", "prepared")),
 )
-_NOT_CURVES = {"step", _STEP, "time", "count", "cores"}
+_NOT_CURVES = {"step", _STEP, "time", "count", "cores", "again"}
 
 Points = list[tuple[float, float]]
 

@@ -76,6 +76,11 @@ class Seen(NamedTuple):
         known = np.asarray(labels)
         return cls(known, np.zeros(len(known), dtype=bool))
 
+    def doing(self, again: bool) -> str:
+        """Which training this is, in words."""
+        first = "training without held-out labels" if self.hidden.any() else "training"
+        return "training again with all labels" if again else first
+
     @property
     def n_known(self) -> int:
         """Categories that a label is left of."""
@@ -115,7 +120,8 @@ def train_run(
         checkpoints.clear()
     # Who follows has waited for this: images are decoded now.
     fabric.broadcast((method.task.n_categories, cut.boxes if cut else None, again))
-    callbacks = Callbacks(epoch_log(run, options.tensorboard, again), options.score, options.progress)
+    log = epoch_log(run, options.tensorboard, again)
+    callbacks = Callbacks(log, options.score, options.progress, seen.doing(again))
     compile = worth_compiling(method, len(images), fabric)
     data = training_data(images, shown, seen, config)
     return len(
@@ -183,8 +189,9 @@ def training_data(images: ImageStore, shown: AnyImages, seen: Seen, config: Conf
 
 def epoch_log(run: RunWriter, tensorboard: bool, again: bool = False) -> Callable[[Entry], None]:
     """Where the metrics of an epoch go; curves of a training that is done again are drawn apart."""
+    which = {"again": True} if again else {}
     if not tensorboard:
-        return lambda entry: run.log(**entry)
+        return lambda entry: run.log(**entry, **which)
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -193,7 +200,7 @@ def epoch_log(run: RunWriter, tensorboard: bool, again: bool = False) -> Callabl
     writer: Any = SummaryWriter(run.folder / BOARD)
 
     def log(entry: Entry) -> None:
-        run.log(**entry)
+        run.log(**entry, **which)
         for name, value in entry.items():
             if isinstance(value, float):
                 writer.add_scalar(f"again/{name}" if again else name, value, entry["epoch"])

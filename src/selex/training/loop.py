@@ -41,11 +41,15 @@ Score = Callable[[Any], dict[str, float]]
 
 @dataclass
 class Callbacks:
-    """Called at the end of each epoch: `log` with its metrics, `score` with its clusters where the truth is known."""
+    """Called at the end of each epoch: `log` with its metrics, `score` with its clusters where the truth is known.
+
+    `progress` is shown under the name of what it is `doing`.
+    """
 
     log: Callable[[Entry], None] = lambda entry: None
     score: Score | None = None
     progress: bool = False
+    doing: str = "training"
 
 
 def train(
@@ -115,7 +119,9 @@ class Loop:
         shown = self.callbacks.progress and self.fabric.is_global_zero
         with (
             compiled_blocks(self.method, self.method.trunk, on=self.compile),
-            training_bar(self.settings.epochs, len(self.batches), self.settings.batch, shown) as bar,
+            training_bar(
+                self.settings.epochs, len(self.batches), self.settings.batch, shown, self.callbacks.doing
+            ) as bar,
         ):
             for epoch in range(self.resume(), self.settings.epochs):
                 begun = time.perf_counter()

@@ -90,7 +90,8 @@ def train_run_on_ray(
     log, epochs = epoch_log(run, options.tensorboard, again), method.settings.epochs
     lesson = Lesson(config, backbone.to("cpu"), method.task.n_categories, images, seen, str(device), options.score)
     on_gpu = torch.device(device).type == "cuda"
-    with running(engine, torch.device(device)) as asked, progress_bar("training, epoch", options.progress) as advance:
+    doing = f"{seen.doing(again)}, epoch"
+    with running(engine, torch.device(device)) as asked, progress_bar(doing, options.progress) as advance:
 
         def hear(event: Event) -> None:
             what, told = event

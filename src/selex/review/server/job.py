@@ -85,8 +85,9 @@ class Job:
     def _epochs(self) -> list[str]:
         """How far training is: it may take hours, and says nothing until it is done."""
         run, began = Run(self._folder), round(self._began, 3)  # as times in metrics are
-        done = [entry for entry in run.metrics if entry.get("step") == "epoch" and entry["time"] >= began]
-        of = run.config.train.epochs
+        steps = [entry for entry in run.metrics if entry["time"] >= began]
+        last = max((at for at, entry in enumerate(steps) if entry.get("step") == "train"), default=-1)  # one is over
+        done, of = [entry for entry in steps[last + 1 :] if entry.get("step") == "epoch"], run.config.train.epochs
         return [f"epoch {entry['epoch'] + 1} of {of}, loss {entry['loss']:.3f}" for entry in done[-1:]]
 
     def _listen(self, pipe: Connection) -> None:
@@ -99,6 +100,7 @@ class Job:
                     self._see(*told)
                     continue
                 self._lines.append(told)
+                self._at = None  # whatever it was at is done
                 end = "done" if kind == "done" else end
         except EOFError:
             pass

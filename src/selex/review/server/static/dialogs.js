@@ -168,7 +168,8 @@ export async function exportTo() {
 function showFar({ state, doing, seconds, seconds_left }) {
   const left = seconds_left && (seconds_left < 90 ? `about ${Math.ceil(seconds_left / 5) * 5} s left` : `about ${Math.ceil(seconds_left / 60)} min left`);
   by("recluster-far").hidden = state !== "running";
-  by("recluster-bar").value = seconds_left ? seconds / (seconds + seconds_left) : doing ? 0.99 : 0;
+  if (seconds_left) by("recluster-bar").value = seconds / (seconds + seconds_left);
+  else by("recluster-bar").removeAttribute("value"); // nobody knows how far it is
   by("recluster-left").textContent = [doing, left ?? (doing ? "longer than last time" : "")].filter(Boolean).join(" · ");
 }
 
