@@ -1,5 +1,6 @@
 """The report as a browser shows it: from disk, without network, by keyboard, on a phone, in the dark, printed."""
 
+import itertools
 import shutil
 
 import pytest
@@ -179,6 +180,22 @@ def test_nothing_is_wider_than_a_phone(open_page, width):
         "elements => elements.map(element => parseFloat(getComputedStyle(element).fontSize)).filter(size => size < 12)"
     )
     assert page.locator("main p, main li, main td, main figcaption, main h3").evaluate_all(small) == []
+    lines = "labels => Math.max(...labels.map(label => label.getClientRects()[0].height))"
+    assert page.locator(".meter-label").evaluate_all(lines) < 30, "of one line"
+
+
+@pytest.mark.parametrize("width", [320, 390, 768])
+def test_names_below_bars_do_not_collide(open_page, width):
+    """Reports of up to twelve categories have them; this one has more, so they are put there."""
+    page = open_page(viewport={"width": width, "height": 844})
+    names = "".join(f"<li><bdi>novel-{number}</bdi></li>" for number in range(12))
+    page.locator(".bars").evaluate(
+        "(bars, names) => bars.insertAdjacentHTML('beforeend', names)", f"<ol class=under>{names}</ol>"
+    )
+    boxes = "names => names.map(name => name.getBoundingClientRect()).map(box => [box.left, box.right])"
+    under = page.locator(".under bdi").evaluate_all(boxes)
+    assert len(under) == 12
+    assert all(right <= left for (_, right), (left, _) in itertools.pairwise(under))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
