@@ -2,10 +2,13 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_digits
 
 from conftest import blobs, half_labelled
 from selex import InputError, estimate_k
+from selex.cluster.holdout import known_share
+from selex.cluster.rows import Rows
 from selex.errors import Note
 
 
@@ -164,3 +167,29 @@ def test_a_flat_curve_has_a_wide_interval():
         warnings.simplefilter("ignore", Note)  # where its best count is, is anybody's guess
         cloud = estimate_k(rng.standard_normal((210, 16)), None, rng=0)
     assert cloud.high / cloud.low > 2 * clear.high / clear.low
+
+
+def test_held_out_rows_stand_for_categories_with_as_few_labels_as_theirs_keep():
+    rng = np.random.default_rng(0)
+    truth = np.repeat(np.arange(600), 20)
+    labels = np.where(rng.random(len(truth)) < 0.1, truth, -1)
+    rows = Rows(torch.from_numpy(rng.standard_normal((len(truth), 4)).astype(np.float32)))
+    labels = np.unique(labels, return_inverse=True)[1] - 1  # categories without a label are not known
+    look = known_share._Look(rows, labels, int(labels.max()) + 1, (1.0, 1.0), True)
+    for hidden, held in look._folds(rng):
+        kept = np.where(hidden | held, -1, labels)
+        left = np.bincount(kept[kept >= 0], minlength=look.n_known)
+        weights, own = look._as_known(kept, held), labels[held]
+        for number in (1, 2):
+            wanted = (left == number).sum() / (left > 0).sum()
+            assert weights[left[own] == number].sum() / weights.sum() == pytest.approx(wanted, abs=0.03)
+        assert (left[own] == 1).mean() < 0.9 * (left == 1).sum() / (left > 0).sum()  # without weights
+
+
+def test_held_out_rows_count_alike_where_every_category_has_many_labels():
+    rng = np.random.default_rng(0)
+    labels = np.where(np.arange(600) % 2, np.repeat(np.arange(10), 60), -1)
+    rows = Rows(torch.from_numpy(rng.standard_normal((600, 4)).astype(np.float32)))
+    look = known_share._Look(rows, labels, 10, (1.0, 1.0), True)
+    for hidden, held in look._folds(rng):
+        np.testing.assert_array_equal(look._as_known(np.where(hidden | held, -1, labels), held), 1.0)

@@ -36,7 +36,8 @@ _FINER = (((1.5, 2.0),), ((1.0, 1.25), (1.0, 1.5)))
 Too many do less harm than too few, but where there are few labels they make parts of known categories look novel."""
 _LABELLED = (0.1, 0.4)  # which share of these rows few are, and many
 _SELDOM = 0.5**0.5  # rows, the standard error of a number of mistakes of which none was seen (Jeffreys' prior)
-_WEIGHTS = (0.25, 4.0)  # least and most that a hidden category counts
+_WEIGHTS = (0.25, 4.0)  # least and most that a hidden category or a held-out row counts
+_MANY = 5  # labels of a category from which on more of them change little
 _BELIEF = 0.05  # added to shares of hidden and of novel rows before they are compared
 
 Values = NDArray[np.float64]
@@ -213,10 +214,27 @@ class _Look:
             counts: Values = np.bincount(where, weights[part], minlength=size).astype(np.float64)
             return counts.reshape(self.n_known, -1)
 
-        weights[held] = 1.0
+        weights[held] = self._as_known(kept, held)
         tables = table(held), table(hidden)
         weights[free] = self.weight[1]
         return _Tables(*tables, table(free), np.isin(np.arange(self.n_known), ids[1:]))
+
+    def _as_known(self, kept: NDArray[np.int64], held: NDArray[np.bool_]) -> Values:
+        """What held-out rows count, so that their categories have kept as many labels as those of known rows have.
+
+        A label can be held out where another one is left, so categories with few labels have too few held-out rows,
+        and theirs look most like novel ones. Of how large a category is its labels tell as much as their numbers differ
+        by more than chance (Poisson's).
+        """
+        labels, left = (np.bincount(part[part >= 0], minlength=self.n_known) for part in (self.labels, kept))
+        told = max(1 - labels.mean() / max(labels.var(), 1e-9), 0.0)
+        sizes = labels.mean() + told * (labels - labels.mean())
+        few = np.minimum(left, _MANY)
+        wanted = np.bincount(few, sizes * (left > 0), minlength=_MANY + 1)
+        there = np.bincount(few[self.labels[held]], minlength=_MANY + 1)
+        times = np.clip(wanted * there.sum() / np.maximum(wanted[there > 0].sum() * there, 1e-9), *_WEIGHTS)
+        weights: Values = times[few[self.labels[held]]]
+        return weights / weights.mean() if len(weights) else weights
 
     def _scores(
         self, left: NDArray[np.int64], n_left: int, k: int | None, rng: np.random.Generator
