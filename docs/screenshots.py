@@ -24,6 +24,7 @@ import uvicorn
 from PIL import Image, ImageEnhance, ImageFilter
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from selex.cli.demo import TITLE
 from selex.cli.demo import run_demo as run_demo
 from selex.config import Config
 from selex.discovery import discover
@@ -48,7 +49,8 @@ def main(demo: Path | None) -> None:
         if demo is None:
             demo = Path(folder) / "demo"
             run_demo(demo, progress=True)
-        _take_report(browser, write_report(Run.open(demo / "run"), Path(folder) / "report.html", demo / "truth.csv"))
+        report = write_report(Run.open(demo / "run"), Path(folder) / "report.html", demo / "truth.csv", title=TITLE)
+        _take_report(browser, report)
         shutil.copytree(demo / "run", Path(folder) / "digits", ignore=shutil.ignore_patterns("review*"))
         review = Review(Path(folder) / "digits")
         digits = _novel_digits(demo)

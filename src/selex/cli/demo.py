@@ -29,6 +29,7 @@ from selex.training.fit import TrainOptions
 from selex.types import Scores
 
 N_KNOWN, N_CATEGORIES, N_NEW = 5, 10, 197
+TITLE = "Handwritten digits"
 TRAINING = {"epochs": 24, "batch": 64, "lr": 0.05, "temperature": 0.1, "alpha": 0.1, "flip": False, "affine": 0.15}
 """Chosen with seed 0. From scratch a low temperature is needed. A mirrored digit is another digit."""
 
@@ -56,7 +57,7 @@ def run_demo(out: Path, seed: int = 0, progress: bool = False) -> Results:
     results = _compare(found, truth)
     _sort_new(out)
     _picture(found["selex"], out)
-    report = write_report(found["selex"], out / "run" / "report.html", out / "truth.csv")
+    report = write_report(found["selex"], out / "run" / "report.html", out / "truth.csv", title=TITLE)
     typer.echo(f"next:    selex review {out / 'run'}            name, merge and split what was found")
     typer.echo(f"picture: {out / 'categories.png'}")
     typer.echo(f"report:  {report}   <- open this")
