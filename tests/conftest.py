@@ -13,7 +13,13 @@ from selex.review.core.session import Review
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"  # of commands that tests start: with other threads, sums round in another way
 
-hypothesis.settings.register_profile("default", max_examples=40, deadline=None, derandomize=True)
+hypothesis.settings.register_profile(
+    "default",
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],  # a busy machine is no fault
+)
 hypothesis.settings.load_profile("default")
 
 
