@@ -131,16 +131,6 @@ def test_few_known_categories_tell_less():
     assert few.high / few.low > many.high / many.low
 
 
-@pytest.mark.filterwarnings("ignore::selex.errors.Note")
-def test_few_labels_do_not_make_known_categories_look_novel():
-    """Thirty categories that overlap, fifteen of them known by two or three labels each."""
-    x, truth = blobs(30, 40, spread=2, dims=32, seed=2)
-    some = np.random.default_rng(2).random(len(truth)) < 0.06
-    some[[np.flatnonzero(truth == category)[0] for category in range(15)]] = True
-    found = estimate_k(x, np.where((truth < 15) & some, truth, -1), rng=0)
-    assert 26 <= found.n_clusters <= 36
-
-
 def test_rows_in_another_order_give_the_same_count():
     x, truth = blobs(12, 20, spread=0.8)
     labels, order = half_labelled(truth, 6), np.random.default_rng(1).permutation(len(truth))

@@ -30,11 +30,7 @@ QUICK = 5
 _QUARTILES = (0.25, 0.5, 0.75)
 _RESAMPLES = 200
 _ROUNDS = 200  # of expectation-maximisation
-_FINER = (((1.5, 2.0),), ((1.0, 1.25), (1.0, 1.5)))
-"""Clusters for each category, one after the other, where few rows of known categories are labelled, and where many are.
-
-Too many do less harm than too few, but where there are few labels they make parts of known categories look novel."""
-_LABELLED = (0.1, 0.4)  # which share of these rows few are, and many
+_FINER = ((2.0,), (1.25, 1.5))  # clusters for each category, one after the other: too many do less harm than too few
 _SELDOM = 0.5**0.5  # rows, the standard error of a number of mistakes of which none was seen (Jeffreys' prior)
 _WEIGHTS = (0.25, 4.0)  # least and most that a hidden category or a held-out row counts
 _MANY = 5  # labels of a category from which on more of them change little
@@ -98,9 +94,7 @@ def count_by_share(rows: Rows, known: Tensor, n_known: int, balanced: bool, rng:
     for finer in _FINER:
         if len(counts):
             most = max(n_known + 1, some.n // 3)
-            share = look.labelled / (n_known * look.total / counts[0])
-            times = [float(np.interp(share, _LABELLED, ends)) for ends in finer]
-            counts = look.counts([int(np.clip(more * counts[0], n_known + 1, most)) for more in times], rng)
+            counts = look.counts([int(np.clip(more * counts[0], n_known + 1, most)) for more in finer], rng)
     if not len(counts):
         return None
     error = look.error(counts)
@@ -175,11 +169,6 @@ class _Look:
         known_rows = self.n_known * self.total / counts[0]
         resampled = np.log(counts[1:]).std() * np.sqrt(self.n_known / (self.n_known - 1))
         return float(np.hypot(resampled, mistaken / known_rows))
-
-    @property
-    def labelled(self) -> float:
-        """All labelled rows that these stand for."""
-        return self.weight[0] * float((self.labels != UNLABELLED).sum())
 
     @property
     def total(self) -> float:
