@@ -73,9 +73,9 @@ def aged(path, age):
 
 def test_what_was_used_longest_ago_goes_first(cache, tmp_path, monkeypatch):
     first, second, third = (
-        keep_shard(way, unit(tmp_path / f"u{age}"), age) for way, age in ((WAY, 9), (OTHER, 7), (WAY, 3))
+        keep_shard(way, unit(tmp_path / f"u{age}"), age) for way, age in ((WAY, 900), (OTHER, 700), (WAY, 300))
     )
-    old, new = keep_photos(OTHER, 8), keep_photos(WAY, 2)
+    old, new = keep_photos(OTHER, 800), keep_photos(WAY, 200)
     trim()  # far below what they may take
     assert first.exists()
     assert len(os.listdir(old)) == 4

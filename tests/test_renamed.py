@@ -310,6 +310,34 @@ def test_a_new_photo_with_the_name_of_another_is_new(place):
     assert done.run.clusters["file"].to_pylist()[int(np.flatnonzero(done.changes.before < 0)[0])] == files[0]
 
 
+def test_a_photo_with_the_name_of_one_that_is_gone_is_not_decided_for_it(place):
+    """Decided photos are deleted, and those that follow move up to their names: also a round later."""
+    files = [file for file in categories(place) if file.startswith("unlabelled/") and "copy-" not in file][8:]
+    rows = {file: row for row, file in enumerate(categories(place))}
+    decide(place, ("move", {"rows": (rows[files[0]],), "name": "first"}), ("junk", {"rows": (rows[files[2]],)}))
+    photos = place / "photos"
+    (photos / files[1]).replace(photos / files[0])  # the decided one is gone
+    (photos / files[3]).replace(photos / files[2])  # the junk is gone
+    for _ in range(3):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Note)
+            recluster(place / "run")
+        after = categories(place)
+        assert after[files[0]] != "first"
+        assert files[2] in after
+
+
+def test_a_new_photo_with_the_name_of_deleted_junk_is_no_junk(place):
+    files = [file for file in categories(place) if file.startswith("unlabelled/") and "copy-" not in file][8:]
+    rows = {file: row for row, file in enumerate(categories(place))}
+    decide(place, ("junk", {"rows": (rows[files[2]],)}))
+    digit_photos(place / "other", per_digit=1, n_known=0, digits=9)
+    shutil.copy(sorted((place / "other").rglob("*8*.png"))[-1], place / "photos" / files[2])
+    for _ in range(2):
+        without_notes(place)
+        assert files[2] in categories(place)
+
+
 def test_without_decisions_categories_follow_photos_that_swap_names(place):
     before = categories(place)
     now = cycle(place, [file for file in before if file.startswith("unlabelled/") and "copy-" not in file])

@@ -135,7 +135,8 @@ def _remove(folder: Path, entries: list[_Entry]) -> None:
     with suppress(OSError), locked(folder / MARK) as free:
         if free:
             since = _in_use_since(folder)
-            unused = [entry for entry in entries if (folder / entry.mark).stat().st_mtime_ns < since]
+            there = set(os.listdir(folder))  # another process may have removed some
+            unused = [e for e in entries if e.mark in there and (folder / e.mark).stat().st_mtime_ns < since]
             remove(folder, [name for entry in unused for name in entry.names])
 
 

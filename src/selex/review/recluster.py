@@ -138,23 +138,27 @@ def _names_now(
     """The name that photos have now, of those that are there: renamed or swapped ones are found by their content.
 
     Where folders are labels, a photo that went to the folder of another category is labelled anew by that, and one that
-    had its label from its folder alone loses it outside. Junk is junk wherever it is.
+    had its label from its folder alone loses it outside. Junk is junk wherever it is, and a photo that now has its name
+    is not.
     """
     rows = photos_of(state, state.mark != JUNK)
     photos = [*dict.fromkeys([*rows, *labels.decided]), *sorted(labels.left_out)]
     content = np.array([photo.content for photo in photos], "S16")
-    found = same_images([photo.file for photo in photos], table.files, content, _content(run, table, options))
+    there = _content(run, table, options)
+    found = same_images([photo.file for photo in photos], table.files, content, there)
     now = {photos[old]: new for old, new in zip(*(rows.tolist() for rows in found), strict=True)}
     own = table.label_names
 
     def follows(photo: Photo, row: int) -> bool:
         folder = folder_label(photo.file)
-        if photo in labels.left_out or photo.file == table.files[row] or own[row] == folder:
+        if photo in labels.left_out:
+            return there is None or not photo.content or there[row] in (photo.content, b"")
+        if not anew or photo.file == table.files[row] or own[row] == folder:
             return True
         return not own[row] and labels.decided.get(photo) != folder
 
     anew = _folders_count(config)
-    return {photo: table.files[row] for photo, row in now.items() if not anew or follows(photo, row)}
+    return {photo: table.files[row] for photo, row in now.items() if follows(photo, row)}
 
 
 def _content(run: Run, table: ImageTable, options: dict[str, Any]) -> Array | None:

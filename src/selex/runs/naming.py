@@ -63,12 +63,14 @@ def same_images(
     content: Array | None = None,
     content_now: Array | None = None,
     left_out: Array | None = None,
+    others: Array | None = None,
 ) -> tuple[Array, Array]:
     """Rows of the images that are in both tables, in the earlier one and in the later, in the earlier one's order.
 
     An image is the one of the same name and content; else one of the same content, whatever its name; else, where
     content is not known or the file was edited, so that its content was not there before, the one of the same name.
-    Images that are `left_out` of the later table have not become another one, of which they may be a copy.
+    Images that are `left_out` of the later table have not become another one, of which they may be a copy. `others` is
+    the content of images that were there before, too, though not in the earlier table: none of them is an edited one.
     """
     old, new = _same_names(before, now)
     if content is None or content_now is None:
@@ -86,7 +88,7 @@ def same_images(
     moved, there = stayed[list(pairs)], came[list(pairs.values())]
     rest = np.flatnonzero(~same & ~np.isin(old, moved) & ~np.isin(new, np.concatenate([new[same], there])))
     unknown = (content[old[rest]] == b"") | (content_now[new[rest]] == b"")
-    edited = ~np.isin(content_now[new[rest]], content)
+    edited = ~np.isin(content_now[new[rest]], content if others is None else np.concatenate([content, others]))
     if left_out is not None:
         edited &= ~left_out[old[rest]]
     rest = rest[unknown | edited]
