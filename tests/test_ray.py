@@ -108,7 +108,10 @@ def pieces(monkeypatch, tmp_path):
     monkeypatch.setattr(sources, "PIECE", CPU_BATCH)
 
 
-def run(photos, out, engine=RayEngine(workers=1), labels=None):  # noqa: B008
+ONE_WORKER = RayEngine(workers=1)
+
+
+def run(photos, out, engine=ONE_WORKER, labels=None):
     config = Config.of(str(photos)).change(backbone="tiny-vit", categories=5)
     return discover(config, out, labels=labels, engine=engine)
 

@@ -78,6 +78,10 @@ class Bodies:
         return any(name == taken or (taken.endswith("/") and name.startswith(taken)) for taken in self.kinds)
 
 
+JSON = Bodies()
+"""What may be sent where nothing else is said."""
+
+
 class Guard:
     """Refuses a request before anything looks at it, and adds the headers that every answer has.
 
@@ -88,7 +92,7 @@ class Guard:
         self,
         app: ASGIApp,
         door: Door,
-        bodies: Bodies = Bodies(),  # noqa: B008
+        bodies: Bodies = JSON,
         others: Mapping[str, Bodies] | None = None,
     ) -> None:
         self.app, self.door, self.bodies, self.others = app, door, bodies, others or {}
