@@ -117,13 +117,13 @@ def labels_of(run: Run) -> Labels:
     try:
         current = ledger.round(results)
         labels, junk, given, count = dict[Photo, str](), set[Photo](), set[Photo](), 0
-        seen = np.zeros(0, "S16")  # content of all images of earlier rounds
+        seen = list[Array]()  # content of all images of earlier rounds
         for number in [*(number for number in ledger.rounds() if number != current), current]:
             timeline = ledger.replay(number)
             state, count = timeline.state, count + timeline.n_decisions
             now = _names_now(labels, junk, state, seen)
             if state.results.content is not None:
-                seen = np.union1d(seen, state.results.content)
+                seen.append(state.results.content)
             # this round has given renamed ones their labels again, or has not
             stale = {photo for photo in given & now.keys() if now[photo].file != photo.file}
             decided = set(photos_of(state, state.mark != UNDECIDED))
@@ -147,14 +147,17 @@ def photos_of(state: State, rows: Array) -> Iterator[Photo]:
         done += len(block)
 
 
-def _names_now(labels: dict[Photo, str], junk: set[Photo], state: State, seen: Array) -> dict[Photo, Photo]:
-    """How later results call images that decisions of earlier rounds are about, of those that are there."""
+def _names_now(labels: dict[Photo, str], junk: set[Photo], state: State, seen: list[Array]) -> dict[Photo, Photo]:
+    """How later results call images that decisions of earlier rounds are about, of those that are there.
+
+    `seen` is the content of all images of these rounds.
+    """
     photos, results = [*labels, *sorted(junk)], state.results
     if not photos:
         return {}
     content = np.array([photo.content for photo in photos], "S16")
-    left_out = np.arange(len(photos)) >= len(labels)
-    old, new = same_images([photo.file for photo in photos], results.files, content, results.content, left_out, seen)
+    left_out, others = np.arange(len(photos)) >= len(labels), np.concatenate(seen) if seen else None
+    old, new = same_images([photo.file for photo in photos], results.files, content, results.content, left_out, others)
     there = np.zeros(len(results), dtype=bool)
     there[new] = True
     return dict(zip((photos[row] for row in old[new.argsort()].tolist()), photos_of(state, there), strict=True))
