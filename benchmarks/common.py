@@ -67,18 +67,31 @@ def spread(times: list[float]) -> dict[str, float]:
     }
 
 
-def save(name: str, results: list[dict[str, object]], folder: Path | None = None, quiet: bool = False) -> None:
-    """Write the results with the machine, the versions and the command that made them; print them unless `quiet`."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
-    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]  # folders aside
-    record = {
-        "command": shlex.join(["python", "benchmarks/" + Path(sys.argv[0]).name, *words]),
-        "device": device,
+def made_by() -> dict[str, object]:
+    """What makes a figure now: the machine, the versions, and the commit if the code is as committed."""
+    commit, as_committed = commit_of()
+    return {
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "selex": selex.__version__,
         "code": code_digest(),
-        "commit": commit_of()[0],
+        "commit": commit if as_committed else None,
+    }
+
+
+def save(
+    name: str,
+    results: list[dict[str, object]],
+    folder: Path | None = None,
+    quiet: bool = False,
+    lines: Lines | None = None,
+) -> None:
+    """Write the results with the command and what made them, or made their lines; print them unless `quiet`."""
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]  # folders aside
+    record = {
+        "command": shlex.join(["python", "benchmarks/" + Path(sys.argv[0]).name, *words]),
+        **(lines.made_by() if lines else made_by()),
         "results": results,
     }
     folder = folder or RESULTS
@@ -89,25 +102,54 @@ def save(name: str, results: list[dict[str, object]], folder: Path | None = None
 
 
 class Lines:
-    """Measurements as they are made: a file keeps a line of each, so that a later call goes on from there."""
+    """Measurements as they are made: a file keeps a line of each, so that a later call goes on from there.
+
+    Every line says what made it. Lines of several machines may be put together, those of different code may not.
+    """
 
     def __init__(self, file: Path | None) -> None:
         self.file = file
         there = file.read_text().splitlines() if file and file.exists() else []
         self.lines: list[dict[str, Any]] = [json.loads(line) for line in there]
+        if silent := sum("made by" not in line for line in self.lines):
+            sys.exit(
+                f"error: {file}: {silent} of {len(self.lines)} lines do not say what made them: measure them again"
+            )
+        self._of_one_code()
 
     def once(self, key: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What was measured under this key; measured now if it is not there."""
         for line in self.lines:
             if key.items() <= line.items():
                 return line
-        line = {**key, **measure()}
+        now = made_by()
+        self._of_one_code(str(now["code"]))
+        line = {**key, **measure(), "made by": now}
         print(line, flush=True)
         self.lines.append(line)
         if self.file:
             with self.file.open("a") as file:
                 file.write(json.dumps(line) + "\n")
         return line
+
+    def made_by(self) -> dict[str, object]:
+        """What made the lines, joined where machines differ; the commit of this checkout if it has their very code."""
+        here = made_by()
+        each = [line["made by"] for line in self.lines] or [here]
+        each = [
+            {**one, "commit": here["commit"]} if not one["commit"] and one["code"] == here["code"] else one
+            for one in each
+        ]
+        values = {name: list(dict.fromkeys(one[name] for one in each)) for name in here}
+        return {name: some[0] if len(some) == 1 else " and ".join(map(str, some)) for name, some in values.items()}
+
+    def _of_one_code(self, *now: str) -> None:
+        """Refuse lines of different code, and to add to those of other code than there is now."""
+        codes = sorted({line["made by"]["code"] for line in self.lines}.union(now))
+        if len(codes) > 1:
+            sys.exit(
+                f"error: {self.file}: lines of different code ({', '.join(codes)}): measure them again in a new file"
+            )
 
 
 def columns_of(path: Path, by: list[str]) -> dict[str, np.ndarray]:

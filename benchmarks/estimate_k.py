@@ -149,8 +149,10 @@ def main(options: argparse.Namespace) -> None:
         results.append(summary(case, lines))
         if not options.alone:
             beside = kept.once({**key, "of others": True}, partial(others, *draw(columns, case, 0)[::2], 0))
-            results[-1] |= {name: value for name, value in beside.items() if name not in ("case", "of others")}
-    save(f"estimate_k_{options.file.stem if options.file else 'digits'}", results, options.out)
+            results[-1] |= {
+                name: value for name, value in beside.items() if name not in ("case", "of others", "made by")
+            }
+    save(f"estimate_k_{options.file.stem if options.file else 'digits'}", results, options.out, lines=kept)
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def main(options: argparse.Namespace) -> None:
             kept.once({**key, "seed": seed}, partial(measure, columns, kind, options.count, seed)) for seed in seeds
         ]
         results.append(summary(kind, options.count, lines))
-    save(f"label_errors_{options.file.stem if options.file else 'digits'}", results, options.out)
+    save(f"label_errors_{options.file.stem if options.file else 'digits'}", results, options.out, lines=kept)
 
 
 if __name__ == "__main__":

@@ -217,7 +217,7 @@ def main(options: argparse.Namespace) -> None:
                 kept.once({"case": case, "way": way, "seed": seed}, partial(measure, data, way, seed))
     lines = kept.lines
     found = [(case, way, [x for x in lines if (x["case"], x["way"]) == (case, way)]) for case in every for way in WAYS]
-    save(f"minima_{options.name}", [summary(*one) for one in found if one[2]], options.out)
+    save(f"minima_{options.name}", [summary(*one) for one in found if one[2]], options.out, lines=kept)
 
 
 if __name__ == "__main__":
