@@ -123,7 +123,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 # what a new round starts and ends with: labels from decisions, and what it changed; here every twentieth image
 _LABELS = """
 import sys
-from selex.review.core.outcome import labels_of
+from selex.review.core.labels import labels_of
 from selex.runs.run import Run
 labels_of(Run.open(sys.argv[1]))
 """

@@ -209,7 +209,9 @@ def _kind(field: dict[str, Any]) -> str:
     if "enum" in field:
         return " or ".join(f"`{value}`" for value in field["enum"])
     if field["type"] == "array":
-        return f"list of {_kind(field['items'])}"
+        return (
+            f"list of {_kind(field['items'])}" if "items" in field else " and ".join(map(_kind, field["prefixItems"]))
+        )
     return str(field["type"])
 
 

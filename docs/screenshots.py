@@ -31,6 +31,7 @@ from selex.discovery import discover
 from selex.report.html import write_report
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
+from selex.review.recluster import recluster
 from selex.review.server.app import create_app
 from selex.review.server.guard import Door
 from selex.review.server.serve import listen
@@ -57,9 +58,26 @@ def main(demo: Path | None) -> None:
         _decide(review, digits)
         with _served(review) as address:
             _take_all(browser, address, f"category/{review.state.names.index(digits['5'])}", demo)
-        with _served(_spoilt(Path(folder) / "spoilt")) as address:
-            _take(browser, f"{address}check", "review-check", size=(1200, 640), act=_check)
+        _take_photos(browser, Path(folder) / "spoilt")
         browser.close()
+
+
+def _take_photos(browser: Browser, folder: Path) -> None:
+    """Pictures of what is to be set aside, and of what was."""
+    review = _spoilt(folder)
+    with _served(review) as address:
+        _take(browser, f"{address}check", "review-check", size=(1200, 640), act=_check)
+    for kind in ("blurred", "dark"):
+        rows = tuple(row for row, file in enumerate(review.results.files) if file.startswith(kind))
+        review.decide(Decision("junk", rows=rows, reason=kind), review.version)
+    review.ledger.close()
+    recluster(folder / "run")
+    review = Review(folder / "run")
+    review.decide(Decision("junk", rows=(0, 1)), review.version)
+    photos = tuple(aside[:2] for aside in review.aside.values())
+    review.decide(Decision("restore", photos=photos[:2]), review.version)
+    with _served(review) as address:
+        _take(browser, f"{address}aside", "review-aside", size=(1200, 560))
 
 
 @contextmanager

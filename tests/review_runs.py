@@ -10,6 +10,16 @@ from selex.runs.run import Run
 from selex.runs.writer import write_run
 
 
+def labels_by_file(labels):
+    """The label that decisions give to each file."""
+    return {photo.file: name for photo, name in labels.decided.items()}
+
+
+def junk_files(labels):
+    """The files that decisions leave out."""
+    return {photo.file for photo in labels.left_out}
+
+
 def made_up_run(folder, photos, files, category, n_known, names, seed=0, dims=8):
     """A finished run in `folder`: features near one direction for each category, a third of known rows labelled."""
     rng = np.random.default_rng(seed)

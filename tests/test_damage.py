@@ -24,8 +24,9 @@ from selex.models import load_backbone
 from selex.models.download import save_stream as store_file
 from selex.models.weights import find_weights
 from selex.review.core.decisions import Decision
+from selex.review.core.labels import labels_of
 from selex.review.core.ledger import FILE
-from selex.review.core.outcome import count_decisions, labels_of, reviewed
+from selex.review.core.outcome import count_decisions, reviewed
 from selex.review.core.session import Review
 from selex.review.recluster import recluster
 from selex.runs.export import export

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from commands import digit_photos, selex
+from review_runs import junk_files, labels_by_file
 from selex import Config, Run, discover
 from selex.errors import Note
 from selex.review.core.decisions import Decision
+from selex.review.core.labels import labels_of
 from selex.review.core.ledger import Ledger
-from selex.review.core.outcome import labels_of
 from selex.review.core.session import Review
 from selex.review.recluster import recluster
 from selex.runs.naming import renamed, same_images
@@ -155,12 +156,12 @@ def test_decisions_follow_and_do_so_again(place):
     assert (done.changes.before >= 0).all(), "no photo is new"
     after = categories(place)
     assert after.keys() == {now[file] for row, file in enumerate(files) if row not in (70, 71)}
-    assert all(after[now[file]] == name for file, name in labels.of.items())
+    assert all(after[now[file]] == name for file, name in labels_by_file(labels).items())
     again = move(place, now.values(), "unlabelled/second")
     without_notes(place)
     assert categories(place) == {again[file]: name for file, name in after.items()}
     kept = labels_of(Run.open(place / "run"))
-    assert kept.of == {again[now[file]]: name for file, name in labels.of.items()}
+    assert labels_by_file(kept) == {again[now[file]]: name for file, name in labels_by_file(labels).items()}
     review = Review(place / "run")
     assert {review.results.files[row] for row in np.flatnonzero(review.given).tolist()} == {
         again[now[file]] for file in files if not file.startswith("unlabelled/")
@@ -223,12 +224,12 @@ def test_a_label_that_came_from_a_folder_alone_does_not_leave_it(place):
     now = move(place, [out], "unlabelled/out")
     with pytest.warns(Note, match="decisions about 1 image are ignored"):
         recluster(place / "run", store=place / "store", config=config(place))
-    assert now[out] not in labels_of(Run.open(place / "run")).of
+    assert now[out] not in labels_by_file(labels_of(Run.open(place / "run")))
 
 
 def test_a_photo_that_was_changed_too_is_another(place):
     files, _ = decide(place, ("name", {"category": 3, "name": "three"}), ("confirm", {"category": 3}))
-    labelled = [file for file, name in labels_of(Run.open(place / "run")).of.items() if name == "three"]
+    labelled = [file for file, name in labels_by_file(labels_of(Run.open(place / "run"))).items() if name == "three"]
     now = move(place, labelled[:1], "unlabelled/changed")
     shutil.copy(place / "photos" / files[0], place / "photos" / now[labelled[0]])
     with pytest.warns(Note, match=rf"decisions about 1 image are ignored, .* the first is {labelled[0]}"):
@@ -273,21 +274,23 @@ def test_decisions_follow_photos_that_swap_names_and_do_so_again(place):
     )
     labels = labels_of(Run.open(place / "run"))
     junk = {files[row] for row in free[::9]}
-    assert labels.junk == junk
+    assert junk_files(labels) == junk
     now = cycle(place, [files[row] for row in free])
     done = without_notes(place)
     assert done.changes.lost == len(junk), "of junk alone"
     assert (done.changes.before >= 0).all(), "no photo is new"
     after = categories(place)
     assert after.keys() == {now.get(file, file) for file in files if file not in junk}
-    assert all(after[now.get(file, file)] == name for file, name in labels.of.items())
-    undecided = [row for row in free if files[row] not in junk | labels.of.keys()]
+    assert all(after[now.get(file, file)] == name for file, name in labels_by_file(labels).items())
+    undecided = [row for row in free if files[row] not in junk | labels_by_file(labels).keys()]
     assert [after[now[files[row]]] for row in undecided] == [state.names[state.category[row]] for row in undecided]
     again = cycle(place, sorted(after)[3:40:4])
     without_notes(place)
     assert categories(place) == {again.get(file, file): name for file, name in after.items()}
     kept = labels_of(Run.open(place / "run"))
-    assert kept.of == {again.get(now.get(f, f), now.get(f, f)): name for f, name in labels.of.items()}
+    assert labels_by_file(kept) == {
+        again.get(now.get(f, f), now.get(f, f)): name for f, name in labels_by_file(labels).items()
+    }
 
 
 def test_a_new_photo_with_the_name_of_another_is_new(place):
@@ -355,4 +358,4 @@ def test_photos_that_swap_folders_are_labelled_by_these(place):
     with pytest.warns(Note, match="decisions about 2 images are ignored"):
         recluster(place / "run", store=place / "store", config=config(place))
     assert [categories(place)[file] for file in own] == ["digit 0", "digit 1"]
-    assert labels_of(Run.open(place / "run")).of[own[0]] == "digit 0"
+    assert labels_by_file(labels_of(Run.open(place / "run")))[own[0]] == "digit 0"

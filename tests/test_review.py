@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from commands import reseal
-from review_runs import made_up_run, small_run
+from review_runs import junk_files, labels_by_file, made_up_run, small_run
 from selex.errors import InputError
 from selex.review.core.decisions import FIELDS, Decision, Refused, alike_key
+from selex.review.core.labels import labels_of
 from selex.review.core.ledger import FILE, Ledger
-from selex.review.core.outcome import compare, corrected, labels_of, reviewed
+from selex.review.core.outcome import compare, corrected, reviewed
 from selex.review.core.overview import Overview, Space, parts_of
 from selex.review.core.session import Conflict, Review
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE, State
@@ -342,7 +343,7 @@ def test_new_results_are_a_new_round_and_old_ones_their_old_round(tmp_path):
     with pytest.raises(Conflict, match="in the meantime"):
         review.decide(Decision("confirm", category=3), old)
     assert labels_of(run).decisions == 1, "decisions of the round before still count"
-    assert "robin" in labels_of(run).of.values()
+    assert "robin" in labels_by_file(labels_of(run)).values()
     made_up_run(run.folder, tmp_path / "photos", first.files, first.category, first.n_known, first.names)
     with review.steady():
         assert (review.version, review.state.names[3]) == ("1.1", "robin"), "the very results of before are back"
@@ -358,10 +359,10 @@ def test_labels_are_what_is_confirmed(review):
     decide(review, "junk", rows=(5,))
     labels, state = labels_of(review.run), review.state
     expected = {f"{row:03d}.png": state.names[state.category[row]] for row in np.flatnonzero(state.mark == CONFIRMED)}
-    assert labels.of == expected
-    assert labels.of[f"{moved:03d}.png"] == "wren"
-    assert f"{given:03d}.png" not in labels.of
-    assert labels.junk == {"005.png"}
+    assert labels_by_file(labels) == expected
+    assert labels_by_file(labels)[f"{moved:03d}.png"] == "wren"
+    assert f"{given:03d}.png" not in labels_by_file(labels)
+    assert junk_files(labels) == {"005.png"}
     assert labels.categories == 6
     assert labels.decisions == 5
 

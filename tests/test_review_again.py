@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from commands import contents, digit_photos, refused, selex, start
-from review_runs import small_run
+from review_runs import junk_files, labels_by_file, small_run
 from selex import Config, Run, discover
 from selex.errors import InputError
 from selex.review.core.decisions import Decision
+from selex.review.core.labels import labels_of
 from selex.review.core.ledger import FILE
-from selex.review.core.outcome import labels_of
 from selex.review.core.session import Review
 from selex.review.recluster import recluster
 from selex.review.server.job import Job, seconds_last_time, work
@@ -67,7 +67,7 @@ def test_decisions_become_labels_and_start_anew(made, folder):
     junk = {before.results.files[0], before.results.files[50]}
     assert set(table["file"]) == set(before.results.files) - junk
     given = labels_in(folder)
-    assert given == expected.of
+    assert given == labels_by_file(expected)
     labelled = {
         file: name for file, name, held in zip(table["file"], table["category"], table["labelled"], strict=True) if held
     }
@@ -112,9 +112,9 @@ def test_a_second_round_keeps_the_first(made, folder):
     second.decide(Decision("name", category=other, name="other"), second.version)
     second.decide(Decision("name", category=three, name="THREE"), second.version)
     labels = labels_of(second.run)
-    assert {"THREE", "other"} <= set(labels.of.values())
-    assert "three" not in labels.of.values(), "a new name counts for labels of earlier rounds too"
-    assert labels.junk == {first.results.files[0]}
+    assert {"THREE", "other"} <= set(labels_by_file(labels).values())
+    assert "three" not in labels_by_file(labels).values(), "a new name counts for labels of earlier rounds too"
+    assert junk_files(labels) == {first.results.files[0]}
     done = recluster(folder, store=made / "store")
     assert first.results.files[0] not in done.run.clusters["file"].to_pylist()
     assert {"THREE", "other"} <= set(done.run.hierarchy["names"][: done.run.hierarchy["levels"][0]["n_known"]])
@@ -279,7 +279,7 @@ def test_what_is_decided_in_the_meantime_is_said_and_kept(made, folder):
 
     done = recluster(folder, store=made / "store", tell=tell)
     assert "note: decisions made in the meantime: 1; they count the next time" in lines
-    assert "late" in labels_of(done.run).of.values()
+    assert "late" in labels_by_file(labels_of(done.run)).values()
 
 
 def test_a_failure_of_the_work_is_told(folder, monkeypatch):

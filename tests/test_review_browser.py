@@ -620,6 +620,51 @@ def spoilt_run(folder):
     return {"copies": ["03.png", "07.png"]}
 
 
+def test_what_was_set_aside_rounds_ago_is_seen_and_taken_back(served):
+    page = served.page("images?sort=name")
+    files = sorted(Run.open(served.folder / "run").clusters["file"].to_pylist())
+    for tile in (1, 2, 60):
+        page.locator(".tile .shot").nth(tile).click()
+    page.keyboard.press("j")
+    said(page, "Marked 3 images as junk")
+    recluster(page)
+    sync_api.expect(page.locator(".far a").last).to_have_text("3 set aside")
+    page.goto(f"{served.address}images?sort=name")
+    page.locator(".tile .shot").first.click()
+    page.keyboard.press("j")
+    said(page, "Marked 1 image as junk")
+    page.click("text=4 set aside")
+    photos = page.locator(".asides li")
+    sync_api.expect(photos).to_have_count(4)
+    sync_api.expect(page.locator(".asides .when")).to_contain_text(["round 2", "round 1", "round 1", "round 1"])
+    for photo in photos.all():
+        sync_api.expect(photo.locator("img")).to_have_js_property("naturalWidth", 144)
+    photos.last.locator("button").click()
+    said(page, "Took 1 image back")
+    sync_api.expect(photos.last).to_contain_text("Comes back with Recluster")
+    sync_api.expect(page.locator("h1")).to_have_text("3 photos set aside")
+    page.click("#restore-all")
+    said(page, "Took 3 images back")
+    sync_api.expect(photos).to_have_count(3)  # the one of this round is there already
+    page.keyboard.press("z")
+    said(page, "Undone: took 3 images back")
+    sync_api.expect(photos).to_have_count(4)
+    page.click("#restore-all")
+    said(page, "Took 3 images back")
+    recluster(page)
+    assert sorted(Run.open(served.folder / "run").clusters["file"].to_pylist()) == files
+    page.goto(f"{served.address}aside")
+    sync_api.expect(page.locator("h1")).to_have_text("0 photos set aside")
+
+
+def recluster(page):
+    """From the dialog, until the page shows what changed."""
+    before = page.locator("body").get_attribute("data-round")
+    page.click("#recluster")
+    page.click("#recluster-go")
+    sync_api.expect(page.locator("body")).to_have_attribute("data-round", str(int(before) + 1), timeout=120_000)
+
+
 def test_two_tabs(served):
     path = "category/3"
     one, two = served.page(path), served.page(path)
@@ -706,6 +751,7 @@ def test_axe_finds_no_serious_fault(served, scheme):
         "image/4": "v",
         "next": "",
         "check": "",
+        "aside": "",
         "map": "",
         "history": "f",
         "none": "?",
@@ -728,7 +774,7 @@ def test_axe_finds_no_serious_fault(served, scheme):
 
 def test_a_phone_shows_it_without_scrolling_sideways(served):
     page = served.page(viewport={"width": 360, "height": 740})
-    for path in ("", "category/3", "images", "image/4", "next", "check", "map", "history"):
+    for path in ("", "category/3", "images", "image/4", "next", "check", "aside", "map", "history"):
         page.goto(served.address + path)
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 360, path

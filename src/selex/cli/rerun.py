@@ -23,7 +23,8 @@ def discover_again(
 ) -> tuple[Run, Changes | None]:
     """The finished run and, if there was one before, what changed; its decisions count as labels if `reviewed`."""
     from selex.discovery import discover
-    from selex.review.core.outcome import compare, labels_of
+    from selex.review.core.labels import labels_of
+    from selex.review.core.outcome import compare
     from selex.review.core.state import State
     from selex.review.recluster import recluster
     from selex.runs.earlier import Earlier, continues

@@ -20,8 +20,9 @@ from selex.discovery import discover
 from selex.errors import InputError, Note
 from selex.features.prepare import place_for
 from selex.io import write_csv
+from selex.review.core.labels import Labels, Photo, labels_of, photos_of
 from selex.review.core.ledger import Ledger
-from selex.review.core.outcome import Changes, Labels, Photo, compare, labels_of, photos_of
+from selex.review.core.outcome import Changes, compare
 from selex.review.core.state import JUNK, State
 from selex.review.core.timeline import Timeline
 from selex.runs.earlier import Earlier, continues

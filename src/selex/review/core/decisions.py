@@ -8,8 +8,9 @@
 | `move` | these images belong there | `rows`, and `category` or the `name` of a new one |
 | `confirm` | these images are right where they are | `rows`, or `category` for all of it |
 | `unsure` | nobody can say | `rows` |
-| `junk` | these images are to be left out | `rows` |
+| `junk` | these images are to be left out | `rows`, perhaps the `reason` |
 | `clear` | forget what was said of these images | `rows` |
+| `restore` | these images are not to be left out any more | `rows`, or `photos` of earlier rounds, or both |
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ FIELDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "move": (("rows", "category"), ("rows", "name")),
     "confirm": (("category",), ("rows",)),
     "unsure": (("rows",),),
-    "junk": (("rows",),),
+    "junk": (("rows",), ("rows", "reason")),
     "clear": (("rows",),),
+    "restore": (("rows",), ("photos",), ("rows", "photos")),
 }
 """The fields that a decision of each kind must have, one way or the other."""
 
@@ -44,7 +46,7 @@ class Refused(InputError):
 
 @dataclass(frozen=True)
 class Decision:
-    """One decision; which fields it has depends on its kind."""
+    """One decision; which fields it has depends on its kind. `photos` are pairs: a round, and a row of it."""
 
     kind: str
     category: int | None = None
@@ -52,6 +54,8 @@ class Decision:
     rows: tuple[int, ...] = ()
     parts: tuple[tuple[int, ...], ...] = ()
     name: str | None = None
+    photos: tuple[tuple[int, int], ...] = ()
+    reason: str | None = None
 
     def __post_init__(self) -> None:
         given = {field for field, value in asdict(self).items() if field != "kind" and value not in (None, ())}
@@ -77,6 +81,8 @@ class Decision:
             tuple(values.get("rows", ())),
             tuple(map(tuple, values.get("parts", ()))),
             values.get("name"),
+            tuple((number, row) for number, row in values.get("photos", ())),
+            values.get("reason"),
         )
 
 

@@ -100,10 +100,15 @@ class Ledger:
             return number
 
     def find(self, results: Results) -> int | None:
-        """The round of these results, if there is one."""
+        """The round of these results, if there is one and nothing was decided in later ones.
+
+        A run that comes to what it was rounds ago, as when all that was set aside is taken back, is a new round
+        otherwise: what was decided then has been decided anew since.
+        """
         with self._reported():
             found = self._db.execute("SELECT max(number) FROM rounds WHERE digest = ?", (results.digest,)).fetchone()[0]
-        return None if found is None else int(found)
+            last = self._db.execute("SELECT coalesce(max(round), 0) FROM events").fetchone()[0]
+        return int(found) if found is not None and found >= last else None
 
     def rounds(self) -> list[int]:
         """The numbers of all rounds, in order."""

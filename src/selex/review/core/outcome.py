@@ -1,58 +1,24 @@
-"""What decisions come to: labels to continue with, a corrected table to export, what a new round changed."""
+"""What decisions come to: a corrected table to export, what a new round changed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from selex.data.clusters import Columns
-from selex.data.parquet import TextColumn, text_blocks
+from selex.data.parquet import TextColumn
 from selex.errors import InputError
 from selex.review.core.ledger import Ledger
-from selex.review.core.state import CONFIRMED, JUNK, MARKS, UNDECIDED, State
+from selex.review.core.state import JUNK, MARKS, State
 from selex.review.core.timeline import Timeline
 from selex.runs.naming import Shared, match, same_images
 from selex.runs.results import Results
 from selex.runs.run import Run
 
 Array = np.ndarray[Any, Any]
-
-
-class Photo(NamedTuple):
-    """An image by the name that its file had last, and by its content, "" where that is not known.
-
-    The name alone does not tell: another image may have it by now.
-    """
-
-    file: str
-    content: bytes
-
-
-@dataclass(frozen=True)
-class Labels:
-    """What decisions say about images: the category of some, and which are to be left out.
-
-    `categories` is how many categories there are now, known, named and nameless together.
-    """
-
-    decided: dict[Photo, str]
-    left_out: set[Photo]
-    categories: int
-    decisions: int
-
-    @property
-    def of(self) -> dict[str, str]:
-        """The category of some images, by file."""
-        return {photo.file: name for photo, name in self.decided.items()}
-
-    @property
-    def junk(self) -> set[str]:
-        """The files that are to be left out."""
-        return {photo.file for photo in self.left_out}
 
 
 @dataclass(frozen=True)
@@ -102,65 +68,6 @@ class Changes:
 
     def _counted(self, name: str) -> str:
         return f"{name} ({self.sizes[name]} {_images(self.sizes[name])})"
-
-
-def labels_of(run: Run) -> Labels:
-    """Labels from the decisions about a run, those of earlier rounds too; later ones count where they differ.
-
-    Confirmed images are labelled with the name of their category: those labelled to begin with, those that a person
-    moved or confirmed, and the surer half of a category that was named, merged or split. Junk is left out, also if it
-    was junk rounds ago. An image that was renamed has the name it has in the latest results.
-    """
-    results, ledger = Results.read(run), Ledger.of(run.folder)
-    if ledger is None:
-        return Labels(_held(State(results)), set(), len(results.names), 0)
-    try:
-        current = ledger.round(results)
-        labels, junk, given, count = dict[Photo, str](), set[Photo](), set[Photo](), 0
-        seen = list[Array]()  # content of all images of earlier rounds
-        for number in [*(number for number in ledger.rounds() if number != current), current]:
-            timeline = ledger.replay(number)
-            state, count = timeline.state, count + timeline.n_decisions
-            now = _names_now(labels, junk, state, seen)
-            if state.results.content is not None:
-                seen.append(state.results.content)
-            # this round has given renamed ones their labels again, or has not
-            stale = {photo for photo in given & now.keys() if now[photo].file != photo.file}
-            decided = set(photos_of(state, state.mark != UNDECIDED))
-            labels = {now.get(photo, photo): name for photo, name in labels.items() if photo not in stale}
-            labels = {photo: name for photo, name in labels.items() if photo not in decided} | _held(state)
-            given = {now.get(photo, photo) for photo in given - stale} - decided | _given(state)
-            junk = {now.get(photo, photo) for photo in junk} - decided | set(photos_of(state, state.mark == JUNK))
-    finally:
-        ledger.close()
-    live = np.unique(state.category[state.mark != JUNK])
-    return Labels(labels, junk, len(live), count)
-
-
-def photos_of(state: State, rows: Array) -> Iterator[Photo]:
-    """Some rows of the results that a state is about; all are read in order, which is much faster than one by one."""
-    done, content = 0, state.results.content
-    for block in text_blocks(state.results.files):
-        part = rows[done : done + len(block)]
-        keys = content[done : done + len(block)][part].tolist() if content is not None else [b""] * int(part.sum())
-        yield from map(Photo, block.filter(pa.array(part)).to_pylist(), keys)
-        done += len(block)
-
-
-def _names_now(labels: dict[Photo, str], junk: set[Photo], state: State, seen: list[Array]) -> dict[Photo, Photo]:
-    """How later results call images that decisions of earlier rounds are about, of those that are there.
-
-    `seen` is the content of all images of these rounds.
-    """
-    photos, results = [*labels, *sorted(junk)], state.results
-    if not photos:
-        return {}
-    content = np.array([photo.content for photo in photos], "S16")
-    left_out, others = np.arange(len(photos)) >= len(labels), np.concatenate(seen) if seen else None
-    old, new = same_images([photo.file for photo in photos], results.files, content, results.content, left_out, others)
-    there = np.zeros(len(results), dtype=bool)
-    there[new] = True
-    return dict(zip((photos[row] for row in old[new.argsort()].tolist()), photos_of(state, there), strict=True))
 
 
 def reviewed(run: Run) -> tuple[Iterator[Columns], int] | None:
@@ -255,13 +162,6 @@ def compare(before: State, results: Results) -> Changes:
     )
 
 
-def _given(state: State) -> set[Photo]:
-    """The images whose labels were there before anybody decided about them."""
-    first = State(state.results)
-    same = (state.mark == first.mark) & (state.category == first.category)
-    return set(photos_of(state, same & (first.mark != UNDECIDED)))
-
-
 def _parts(categories: dict[str, tuple[int, int, int]], others: list[str], lasting: set[int]) -> list[Part]:
     """Those of some categories, each with the other that has most of its images, that are for the most part one."""
     found = ((name, *most) for name, most in categories.items())
@@ -275,13 +175,6 @@ def _partners(old: Array, new: Array, before: State, results: Results) -> dict[i
     partner = {c: by_name[before.names[c]] for c in lived if before.names[c] in by_name}
     rest = sorted(set(np.unique(new).tolist()) - set(partner.values()))
     return partner | match(old, new, [c for c in lived if c not in partner], rest)
-
-
-def _held(state: State) -> dict[Photo, str]:
-    """The label of every confirmed row."""
-    held = state.mark == CONFIRMED
-    names = (state.names[category] for category in state.category[held].tolist())
-    return dict(zip(photos_of(state, held), names, strict=True))
 
 
 def _images(count: int) -> str:

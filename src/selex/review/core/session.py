@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from selex.errors import InputError
-from selex.review.core.decisions import Decision
+from selex.review.core.decisions import Decision, Refused
+from selex.review.core.labels import Aside, Photo, set_aside_before
 from selex.review.core.ledger import Ledger
 from selex.review.core.outcome import Changes, compare
 from selex.review.core.state import State
@@ -100,6 +101,11 @@ class Review:
         found[new] = before.labelled[old]
         return found
 
+    @cached_property
+    def aside(self) -> dict[Photo, Aside]:
+        """Photos that were set aside in earlier rounds, and so are not in this one."""
+        return set_aside_before(self.ledger, self.round)
+
     @contextmanager
     def steady(self) -> Iterator[None]:
         """The state as all processes know it, unchanging while this lasts."""
@@ -125,6 +131,7 @@ class Review:
                 with self.ledger.writing():
                     self._follow()
                     missed = self._missed(event, version)
+                    self._check_aside(event)
                     played = self.timeline.play(event)
                     self.ledger.add(self.round, event)
             except BaseException:
@@ -133,6 +140,12 @@ class Review:
                     self.timeline = self.ledger.replay(self.round, self.results)
                 raise
         return Answer(played.summary, [other.summary for other in missed])
+
+    def _check_aside(self, event: Event) -> None:
+        """Refuse to take back what is not set aside."""
+        photos = event.decision.photos if event.decision else ()
+        if photos and not {*photos} <= {aside[:2] for aside in self.aside.values()}:
+            raise Refused("an image that is to be taken back was not set aside in an earlier round")
 
     def _missed(self, event: Event, version: str) -> list[Played]:
         """What has happened since `version`; a conflict if it is about the same."""
@@ -165,7 +178,7 @@ class Review:
         changes = compare(before.state, results) if before else None
         self.run, self.results, self.round, self.timeline = run, results, number, timeline
         self.changes, self._seen, self._read_at = changes, seen, stamp
-        for of_before in ("embeddings", "paths", "given"):
+        for of_before in ("embeddings", "paths", "given", "aside"):
             self.__dict__.pop(of_before, None)
 
     def _follow(self) -> None:

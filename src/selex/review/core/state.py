@@ -34,6 +34,7 @@ class Patch:
     names: dict[int, tuple[str, bool]]
     added: int
     last: int
+    restored: frozenset[tuple[int, int]]
     touched: frozenset[int]
     summary: str
 
@@ -47,6 +48,7 @@ class _Change:
     mark: Array | int | None = None
     names: dict[int, str] = field(default_factory=dict)
     new: list[tuple[str, bool, int]] = field(default_factory=list)
+    restored: tuple[tuple[int, int], ...] = ()
     about: tuple[int, ...] = ()
     summary: str = ""
 
@@ -61,6 +63,7 @@ class State:
         named: whether a person gave that name.
         origin: the category of the run that a category came from.
         last: the last number that a `novel-…` of the run or of this review ever had.
+        restored: photos that earlier rounds left out and the next one will not, by round and row.
     """
 
     def __init__(self, results: Results) -> None:
@@ -71,6 +74,7 @@ class State:
         self.named = [False] * len(self.names)
         self.origin = list(range(len(self.names)))
         self.last = last_number(self.names, results.last_number)
+        self.restored = frozenset[tuple[int, int]]()
 
     def known(self, category: int) -> bool:
         """Whether the run knew the category by labels."""
@@ -88,6 +92,7 @@ class State:
         names = {number: (self.names[number], self.named[number]) for number in change.names}
         given = [*(name for name, *_ in change.new), *change.names.values()]
         last, self.last = self.last, last_number(given, self.last)
+        restored, self.restored = self.restored, self.restored.union(change.restored)
         for name, named, origin in change.new:
             self.names.append(name)
             self.named.append(named)
@@ -99,7 +104,7 @@ class State:
         if change.mark is not None:
             self.mark[rows] = change.mark
         touched = {*change.about, *np.unique(before[0]).tolist(), *np.unique(self.category[rows]).tolist()}
-        return Patch(rows, *before, names, len(change.new), last, frozenset(touched), change.summary)
+        return Patch(rows, *before, names, len(change.new), last, restored, frozenset(touched), change.summary)
 
     def concerns(self, decision: Decision) -> frozenset[int]:
         """The categories that a decision is about: those it names and those its images are in."""
@@ -112,7 +117,7 @@ class State:
         self.category[patch.rows], self.mark[patch.rows] = patch.category, patch.mark
         for number, (name, named) in patch.names.items():
             self.names[number], self.named[number] = name, named
-        self.last = patch.last
+        self.last, self.restored = patch.last, patch.restored
         if patch.added:
             del self.names[-patch.added :], self.named[-patch.added :], self.origin[-patch.added :]
 
@@ -152,6 +157,10 @@ class State:
         if len(np.unique(found)) != len(found):
             raise Refused("an image is named twice")
         return found
+
+    def _unmarked(self, rows: Array) -> Array:
+        """Marks of rows that nothing was decided about."""
+        return np.where(self.results.labelled[rows], CONFIRMED, UNDECIDED)
 
     def _surer_half(self, rows: Array) -> Array:
         """Marks of rows after a decision about their whole category: the surer half of the undecided is confirmed."""
@@ -224,16 +233,23 @@ def _confirm(state: State, decision: Decision) -> _Change:
 
 def _marking(mark: int, words: str) -> Callable[[State, Decision], _Change]:
     def change(state: State, decision: Decision) -> _Change:
-        rows = state._checked(decision.rows)
-        return _Change(rows, None, mark, summary=f"marked {_images(len(rows))} {words}")
+        rows, why = state._checked(decision.rows), f" ({decision.reason})" if decision.reason else ""
+        return _Change(rows, None, mark, summary=f"marked {_images(len(rows))} {words}{why}")
 
     return change
 
 
 def _clear(state: State, decision: Decision) -> _Change:
     rows = state._checked(decision.rows)
-    mark = np.where(state.results.labelled[rows], CONFIRMED, UNDECIDED)
-    return _Change(rows, None, mark, summary=f"cleared the mark of {_images(len(rows))}")
+    return _Change(rows, None, state._unmarked(rows), summary=f"cleared the mark of {_images(len(rows))}")
+
+
+def _restore(state: State, decision: Decision) -> _Change:
+    rows, photos = state._checked(decision.rows), tuple(dict.fromkeys(decision.photos))
+    if len(rows) and not (state.mark[rows] == JUNK).all():
+        raise Refused("an image that is to be taken back is not set aside (any more)")
+    text = f"took {_images(len(rows) + len(photos))} back"
+    return _Change(rows, None, state._unmarked(rows), restored=photos, summary=text)
 
 
 _KINDS: dict[str, Callable[[State, Decision], _Change]] = {
@@ -245,6 +261,7 @@ _KINDS: dict[str, Callable[[State, Decision], _Change]] = {
     "unsure": _marking(UNSURE, "as not sure"),
     "junk": _marking(JUNK, "as junk"),
     "clear": _clear,
+    "restore": _restore,
 }
 
 

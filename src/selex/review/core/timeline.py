@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from selex.review.core.decisions import Decision, Refused
-from selex.review.core.state import Patch, State
+from selex.review.core.state import JUNK, Patch, State
 from selex.runs.results import Results
 
 DECIDE, UNDO, REDO = "decide", "undo", "redo"
@@ -18,6 +18,12 @@ class Event:
     kind: str
     decision: Decision | None = None
     time: float = 0.0
+
+    @property
+    def decided(self) -> Decision:
+        """The decision of an event that is one."""
+        assert self.decision
+        return self.decision
 
 
 @dataclass(frozen=True)
@@ -40,8 +46,8 @@ class Timeline:
     def __init__(self, results: Results) -> None:
         self.state = State(results)
         self.played: list[Played] = []
-        self._done: list[tuple[Decision, Patch]] = []
-        self._undone: list[Decision] = []
+        self._done: list[tuple[Event, Patch]] = []
+        self._undone: list[Event] = []
 
     @property
     def version(self) -> int:
@@ -66,7 +72,13 @@ class Timeline:
     @property
     def checked(self) -> set[int]:
         """Rows that somebody spoke of one by one, as decisions count now."""
-        return {row for decision, _ in self._done for row in decision.rows}
+        return {row for event, _ in self._done for row in event.decided.rows}
+
+    @property
+    def set_aside(self) -> dict[int, Event]:
+        """Rows that are junk, and the decision that made each so."""
+        junk = {row: event for event, _ in self._done if event.decided.kind == "junk" for row in event.decided.rows}
+        return {row: event for row, event in junk.items() if self.state.mark[row] == JUNK}
 
     def play(self, event: Event) -> Played:
         """Let an event happen; one that cannot is `Refused` and changes nothing."""
@@ -75,9 +87,8 @@ class Timeline:
         elif event.kind == REDO:
             touched, summary = self._redo()
         else:
-            assert event.decision
-            patch = self.state.apply(event.decision)
-            self._done.append((event.decision, patch))
+            patch = self.state.apply(event.decided)
+            self._done.append((event, patch))
             self._undone.clear()
             touched, summary = patch.touched, patch.summary
         self.played.append(Played(event, touched, summary))
@@ -90,14 +101,14 @@ class Timeline:
     def _undo(self) -> tuple[frozenset[int], str]:
         if not self._done:
             raise Refused("there is nothing to undo")
-        decision, patch = self._done.pop()
+        event, patch = self._done.pop()
         self.state.revert(patch)
-        self._undone.append(decision)
+        self._undone.append(event)
         return patch.touched, f"undone: {patch.summary}"
 
     def _redo(self) -> tuple[frozenset[int], str]:
         if not self._undone:
             raise Refused("there is nothing to redo")
-        patch = self.state.apply(self._undone[-1])
+        patch = self.state.apply(self._undone[-1].decided)
         self._done.append((self._undone.pop(), patch))
         return patch.touched, f"redone: {patch.summary}"

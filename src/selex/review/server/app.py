@@ -70,7 +70,7 @@ def create_app(review: Review, door: Door, table: str | None = None) -> FastAPI:
     _deciding(app, views, job)
     _leaving(app, views, job)
     _looking(app, views)
-    Pictures(review).add_to(app)
+    Pictures(review).add_to(app, views.aside_path)
     add_pages(app, views)
     for kind, status in ((Refused, 422), (Unreadable, 422), (InputError, 503)):
         app.add_exception_handler(kind, partial(_say, status))
@@ -186,6 +186,11 @@ def _overviews(app: FastAPI, views: Views) -> None:
         """Search all photos for those to set aside; nothing is changed."""
         return views.check(start=True)
 
+    @app.get("/api/aside", tags=["read"])
+    def aside(page: Page = 1) -> schema.SetAside:
+        """Photos that are set aside, in this round and in earlier ones."""
+        return views.aside(page)
+
     @app.get("/api/history", tags=["read"], responses=GONE)
     def history(page: Page = 1, round: int | None = None) -> schema.History:
         """What was decided in this round, or in an earlier one."""
@@ -200,7 +205,8 @@ def _deciding(app: FastAPI, views: Views, job: Job) -> None:
         """Make a decision."""
         _idle(views, job)
         parts = tuple(map(tuple, given.parts))
-        decision = Decision(given.kind, given.category, tuple(given.categories), tuple(given.rows), parts, given.name)
+        fields = (given.category, tuple(given.categories), tuple(given.rows), parts, given.name)
+        decision = Decision(given.kind, *fields, tuple(given.photos), given.reason)
         done = views.review.decide(decision, given.version)
         return schema.Decided(summary=done.summary, missed=done.missed, standing=views.standing())
 

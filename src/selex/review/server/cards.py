@@ -36,6 +36,7 @@ def standing_of(review: Review, overview: Overview, note: str | None) -> schema.
         confirmed=int(marks[CONFIRMED]),
         unsure=int(marks[UNSURE]),
         junk=int(marks[JUNK]),
+        aside=sum(aside[:2] not in review.state.restored for aside in review.aside.values()),
         changed=int(overview.changed.sum()),
         decisions=review.timeline.n_decisions,
         undo=review.timeline.can_undo,

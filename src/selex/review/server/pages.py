@@ -145,6 +145,10 @@ def _add_others(app: FastAPI, views: Views, render: _Templates) -> None:
     def check(request: Request) -> Response:
         return render("check.html", views.check(), request, "/api/check")
 
+    @app.get("/aside", include_in_schema=False)
+    def aside(request: Request, page: Page = 1) -> Response:
+        return render("aside.html", views.aside(page), request, "/api/aside")
+
     @app.get("/history", include_in_schema=False)
     def history(request: Request, page: Page = 1, round: int | None = None) -> Response:
         return render("history.html", views.history(page, round), request, "/api/history")
@@ -209,6 +213,10 @@ def _base(file: str) -> str:
     return file.rpartition("/")[2]
 
 
+def _large(path: str) -> bytes:
+    return picture(path, SHORTER)
+
+
 class Pictures:
     """Pictures of the run's images, by row: small ones, kept once made, and large ones.
 
@@ -221,20 +229,30 @@ class Pictures:
         self._small: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._lock = threading.Lock()
 
-    def add_to(self, app: FastAPI) -> None:
-        """Their two routes, in threads of their own: photos on a slow disk keep no page waiting."""
+    def add_to(self, app: FastAPI, aside: Callable[[int, int], str | None]) -> None:
+        """Their routes, in threads of their own: photos on a slow disk keep no page waiting.
+
+        `aside` says where a photo is that an earlier round set aside.
+        """
         threads = Threads(THREADS)
 
         @app.get("/thumb/{row}", include_in_schema=False)
         async def small(row: int, r: int | None = None) -> Response:
-            return await threads(self._answer, row, r, self._thumbnail)
+            return await threads(lambda: self._answer(self._path(row, r), self._thumbnail))
 
         @app.get("/picture/{row}", include_in_schema=False)
         async def large(row: int, r: int | None = None) -> Response:
-            return await threads(self._answer, row, r, lambda path: picture(path, SHORTER))
+            return await threads(lambda: self._answer(self._path(row, r), _large))
 
-    def _answer(self, row: int, of_round: int | None, make: Callable[[str], bytes]) -> Response:
-        path = self._path(row, of_round)
+        @app.get("/aside/{number}/{row}", include_in_schema=False)
+        async def small_aside(number: int, row: int) -> Response:
+            return await threads(lambda: self._answer(aside(number, row), self._thumbnail))
+
+        @app.get("/aside/{number}/{row}/large", include_in_schema=False)
+        async def large_aside(number: int, row: int) -> Response:
+            return await threads(lambda: self._answer(aside(number, row), _large))
+
+    def _answer(self, path: str | None, make: Callable[[str], bytes]) -> Response:
         if path is None:
             return Response("no such image\n", 404, media_type="text/plain")
         seconds = 86400 if os.path.exists(path) else 60  # what is gone may come back

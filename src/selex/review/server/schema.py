@@ -31,6 +31,7 @@ class Standing(BaseModel):
     confirmed: int = Field(description="Images whose category is decided.")
     unsure: int
     junk: int
+    aside: int = Field(description="Photos that are left out because they were set aside in earlier rounds.")
     changed: int = Field(description="Images that are not where the run, or the round before, put them.")
     decisions: int = Field(description="Decisions that count, in this round.")
     undo: str | None = Field(description="What undoing would take back.")
@@ -257,6 +258,26 @@ class Check(BaseModel):
     findings: list[Finding]
 
 
+class AsidePhoto(BaseModel):
+    """A photo that was set aside."""
+
+    round: int = Field(description="The round it was set aside in; with `row`, what `restore` takes.")
+    row: int = Field(description="Its row in the clusters table of that round.")
+    file: str
+    category_name: str = Field(description="Its category at the time.")
+    time: float
+    reason: str | None = Field(description="Why, if Check found it.")
+    restored: bool = Field(description="Whether it comes back when the run is reclustered.")
+
+
+class SetAside(Paged):
+    """Photos that are set aside, in this round and in earlier ones, the latest first."""
+
+    rows: list[int] = Field(description="All of this round.")
+    photos: list[tuple[int, int]] = Field(description="All of earlier rounds that are not taken back: round and row.")
+    asides: list[AsidePhoto]
+
+
 class Part(BaseModel):
     """A part that a category could be split into."""
 
@@ -294,12 +315,14 @@ class DecisionIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     version: str
-    kind: Literal["name", "merge", "split", "move", "confirm", "unsure", "junk", "clear"]
+    kind: Literal["name", "merge", "split", "move", "confirm", "unsure", "junk", "clear", "restore"]
     category: Number | None = None
     categories: list[Number] = []
     rows: list[Number] = []
     parts: list[list[Number]] = []
     name: str | None = None
+    photos: list[tuple[Number, Number]] = Field([], description="Photos set aside in earlier rounds: round and row.")
+    reason: Literal["near-duplicate", "blurred", "dark", "empty"] | None = None
 
 
 class StepIn(BaseModel):

@@ -11,6 +11,7 @@ from selex.review.core.metadata import Where
 from selex.review.core.overview import NEIGHBOURS
 from selex.review.core.session import Review
 from selex.review.server import schema
+from selex.review.server.aside import SetAside
 from selex.review.server.cards import category_card, facets, image_card, one_page, suggestion_cards
 from selex.review.server.checks import Checks
 from selex.review.server.lists import Lists, history_of, parts_page
@@ -29,7 +30,7 @@ class Views:
 
     def __init__(self, review: Review, table: str | None = None) -> None:
         self.review, self._lists, self._checks = review, Lists(review, table), Checks(review)
-        self._plane, self.eye = Plane(), Eye(review.run.folder)
+        self._plane, self.eye, self._aside = Plane(), Eye(review.run.folder), SetAside(review)
 
     def standing(self) -> schema.Standing:
         """How far the review is."""
@@ -167,6 +168,16 @@ class Views:
             self._checks.start()
         with self._lists.now() as overview:
             return self._checks.answer(overview, self._lists.standing(overview))
+
+    def aside(self, page: int = 1) -> schema.SetAside:
+        """Photos that are set aside, in this round and in earlier ones."""
+        with self._lists.now() as overview:
+            return self._aside.page(self._lists.standing(overview), page)
+
+    def aside_path(self, number: int, row: int) -> str | None:
+        """Where a photo is that was set aside in an earlier round; None if there is none."""
+        with self._lists.now():
+            return self._aside.path(number, row)
 
     def map(self) -> schema.Map:
         """Where images lie, and what they can be coloured by."""

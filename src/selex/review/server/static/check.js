@@ -1,6 +1,6 @@
-// Looking for photos to set aside: starts it, follows it, and sets aside all of a kind.
+// Looking for photos to set aside: starts it, follows it, sets aside all of a kind; and takes back what was set aside.
 import { decide, refresh } from "./decide.js";
-import { ask, by } from "./page.js";
+import { ask, by, page } from "./page.js";
 
 export async function check() {
   if (await ask("/api/check", {})) await refresh();
@@ -10,7 +10,18 @@ export async function check() {
 export async function aside() {
   const kind = document.activeElement.dataset.kind, found = await ask("/api/check");
   const rows = found?.findings.find((finding) => finding.kind === kind)?.rows;
-  if (rows) await decide({ kind: "junk", rows });
+  if (rows) await decide({ kind: "junk", rows, reason: kind });
+}
+
+// A photo that was set aside, of this round or an earlier one, or all of them.
+export async function restore() {
+  const { round, row } = document.activeElement.closest("[data-aside]").dataset;
+  await decide(round === page().round ? { kind: "restore", rows: [Number(row)] } : { kind: "restore", photos: [[Number(round), Number(row)]] });
+}
+
+export async function restoreAll() {
+  const found = await ask("/api/aside");
+  if (found) await decide({ kind: "restore", rows: found.rows, photos: found.photos });
 }
 
 // While it is at work: how far it is, then what it found.

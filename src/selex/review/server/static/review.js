@@ -1,5 +1,5 @@
 // What every page does: what each button and key is for, and how pages learn of decisions made elsewhere.
-import { aside, check, follow } from "./check.js";
+import { aside, check, follow, restore, restoreAll } from "./check.js";
 import { decide, refresh, settle, tabs } from "./decide.js";
 import * as dialogs from "./dialogs.js";
 import { listenToKeys } from "./keys.js";
@@ -45,6 +45,8 @@ const actions = {
   next: () => location.assign("/next"),
   check,
   aside,
+  restore,
+  restoreAll,
   similar,
   unsure: marking("unsure"),
   junk: marking("junk"),

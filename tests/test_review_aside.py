@@ -1,0 +1,192 @@
+"""Photos that were set aside: seen in every later round, taken back, there again when the run is clustered again."""
+
+import shutil
+
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from commands import digit_photos
+from review_runs import junk_files, labels_by_file
+from selex import Config, Run, discover
+from selex.review.core.decisions import Decision, Refused
+from selex.review.core.labels import labels_of
+from selex.review.core.session import Review
+from selex.review.recluster import recluster
+from selex.review.server.app import create_app
+from selex.review.server.guard import Door
+from selex.runs.results import Results
+
+HOST = "127.0.0.1:8760"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    digit_photos(folder / "photos", per_digit=20, n_known=3, digits=6)
+    discover(Config.of(str(folder / "photos"), categories=6, backbone="pixels"), folder / "run", store=folder / "store")
+    return folder
+
+
+@pytest.fixture
+def place(made, tmp_path):
+    for name in ("run", "store", "photos"):
+        shutil.copytree(made / name, tmp_path / name)
+    config = Config.of(str(tmp_path / "photos"), categories=6, backbone="pixels")
+    shutil.rmtree(tmp_path / "run")
+    discover(config, tmp_path / "run", store=tmp_path / "store")
+    return tmp_path
+
+
+def decide(place, kind, **fields):
+    review = Review(place / "run")
+    review.decide(Decision(kind, **fields), review.version)
+    review.ledger.close()
+
+
+def again(place):
+    return recluster(place / "run", store=place / "store").run
+
+
+def pairs(place):
+    review = Review(place / "run")
+    found = {aside[:2]: photo.file for photo, aside in review.aside.items()}
+    review.ledger.close()
+    return found
+
+
+def labelled_and_not(run):
+    table = run.clusters.to_pydict()
+    return table["labelled"].index(1), table["labelled"].index(0)
+
+
+def test_photos_of_earlier_rounds_are_listed_with_when_and_why_and_come_back(place):
+    run = Run.open(place / "run")
+    given, free = labelled_and_not(run)
+    files = run.clusters["file"].to_pylist()
+    decide(place, "junk", rows=(given, free), reason="blurred")
+    again(place)
+    decide(place, "junk", rows=(5,))
+    third = again(place)
+    assert len(third.clusters) == len(files) - 3
+    review = Review(place / "run")
+    asides = {photo.file: aside for photo, aside in review.aside.items()}
+    assert {(aside.round, aside.reason) for aside in asides.values()} == {(1, "blurred"), (2, None)}
+    assert asides[files[given]].label == asides[files[given]].category
+    assert asides[files[free]].label is None
+    assert all(aside.time > 0 for aside in asides.values())
+    review.decide(Decision("restore", photos=((1, given), (1, free))), review.version)
+    review.ledger.close()
+    labels = labels_of(Run.open(place / "run"))
+    assert labels_by_file(labels)[files[given]] == run.clusters["category"][given].as_py()
+    assert files[free] not in labels_by_file(labels)
+    assert len(junk_files(labels)) == 1
+    done = recluster(place / "run", store=place / "store")
+    table = {row["file"]: row for row in done.run.clusters.to_pylist()}
+    assert table[files[given]]["labelled"]
+    assert not table[files[free]]["labelled"]
+    assert str(done.changes).startswith("2 images new")
+    assert [entry["made"] for entry in done.run.metrics if entry["step"] == "embed"][1:] == [0, 0, 0]
+    assert len(pairs(place)) == 1
+
+
+def test_what_is_as_it_was_rounds_ago_is_a_new_round_in_which_nothing_is_set_aside(place):
+    for category in (3, 4, 5):  # known ones are in the order of their names
+        decide(place, "name", category=category, name=f"digit {category}")
+    run = again(place)
+    before, (_, free) = Results.read(run).digest, labelled_and_not(run)
+    file = run.clusters["file"][free].as_py()
+    decide(place, "junk", rows=(free,))
+    again(place)
+    decide(place, "restore", photos=((2, free),))
+    assert Results.read(again(place)).digest == before, "or this tests nothing"
+    review = Review(place / "run")
+    assert (review.version, review.aside, review.timeline.set_aside) == ("4.0", {}, {})
+    review.ledger.close()
+    decide(place, "unsure", rows=(free,))
+    assert file in again(place).clusters["file"].to_pylist()
+
+
+def test_undo_leaves_them_out_again(place):
+    decide(place, "junk", rows=(4,))
+    again(place)
+    [pair] = pairs(place)
+    review = Review(place / "run")
+    review.decide(Decision("restore", photos=(pair,)), review.version)
+    assert review.state.restored == {pair}
+    review.step("undo", review.version)
+    assert review.state.restored == frozenset()
+    review.step("redo", review.version)
+    assert review.state.restored == {pair}
+    review.step("undo", review.version)
+    review.ledger.close()
+    assert len(junk_files(labels_of(Run.open(place / "run")))) == 1
+
+
+def test_only_what_is_set_aside_can_be_taken_back(place):
+    decide(place, "junk", rows=(4, 6))
+    review = Review(place / "run")
+    for fields in ({"rows": (5,)}, {"photos": ((1, 4),)}, {"photos": ((9, 9),)}, {}):
+        with pytest.raises(Refused):
+            review.decide(Decision("restore", **fields), review.version)
+    review.decide(Decision("restore", rows=(4,)), review.version)
+    assert set(review.timeline.set_aside) == {6}
+    review.ledger.close()
+
+
+def test_a_label_of_a_category_that_is_gone_is_not_brought_back(place):
+    given, _ = labelled_and_not(Run.open(place / "run"))
+    file = Run.open(place / "run").clusters["file"][given].as_py()
+    decide(place, "junk", rows=(given,))
+    again(place)
+    run = Run.open(place / "run")
+    old = file.split("/")[0]
+    decide(place, "name", category=run.hierarchy["names"].index(old), name="another name")
+    [pair] = pairs(place)
+    decide(place, "restore", photos=(pair,))
+    assert file not in labels_by_file(labels_of(Run.open(place / "run")))
+    done = again(place)
+    assert file in done.clusters["file"].to_pylist()
+    assert old not in done.hierarchy["names"]
+
+
+def test_the_page_shows_all_of_them_and_the_photos_themselves(place):
+    decide(place, "junk", rows=(3, 50), reason="dark")
+    again(place)
+    decide(place, "junk", rows=(7,))
+    review = Review(place / "run")
+    client = TestClient(create_app(review, Door(8760)), base_url=f"http://{HOST}")
+    found = client.get("/api/aside").json()
+    assert [(one["round"], one["row"], one["reason"]) for one in found["asides"]] == [
+        (2, 7, None),
+        (1, 3, "dark"),
+        (1, 50, "dark"),
+    ]
+    assert (found["rows"], found["photos"], found["total"]) == ([7], [[1, 3], [1, 50]], 3)
+    assert (found["standing"]["junk"], found["standing"]["aside"]) == (1, 2)
+    small, large = client.get("/aside/1/3"), client.get("/aside/1/3/large")
+    assert (small.headers["content-type"], large.headers["content-type"]) == ("image/jpeg", "image/jpeg")
+    assert small.content != client.get("/aside/1/50").content
+    assert client.get("/aside/1/4").status_code == 404
+    assert client.get("/aside").text.count("data-aside") == 3
+    body = {"version": found["standing"]["version"], "kind": "restore", "rows": [7], "photos": found["photos"]}
+    assert client.post("/api/decisions", json=body).json()["summary"] == "took 3 images back"
+    found = client.get("/api/aside").json()
+    assert [(one["round"], one["restored"]) for one in found["asides"]] == [(1, True), (1, True)]
+    assert (found["photos"], found["standing"]["aside"], found["standing"]["junk"]) == ([], 0, 0)
+    review.ledger.close()
+
+
+def test_another_photo_that_has_the_name_now_is_not_shown_for_it(place):
+    file = Run.open(place / "run").clusters["file"][30].as_py()
+    decide(place, "junk", rows=(30,))
+    again(place)
+    Image.new("L", (8, 8), 99).save(place / "photos" / file)
+    decide(place, "unsure", rows=(2,))
+    assert file in again(place).clusters["file"].to_pylist(), "another photo, which nobody set aside"
+    review = Review(place / "run")
+    client = TestClient(create_app(review, Door(8760)), base_url=f"http://{HOST}")
+    gone = client.get("/aside/1/30").content
+    Image.new("L", (8, 8), 9).save(place / "photos" / file)
+    assert client.get("/aside/1/30").content == gone, "a grey square, whatever is there"
+    review.ledger.close()
