@@ -7,8 +7,9 @@ from sklearn.datasets import load_digits
 
 from conftest import blobs, half_labelled
 from selex import InputError, estimate_k
+from selex.cluster.estimate_k import _combined
 from selex.cluster.holdout import known_share
-from selex.cluster.rows import Rows
+from selex.cluster.rows import Rows, as_rows
 from selex.errors import Note
 
 
@@ -183,3 +184,18 @@ def test_held_out_rows_count_alike_where_every_category_has_many_labels():
     look = known_share._Look(rows, labels, 10, (1.0, 1.0), True)
     for hidden, held in look._folds(rng):
         np.testing.assert_array_equal(look._as_known(np.where(hidden | held, -1, labels), held), 1.0)
+
+
+def test_silhouettes_do_not_exclude_what_shares_make_likely():
+    """Known categories of two clusters each: silhouettes want clusters to be categories, labels say otherwise."""
+    x, blob = blobs_of(24)
+    labels = np.where((blob < 12) & (np.arange(len(x)) % 2 == 0), blob // 2, -1)
+    count = known_share.Count(12.0, 0.15, as_rows(x, 1 << 20), torch.from_numpy(labels))
+    found = _combined(count, 6, (6, 100), True, np.random.default_rng(0), None)
+    assert found.low <= 8 and found.high >= 17
+
+
+def blobs_of(k):
+    rng = np.random.default_rng(0)
+    blob = np.arange(12 * k) % k
+    return (rng.normal(size=(k, 8))[blob] * 4 + rng.normal(size=(12 * k, 8)) * 0.2).astype(np.float32), blob

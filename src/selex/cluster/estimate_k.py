@@ -26,6 +26,9 @@ _SEARCH = 10  # counts tried by Brent's method after that
 _RESAMPLES = 500
 _TIE_BREAK = 1e-6  # weight of the silhouette beside the accuracy, which cannot see how novel categories split or merge
 _FLAT = 0.1  # below the best silhouette, which is 1 at most: counts that reach this are as good
+_LEVEL = 0.9  # of the probability is in the interval
+_SPREAD = 1.0  # relative spread of sizes of categories, as if one more category had shown it: a few do not tell
+_FEW = 3  # degrees of freedom of an interval, at least
 _WIDE = 0.98  # of what shares make likely is where silhouettes are compared
 _TRIED = 12  # counts whose silhouettes are compared there
 _CURVED = 3  # degree of the curve through them: single clusterings are noisy
@@ -137,7 +140,10 @@ def _combined(
     likely = shares.logpdf(np.log(ks)) + silhouette(np.log(ks))
     likely = np.exp(likely - likely.max())
     best = int(ks[likely.argmax()])
+    alone = student(max(n_known - 1, _FEW), np.log(count.n_clusters), float(np.hypot(error, _SPREAD / n_known)))
+    ends = np.clip(np.exp(alone.interval(_LEVEL)), *limits)  # silhouettes do not know what labels mean: this stays
     low, high = _middle(ks, likely)
+    low, high = min(low, int(ends[0])), max(high, int(np.ceil(ends[1])))
     _tell_of_limits(best, *limits)
     curve = tuple((int(k), float(score)) for k, score in zip(ks, likely, strict=True))
     return KEstimate(best, min(low, best), max(high, best), curve, "combined")
