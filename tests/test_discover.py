@@ -334,7 +334,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(place):
         "cluster.categories must be a whole number, or 'auto', not 'many'", *BASE, "--categories", "many", cwd=place
     )
     unknown = ("discover", "photos", "--categories", 5, "--out", "run", "--backbone")
-    refused("no backbone is called 'pixel' (did you mean pixels?)", *unknown, "pixel", cwd=place)
+    refused("no backbone 'pixel'; did you mean 'pixels'?", *unknown, "pixel", cwd=place)
     refused("no weight file at", *unknown, "file:vit.pth", cwd=place)
     refused("pixels takes no weights of its own", *FIVE, "--set", "features.weights=x.pth", cwd=place)
     refused(

@@ -314,7 +314,7 @@ def test_weights_list_and_verify(tmp_path, monkeypatch):
     assert done.returncode == 2
     assert "efficientnet-lite1-77cc7160.pth: wrong: its sha256 is " in done.stderr
     assert "efficientnet-lite1  wrong" in done.stdout
-    refused("no backbone is called lite", "weights", "fetch", "lite", cwd=tmp_path)
+    refused("no backbone 'lite'", "weights", "fetch", "lite", cwd=tmp_path)
 
 
 def test_confidence_is_worth_something(tmp_path):

@@ -16,7 +16,7 @@ def clock(monkeypatch):
 
 
 def test_in_a_log_training_says_where_it_stands_from_time_to_time(clock, capsys):
-    with progress.training_bar(epochs=10, steps=2, batch=64) as advance:
+    with progress.training_bar(epochs=10, steps=2) as advance:
         for epoch in range(5):
             for loss in (3.0, 2.5 - epoch):
                 clock[0] += 3
@@ -24,18 +24,18 @@ def test_in_a_log_training_says_where_it_stands_from_time_to_time(clock, capsys)
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [
-        "training: epoch 2 of 10, loss 1.500, about 50 s left",
-        "training: epoch 4 of 10, loss -0.500, about 40 s left",
+        "training, epoch 2 of 10, loss 1.500, about 50 s left",
+        "training, epoch 4 of 10, loss -0.500, about 40 s left",
     ]
 
 
 def test_training_says_which_one_it_is(clock, capsys):
     told = []
     for heard in (nullcontext(), progress.listening(lambda *at: told.append(at))):
-        with heard, progress.training_bar(2, 1, 64, doing="training again with all labels") as advance:
+        with heard, progress.training_bar(2, 1, doing="training again with all labels") as advance:
             clock[0] += 20
             advance(0, 1.5)
-    assert capsys.readouterr().err == "training again with all labels: epoch 1 of 2, loss 1.500, about 20 s left\n"
+    assert capsys.readouterr().err == "training again with all labels, epoch 1 of 2, loss 1.500, about 20 s left\n"
     assert told == [("training again with all labels, epoch", 1, 2)]
 
 
@@ -46,7 +46,7 @@ def test_a_listener_is_told_in_place_of_lines(capsys):
             advance(1, 4)
         with progress.images_bar("embedding", 20, done=5) as images:
             images(6)
-        with progress.training_bar(epochs=3, steps=1, batch=2) as epochs:
+        with progress.training_bar(epochs=3, steps=1) as epochs:
             epochs(1, 0.5)
         with progress.progress_bar("unseen", shown=False) as unseen:
             unseen(1, 2)
@@ -57,10 +57,10 @@ def test_a_listener_is_told_in_place_of_lines(capsys):
 
 
 def test_epochs_of_an_earlier_start_are_no_part_of_the_rate(clock, capsys):
-    with progress.training_bar(epochs=100, steps=1, batch=64) as advance:
+    with progress.training_bar(epochs=100, steps=1) as advance:
         clock[0] += 60
         advance(69, 1.0)
-    assert capsys.readouterr().err == "training: epoch 70 of 100, loss 1.000, about 30 min left\n"
+    assert capsys.readouterr().err == "training, epoch 70 of 100, loss 1.000, about 30 min left\n"
 
 
 def test_in_a_log_images_are_counted_from_time_to_time(clock, capsys):
@@ -70,8 +70,8 @@ def test_in_a_log_images_are_counted_from_time_to_time(clock, capsys):
             advance(done)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 19  # every ten seconds; not at the end, when the step has its own line
-    assert lines[0] == "embedding: 2,200 of 6,000 images, 20 images/s, about 3 min left"
-    assert lines[-1] == "embedding: 5,800 of 6,000 images, 20 images/s, about 10 s left"
+    assert lines[0] == "embedding, image 2,200 of 6,000, 20 images/s, about 3 min left"
+    assert lines[-1] == "embedding, image 5,800 of 6,000, 20 images/s, about 10 s left"
 
 
 def test_in_a_log_other_work_says_how_much_is_left(clock, capsys):
@@ -86,7 +86,7 @@ def test_in_a_log_other_work_says_how_much_is_left(clock, capsys):
 
 
 def test_nothing_is_shown_unless_asked(clock, capsys):
-    with progress.training_bar(epochs=2, steps=1, batch=64, shown=False) as advance:
+    with progress.training_bar(epochs=2, steps=1, shown=False) as advance:
         clock[0] += 60
         advance(0, 1.0)
     assert capsys.readouterr() == ("", "")

@@ -430,7 +430,7 @@ def test_ctrl_c_keeps_what_is_done(digits, tmp_path, decoded):
         lambda: (folder / DATA).exists() and os.path.getsize(folder / DATA) > 3 * 32**2 * 6,
     )
     assert code == 130
-    assert "decoding: " in errors
+    assert "decoding, image" in errors
     assert "Traceback" not in errors
     done = len(load_index(folder).stored)
     assert 6 <= done < 40

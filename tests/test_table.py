@@ -13,7 +13,7 @@ from PIL import Image
 
 from selex.data.features import Features, read_labels, read_row_labels
 from selex.data.labels import encode, read_label_file
-from selex.data.table import ImageTable, from_folder, from_list, label_from_file, read_table
+from selex.data.table import ImageTable, from_folder, from_list, read_table
 from selex.errors import InputError, Note
 from selex.types import UNLABELLED
 
@@ -286,7 +286,7 @@ def test_labels_file_with_a_table_from_a_file(tmp_path):
     tree(tmp_path, "a.jpg", "b.jpg")
     (tmp_path / "all.csv").write_text("file_name,label\nb.jpg,\na.jpg,dog\n")
     (tmp_path / "labels.csv").write_text("file_name,label\nb.jpg,cat\n")
-    assert named(label_from_file(read_table(tmp_path / "all.csv"), tmp_path / "labels.csv")) == {
+    assert named(read_table(tmp_path / "all.csv", tmp_path / "labels.csv")) == {
         "b.jpg": "cat",
         "a.jpg": "",
     }

@@ -328,7 +328,7 @@ def test_list_and_verify(tmp_path, monkeypatch):
 
 
 def test_fetch_of_unknown_and_of_weightless_backbones():
-    with pytest.raises(InputError, match="no backbone is called x"):
+    with pytest.raises(InputError, match="no backbone 'x'"):
         fetch_weights("x")
     with pytest.raises(InputError, match="no pretrained weights are known for pixels"):
         fetch_weights("pixels")

@@ -29,35 +29,19 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 # Where each public name lives. Imported when first used: `selex --help` must not wait for torch.
 _HOMES = {
-    "ClusterConfig": "config",
-    "Config": "config",
-    "DataConfig": "config",
-    "FeatureConfig": "config",
-    "FittedClusters": "cluster.pipeline",
-    "Hierarchy": "types",
-    "HierarchicalKMeans": "cluster.estimators",
-    "InputError": "errors",
-    "KEstimate": "types",
-    "Level": "types",
-    "Model": "runs.predictor",
-    "Note": "errors",
-    "Run": "runs.run",
-    "Scores": "types",
-    "SemiSupervisedKMeans": "cluster.estimators",
-    "TrainConfig": "config",
-    "UNLABELLED": "types",
-    "Variant": "cluster.variant",
-    "Whitening": "cluster.estimators",
-    "ari": "metrics",
-    "bssk": "cluster.kmeans",
-    "discover": "discovery",
-    "estimate_k": "cluster.estimate_k",
-    "fit_clusters": "cluster.pipeline",
-    "hssk": "cluster.hierarchy",
-    "load": "runs.predictor",
-    "nmi": "metrics",
-    "published": "cluster.variant",
-    "split_accuracy": "metrics",
+    "cluster.estimate_k": ("estimate_k",),
+    "cluster.estimators": ("HierarchicalKMeans", "SemiSupervisedKMeans", "Whitening"),
+    "cluster.hierarchy": ("hssk",),
+    "cluster.kmeans": ("bssk",),
+    "cluster.pipeline": ("FittedClusters", "fit_clusters"),
+    "cluster.variant": ("Variant", "published"),
+    "config": ("ClusterConfig", "Config", "DataConfig", "FeatureConfig", "TrainConfig"),
+    "discovery": ("discover",),
+    "errors": ("InputError", "Note"),
+    "metrics": ("ari", "nmi", "split_accuracy"),
+    "runs.predictor": ("Model", "load"),
+    "runs.run": ("Run",),
+    "types": ("UNLABELLED", "Hierarchy", "KEstimate", "Level", "Scores"),
 }
 __all__ = [
     "UNLABELLED",
@@ -93,8 +77,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"selex.{_HOMES[name]}"), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"selex.{home}"), name)
     raise AttributeError(f"module 'selex' has no attribute {name!r}")
 
 

@@ -76,8 +76,7 @@ def matched(truth: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.bool_]:
 
         matched_rows, matched_columns = linear_sum_assignment(contingency(rows, columns), maximize=True)
         partner[matched_rows] = matched_columns
-    hit: NDArray[np.bool_] = partner[rows] == columns
-    return hit
+    return partner[rows] == columns
 
 
 def _mean(hit: NDArray[np.bool_]) -> float:

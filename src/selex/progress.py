@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import count
-from typing import Any, TypeVar
+from math import ceil
+from typing import Any, Protocol, TypeVar
 
 SECONDS_A_LINE = 10.0
 """Where there is no terminal, work says where it stands no more often than this."""
@@ -44,66 +45,65 @@ def step_done(entry: dict[str, Any]) -> None:
         watcher(entry)
 
 
-def _heard(text: str) -> Callable[[int, int], None]:
-    """Tells the listener about one piece of work."""
-    return lambda done, total: _listeners[-1](text, done, max(done, total))
+class Advance(Protocol):
+    """Says how much is done, of how much, and what else there is to say."""
+
+    def __call__(self, done: float, total: int, note: str = "") -> None:
+        """A part of one counts as under way."""
 
 
 @contextmanager
-def progress_bar(text: str, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
-    """Where work stands, while it lasts; call it with done and total. A bar on a terminal, elsewhere lines."""
+def progress_bar(text: str, shown: bool = True, unit: str = "", before: int | None = 0) -> Iterator[Advance]:
+    """Where work stands, while it lasts: a bar on a terminal, elsewhere lines; a listener is told in their place.
+
+    With a `unit` it says how many a second. What was done `before` is no part of that, nor of the time left; None takes
+    it from the first call.
+    """
     from rich import progress as rich
     from rich.console import Console
 
     console = Console(stderr=True)
-    if shown and (_listeners or not console.is_terminal):
-        yield _heard(text) if _listeners else _lines(text)
+    if shown and _listeners:
+        yield lambda done, total, note="": _listeners[-1](text, ceil(done), max(ceil(done), total))
         return
-    done = (rich.TextColumn("{task.description}"), rich.MofNCompleteColumn(), rich.BarColumn())
-    times = (rich.TimeElapsedColumn(), rich.TextColumn("left:"), rich.TimeRemainingColumn())
-    with rich.Progress(*done, *times, console=console, transient=True, disable=not shown) as bar:
-        task = bar.add_task(text, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=max(done, total))
+    if shown and not console.is_terminal:
+        yield _lines(text, unit, before)
+        return
+    columns = ("{task.description}", rich.MofNCompleteColumn(), rich.BarColumn(), "{task.fields[note]}")
+    times = (rich.TimeElapsedColumn(), "left:", rich.TimeRemainingColumn())
+    with rich.Progress(*columns, *times, console=console, transient=True, disable=not shown) as bar:
+        task = bar.add_task(text, total=None, completed=before or 0, note="")
+
+        def advance(done: float, total: int, note: str = "") -> None:
+            note = f"{bar.tasks[task].speed or 0:,.0f} {unit}/s" if unit else note
+            bar.update(task, completed=done, total=max(done, total), note=note)
+
+        yield advance
+
+
+def _lines(text: str, unit: str, before: int | None) -> Advance:
+    """A line from time to time: done and total, how many a second where they have a unit, and the time left."""
+    begun = told = time.monotonic()
+
+    def advance(done: float, total: int, note: str = "") -> None:
+        nonlocal told, before
+        now, before = time.monotonic(), ceil(done) - 1 if before is None else before
+        if now - told < SECONDS_A_LINE or done >= total or done != int(done):
+            return
+        told = now
+        rate = (done - before) / (now - begun)
+        speed = f", {rate:,.{0 if rate >= 10 else 1}f} {unit}/s" if unit else ""
+        left = f", {_duration((total - done) / rate)} left" if rate else ""
+        print(f"{text} {done:,.0f} of {total:,}{note and f', {note}'}{speed}{left}", file=sys.stderr, flush=True)
+
+    return advance
 
 
 @contextmanager
 def images_bar(doing: str, total: int, done: int = 0, shown: bool = True) -> Iterator[Callable[[int], None]]:
-    """Where work on images stands: how many, images a second, time left. Call it with how many are done.
-
-    A bar on a terminal; elsewhere, in a log, a line from time to time. `done` were done before.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if shown and (_listeners or not console.is_terminal):
-        line = _heard(f"{doing}, image") if _listeners else _lines(f"{doing}:", done, "images")
-        yield lambda now: line(now, total)
-        return
-    rate = TextColumn("{task.fields[rate]:,.0f} images/s")
-    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not shown) as bar:
-        task = bar.add_task("", total=total, completed=done, rate=0.0)
-        begun = time.monotonic()
-        yield lambda now: bar.update(task, completed=now, rate=(now - done) / max(time.monotonic() - begun, 1e-9))
-
-
-def _lines(text: str, before: int = 0, unit: str = "") -> Callable[[int, int], None]:
-    """A line from time to time: done and total, how many a second where they have a unit, and the time left."""
-    begun = told = time.monotonic()
-
-    def advance(done: int, total: int) -> None:
-        nonlocal told
-        now = time.monotonic()
-        if now - told < SECONDS_A_LINE or done >= total:
-            return
-        told = now
-        rate = (done - before) / (now - begun)
-        speed = f" {unit}, {rate:,.{0 if rate >= 10 else 1}f} {unit}/s" if unit else ""
-        left = f", {_duration((total - done) / rate)} left" if rate else ""
-        print(f"{text} {done:,} of {total:,}{speed}{left}", file=sys.stderr, flush=True)
-
-    return advance
+    """Where work on images stands. Call it with how many are done; so many were `done` before."""
+    with progress_bar(f"{doing}, image", shown, "images", done) as advance:
+        yield lambda now: advance(now, total)
 
 
 @contextmanager
@@ -116,53 +116,12 @@ def estimate_bar(shown: bool = True) -> Iterator[Callable[[int, float], None]]:
 
 @contextmanager
 def training_bar(
-    epochs: int, steps: int, batch: int, shown: bool = True, doing: str = "training"
+    epochs: int, steps: int, shown: bool = True, doing: str = "training"
 ) -> Iterator[Callable[[int, float], None]]:
-    """Where training stands: epoch, loss, images a second, time left. Call it after each step.
-
-    A bar on a terminal; elsewhere, in a log, a line from time to time. `doing` says which training it is.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    text = doing + ", epoch {task.fields[epoch]} of " + str(epochs)
-    rate = TextColumn("loss {task.fields[loss]:.3f}  {task.fields[rate]:,.0f} images/s  left:")
-    console = Console(stderr=True)
-    if shown and _listeners:
-        heard = _heard(f"{doing}, epoch")
-        yield lambda epoch, loss: heard(epoch + 1, epochs)
-        return
-    if shown and not console.is_terminal:
-        yield _training_lines(epochs, steps, doing)
-        return
-    columns = (TextColumn(text), BarColumn(), rate, TimeRemainingColumn(elapsed_when_finished=True))
-    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
-        task = bar.add_task("", total=epochs * steps, epoch=1, loss=float("nan"), rate=0.0)
-
-        def advance(epoch: int, loss: float) -> None:
-            done = bar.tasks[task].completed
-            if done < epoch * steps:  # resumed: what was done before is no part of the rate
-                bar.update(task, completed=epoch * steps)
-            bar.update(task, advance=1, epoch=epoch + 1, loss=loss, rate=batch * (bar.tasks[task].speed or 0))
-
-        yield advance
-
-
-def _training_lines(epochs: int, steps: int, doing: str) -> Callable[[int, float], None]:
-    """A line at the end of an epoch, unless the last one is only seconds old."""
-    begun = told = time.monotonic()
-    done = 0
-
-    def advance(epoch: int, loss: float) -> None:
-        nonlocal done, told
-        done, now = done + 1, time.monotonic()
-        if done % steps or now - told < SECONDS_A_LINE:
-            return
-        told = now
-        left = (now - begun) / done * steps * (epochs - epoch - 1)
-        print(f"{doing}: epoch {epoch + 1} of {epochs}, loss {loss:.3f}, {_duration(left)} left", file=sys.stderr)
-
-    return advance
+    """Where training stands. Call it after each step with the epoch and the loss; `doing` says which training it is."""
+    with progress_bar(f"{doing}, epoch", shown, before=None) as advance:
+        made = count(1)
+        yield lambda epoch, loss: advance(epoch + ((next(made) - 1) % steps + 1) / steps, epochs, f"loss {loss:.3f}")
 
 
 def _duration(seconds: float) -> str:

@@ -23,7 +23,7 @@ from selex.bench.datasets.splits import (
     load_benchmark,
     long_tail,
     own_dataset,
-    shuffle_rows,
+    take_rows,
 )
 from selex.bench.results import VERSIONS, Result
 from selex.bench.suites import Row
@@ -93,7 +93,7 @@ def read_split(job: Job) -> tuple[Benchmark, Benchmark | None]:
     if job.row.long_tail:
         train = long_tail(train, job.row.long_tail, np.random.default_rng(0))
     if job.row.shuffled:
-        train = shuffle_rows(train, np.random.default_rng(0))
+        train = take_rows(train, np.random.default_rng(0).permutation(len(train.truth)))
     if job.row.fold is not None:
         return hold_out_labels(train, job.row.fold), None
     return train, test

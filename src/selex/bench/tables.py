@@ -109,7 +109,12 @@ class Show:
 
 def make_tables(results: Sequence[Result], name: str = "main", show: Show | None = None) -> list[Table]:
     """The tables of a suite; a suite without results is an `InputError`."""
-    chosen, show = [*_of_suite(results, name), *of_main(results, name)], show or Show()
+    about, show = find_suite(name), show or Show()
+    chosen = [result for result in results if result.suite == name]
+    if not chosen:
+        there = ", ".join(sorted({result.suite for result in results})) or "none"
+        raise InputError(f"no results of suite {name!r}; there are results of: {there}")
+    chosen += of_main(results, name)
     if show.part == "inductive" and not any(result.inductive for result in chosen):
         raise InputError(f"no result of suite {name!r} holds accuracies on test images")
     if name == "main":
@@ -119,17 +124,7 @@ def make_tables(results: Sequence[Result], name: str = "main", show: Show | None
         return [_holdout(runs, show) for runs in of_datasets]
     if name == "time":
         return [_time(runs) for runs in of_datasets]
-    return [_ablation(find_suite(name), *key, rows, show) for key, rows in by_row(chosen).items()]
-
-
-def _of_suite(results: Sequence[Result], name: str) -> list[Result]:
-    """The results of a suite."""
-    find_suite(name)  # a wrong name is answered before a missing result
-    chosen = [result for result in results if result.suite == name]
-    if not chosen:
-        there = ", ".join(sorted({result.suite for result in results})) or "none"
-        raise InputError(f"no results of suite {name!r}; there are results of: {there}")
-    return chosen
+    return [_ablation(about, *key, rows, show) for key, rows in by_row(chosen).items()]
 
 
 def method_name(setting: Setting) -> str:
@@ -182,7 +177,8 @@ def _ablation(about: Suite, dataset: str, setting: Setting, rows: dict[str, Seed
     """The rows of a suite in its own order; rows that it does not know come last."""
     known = [row for row in about.rows if row.label in rows]
     known += [Row(label) for label in rows if label not in {row.label for row in about.rows}]
-    theirs = {row.label: _in_paper(about, row, setting.method, dataset) for row in known}
+    in_paper = dataset in about.datasets  # on others than its own it says nothing about a suite
+    theirs = {row.label: paper.scores_of(row.paper, setting.method, dataset) if in_paper else None for row in known}
     with_paper, counted = any(theirs.values()), about.name == "estimated-k"
     columns = [Column("row"), Column("seeds"), *([Column("categories")] if counted else []), *_triple("ours")]
     columns += ([Column("categories", "paper")] if counted else []) + (_triple("paper") if with_paper else [])
@@ -196,11 +192,6 @@ def _ablation(about: Suite, dataset: str, setting: Setting, rows: dict[str, Seed
     runs = [run for seeds in rows.values() for run in seeds.results]
     source = _source(row for row in known if theirs[row.label]) if with_paper else ""
     return Table(f"{about.title}: {where}", columns, lines, _notes(runs, show, source))
-
-
-def _in_paper(about: Suite, row: Row, method: str, dataset: str) -> Scores | None:
-    """The paper's scores; on other datasets than its own it says nothing about a suite."""
-    return paper.scores_of(row.paper, method, dataset) if dataset in about.datasets else None
 
 
 def _count(seeds: Seeds) -> str:

@@ -120,8 +120,7 @@ def _compare(found: dict[str, Run], truth: dict[str, int]) -> Results:
 
 
 def _clusters(found: Run) -> dict[str, Any]:
-    table: dict[str, Any] = found.clusters.select(["file", "labelled", "cluster"]).to_pydict()
-    return table
+    return found.clusters.select(["file", "labelled", "cluster"]).to_pydict()
 
 
 def _kmeans(found: Run) -> dict[str, Any]:

@@ -64,8 +64,7 @@ class Calibration(NamedTuple):
     def lowered(self, confidence: Floats) -> Floats:
         """Confidence in known clusters, from the probability among all clusters."""
         factor = np.float32(np.exp(self.shift))
-        found: Floats = np.float32(self.share) * factor * confidence / (1 - (1 - factor) * confidence)
-        return found
+        return np.float32(self.share) * factor * confidence / (1 - (1 - factor) * confidence)
 
 
 @dataclass(frozen=True)
@@ -192,8 +191,7 @@ def reach_of(own: NDArray[Any], clusters: NDArray[Any], k: int) -> Floats:
 
 def at_least_rounding(reach: Floats, centers: Floats) -> Floats:
     """A reach within which copies of an image are, however close the rows of a cluster are."""
-    found: Floats = np.maximum(reach, _ROUNDING * np.linalg.norm(centers, axis=1).max())
-    return found
+    return np.maximum(reach, _ROUNDING * np.linalg.norm(centers, axis=1).max())
 
 
 def _apart(clusters: Tensor, k: int, rows: Rows) -> Tensor:

@@ -270,5 +270,4 @@ class Whitening(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type:
         """The rows of `X`, whitened."""
         check_is_fitted(self)
         X = features_of(self, X, reset=False, finite=True)
-        rows: Array = self.whitener_(X) if self.whitener_ else X
-        return rows
+        return self.whitener_(X) if self.whitener_ else X

@@ -61,8 +61,7 @@ def _as_given(y: Any) -> NDArray[Any]:
 def _unlabelled(names: NDArray[Any]) -> NDArray[np.bool_]:
     """Which entries say that there is no label."""
     if names.dtype.kind in "iuf":
-        found: NDArray[np.bool_] = np.isin(names, -1) | np.isnan(names)
-        return found
+        return np.isin(names, -1) | np.isnan(names)
     if names.dtype.kind in "US":
         return np.isin(names, np.array(["", "-1"], dtype=names.dtype.kind))  # numpy writes -1 as "-1" among strings
     return np.array([_is_missing(name) for name in names.tolist()], dtype=bool)

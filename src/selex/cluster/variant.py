@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, get_args, get_type_hints
 
 from selex.errors import InputError
-
-_CHOICES = {
-    "seeding": ("apart", "spread"),
-    "balancing": ("stable", "growing"),
-    "grouping": ("level", "base"),
-    "level_order": ("rows", "known-first"),
-    "crops": ("centre", "augmented"),
-}
 
 
 @dataclass(frozen=True)
@@ -41,10 +33,10 @@ class Variant:
     crops: Literal["centre", "augmented"] = "centre"
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value, allowed = getattr(self, field.name), _CHOICES[field.name]
-            if value not in allowed:
-                raise InputError(f"{field.name} must be {' or '.join(map(repr, allowed))}, not {value!r}")
+        for name, kind in get_type_hints(type(self)).items():
+            if getattr(self, name) not in get_args(kind):
+                words = " or ".join(map(repr, get_args(kind)))
+                raise InputError(f"{name} must be {words}, not {getattr(self, name)!r}")
 
 
 _QUIRKS = {

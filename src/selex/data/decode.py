@@ -66,7 +66,8 @@ def decode(source: str | bytes | Image.Image, size: int, box: Box | None = None)
         if isinstance(source, Image.Image):
             return _decode(source, size, None)
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
-            _check_sides(image)
+            if max(image.size) > MAX_SIDE:
+                raise Unreadable(f"too large: {image.width} x {image.height} pixels, a side may have {MAX_SIDE}")
             # Only JPEG: the decoder itself halves up to three times, as long as both sides stay large enough.
             whole = image.size
             drafted = image.draft(None, (size, size))
@@ -106,11 +107,6 @@ def as_unreadable(error: Exception) -> Unreadable:
     if isinstance(error, Image.DecompressionBombError):
         return Unreadable(f"too large: {words}")
     return Unreadable(f"truncated or damaged: {words}"[:200])
-
-
-def _check_sides(image: Image.Image) -> None:
-    if max(image.size) > MAX_SIDE:
-        raise Unreadable(f"too large: {image.width} x {image.height} pixels, a side may have {MAX_SIDE}")
 
 
 def _check_scans(image: Image.Image, width: int, height: int) -> None:

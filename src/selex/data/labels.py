@@ -86,8 +86,7 @@ def read_columns(path: str) -> dict[str, list[Any]]:
     from selex.data.parquet import read_parquet
 
     _check_there(path)
-    columns: dict[str, list[Any]] = read_parquet(path, path).to_pydict()
-    return columns
+    return read_parquet(path, path).to_pydict()
 
 
 def encode(names: Iterable[str]) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[str]]:

@@ -25,7 +25,7 @@ import numpy as np
 from selex.data.decode import Pixels, Unreadable, decode
 from selex.data.table import ImageTable
 from selex.errors import InputError, Note
-from selex.folders import MARK, is_marked, take_folder
+from selex.folders import MARK, take_folder
 from selex.io import atomic_path
 from selex.io import locked as file_locked
 from selex.progress import images_bar
@@ -81,11 +81,6 @@ def load_index(folder: Path) -> Index:
     if found is None and (folder / INDEX).exists():
         warnings.warn(f"{folder}: is damaged, or of another version; images are decoded again", Note, stacklevel=2)
     return found or Index(np.zeros(0, STORED), np.zeros(0, UNREADABLE))
-
-
-def is_store(folder: Path) -> bool:
-    """Whether a folder is a store of ours, perhaps a damaged one."""
-    return is_marked(folder, KIND)
 
 
 def _read_index(folder: Path) -> Index | None:

@@ -90,7 +90,7 @@ def read_table(
     if labels is None:
         return table
     if isinstance(labels, (str, os.PathLike)):
-        return label_from_file(table, os.fspath(labels))
+        return _label(table, read_label_file(os.fspath(labels)))
     return label_from_list(table, labels)
 
 
@@ -163,11 +163,6 @@ def from_list(images: Sequence[str | os.PathLike[str] | Image.Image]) -> ImageTa
     return ImageTable(files, *encode([""] * len(files)), os.getcwd(), held)
 
 
-def label_from_file(table: ImageTable, path: str | os.PathLike[str]) -> ImageTable:
-    """The table with the labels of a CSV or parquet file; names start at the table's root or at the file's folder."""
-    return _label(table, read_label_file(os.fspath(path)))
-
-
 def label_from_list(table: ImageTable, labels: Sequence[Any]) -> ImageTable:
     """The table with one label per row; None, "", nan and the number -1 say unlabelled."""
     if len(labels) != len(table):
@@ -238,6 +233,7 @@ def _with_metadata(table: ImageTable) -> ImageTable:
 
 
 def _label(table: ImageTable, file: LabelFile) -> ImageTable:
+    """The table with the labels of a file; names start at the table's root or at the file's folder."""
     rows = _Rows(table)
     found = [rows.find(name, (table.root, file.folder)) for name in file.names]
     file.check_present([i for i, row in enumerate(found) if row < 0])

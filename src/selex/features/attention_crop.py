@@ -128,8 +128,7 @@ def attention_boxes(
     maps = embed(eye, shown, device=device, progress=progress, doing="locating", cache=cache)
     side = round(maps.shape[1] ** 0.5)
     boxes = boxes_around(np.asarray(maps).reshape(-1, side, side), images.shapes)
-    steps: Array = (boxes * _STEPS).round() / _STEPS  # last bits differ by machine: nothing is cut again for them
-    return steps
+    return (boxes * _STEPS).round() / _STEPS  # last bits differ by machine: nothing is cut again for them
 
 
 def cut_to(images: ImageStore, folder: Path, boxes: Array, *, progress: bool = False) -> ImageStore:
@@ -182,5 +181,4 @@ def _quantile(weights: Array, share: float) -> Array:
     rows = np.arange(len(weights))
     before = np.where(cell > 0, reached[rows, cell - 1], 0.0)
     within = (share - before) / np.maximum(reached[rows, cell] - before, 1e-12)
-    place: Array = (cell + within.clip(0, 1)) / weights.shape[1]
-    return place
+    return (cell + within.clip(0, 1)) / weights.shape[1]

@@ -65,8 +65,7 @@ class FeatureCache:
             if not _copy(entries, rows, features, here[here >= start], place[here[here >= start]] - low):
                 self._drop(path)
                 place[here] = -1
-        found: Array = place >= 0
-        return found
+        return place >= 0
 
     def add(self, keys: Array, features: Array) -> None:
         """Keep rows `(n, d)`; where that cannot be, a note says so."""

@@ -258,14 +258,13 @@ def _supervised(prefixes: Tensor, labels: Tensor, level_labels: Tensor, temperat
     return (weights * losses).sum() / (2 if len(level_labels) else 1)
 
 
-def _softmax_form(log_shares: Tensor, targets: Tensor) -> Tensor:
-    return -targets * log_shares
-
-
 def _binary_form(log_shares: Tensor, targets: Tensor) -> Tensor:
     # a share of 1, as in a batch of one image, would be the logarithm of 0
     rest = 1 - log_shares.exp().clamp(max=1 - torch.finfo(log_shares.dtype).eps)
     return -targets * log_shares - (1 - targets) * rest.log()
 
 
-_FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"softmax": _softmax_form, "binary": _binary_form}
+_FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "softmax": lambda log_shares, targets: -targets * log_shares,
+    "binary": _binary_form,
+}

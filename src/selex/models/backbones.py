@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from selex.errors import InputError
+from selex.errors import InputError, unknown
 from selex.io import first_line
 from selex.models.convert import State, flat_tensors, lite1_state, network_state, resize_positions, vit_state
 from selex.models.network import Backbone, Pixels, check_patches, tiny_vit
@@ -47,7 +46,7 @@ def load_backbone(
     elif name in BACKBONES:
         backbone = _named(_looking_at(BACKBONES[name], crop), weights)
     else:
-        raise InputError(_unknown(name))
+        raise unknown("backbone", name, [*BACKBONES, "timm:NAME", "file:PATH"])
     if crop not in (None, backbone.crop):
         raise InputError(f"backbone {name} always uses images of {backbone.crop} pixels; leave features.crop out")
     return backbone.to(device).eval()
@@ -59,12 +58,6 @@ def _looking_at(spec: Spec, crop: int | None) -> Spec:
         return spec
     check_patches("features.crop", crop, spec.name, spec.patch or 1)
     return replace(spec, crop=crop)
-
-
-def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name, BACKBONES, n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    return f"no backbone is called {name!r}{hint}; there are {', '.join(BACKBONES)}, timm:NAME and file:PATH"
 
 
 def _named(spec: Spec, weights: str | Path | None) -> Backbone:

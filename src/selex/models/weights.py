@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from selex.checksums import Damaged, file_digest
-from selex.errors import InputError, Note
+from selex.errors import InputError, Note, unknown
 from selex.folders import cache_folder
 from selex.io import first_line
 from selex.models.download import NOTED, Unavailable, check_digest
@@ -149,7 +149,7 @@ def list_weights() -> list[WeightRow]:
 def fetch_weights(name: str) -> WeightFile:
     """Make sure a named backbone's weights are on this machine; checks their digest."""
     if name not in BACKBONES:
-        raise InputError(f"no backbone is called {name}; there are {', '.join(BACKBONES)}")
+        raise unknown("backbone", name, BACKBONES)
     return find_weights(name, BACKBONES[name].sources)
 
 

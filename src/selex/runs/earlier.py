@@ -209,8 +209,7 @@ def _model(run: Run) -> Model | None:
 def _features(run: Run) -> Array | None:
     """Features of a run, if they can be read; whether they are still what they were is for who compares them."""
     with suppress(OSError, ValueError, EOFError):
-        features: Array = np.load(run.folder / EMBEDDINGS, mmap_mode="r")
-        return features
+        return np.load(run.folder / EMBEDDINGS, mmap_mode="r")
     return None
 
 

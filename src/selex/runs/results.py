@@ -151,8 +151,7 @@ def _numbers(column: pa.ChunkedArray, number: dict[str, int]) -> Array:
     """The number of each row's category among names, -1 where there is none of that name."""
     coded = column.combine_chunks().dictionary_encode()
     numbers = np.array([number.get(name, -1) for name in coded.dictionary.to_pylist()], dtype=np.int32)
-    rows: Array = numbers[coded.indices.to_numpy()]
-    return rows
+    return numbers[coded.indices.to_numpy()]
 
 
 _BLOCK = 8192  # rows whose features are looked at together
@@ -161,8 +160,7 @@ _BLOCK = 8192  # rows whose features are looked at together
 def directions(rows: Any) -> Array:
     """Rows with length 1."""
     rows = np.asarray(rows, dtype=np.float32)
-    unit: Array = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    return unit
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
 
 def mean_direction(features: Array, rows: Array) -> Array:
@@ -170,8 +168,7 @@ def mean_direction(features: Array, rows: Array) -> Array:
     total = np.zeros(features.shape[1])
     for start in range(0, len(rows), _BLOCK):
         total += features[np.sort(rows[start : start + _BLOCK])].sum(axis=0, dtype=np.float64)
-    mean: Array = directions(total[None])[0]
-    return mean
+    return directions(total[None])[0]
 
 
 def most_alike(means: Array, category: int, live: Array, count: int) -> list[tuple[int, float]]:

@@ -20,10 +20,10 @@ from selex.checksums import Damaged, check_stamp, is_sealed, known_digest, read_
 from selex.config import Config
 from selex.data.names import text_of_cell
 from selex.data.parquet import ROWS, read_blocks, read_parquet
-from selex.data.store_files import is_store
+from selex.data.store_files import KIND
 from selex.data.table import real_path
 from selex.errors import InputError, Note
-from selex.folders import check_name
+from selex.folders import check_name, is_marked
 from selex.io import first_line, is_plain_file, locked, read_csv
 from selex.runs.stage import CONFIG, EMBEDDINGS, Stage
 
@@ -184,9 +184,9 @@ class Run:
         """Where decoded images were kept when the run was last done; None for the cache, or if it is no store now."""
         places = [entry.get("store") for entry in self.metrics if entry.get("step") == "decode"]
         place = places[-1] if places else None
-        if not isinstance(place, str) or not os.path.isdir(place):
-            return None
-        return Path(place) if is_store(Path(place)) else None
+        if isinstance(place, str) and os.path.isdir(place) and is_marked(Path(place), KIND):
+            return Path(place)
+        return None
 
     def result(self, name: str) -> Path:
         """The path of a result file, checked against `config.json`; one that differs is `Damaged`."""

@@ -79,8 +79,7 @@ class TrunkFeatures:
 
     def _through(self, crops: Tensor) -> Tensor:
         if not crops.is_cuda:
-            states: Tensor = self.trunk(crops)
-            return states
+            return self.trunk(crops)
         trunk = self.trunk
         if crops.dtype not in self._recorded:
             self._recorded[crops.dtype] = Graph(lambda given: {"states": trunk(given)})

@@ -119,9 +119,7 @@ class Loop:
         shown = self.callbacks.progress and self.fabric.is_global_zero
         with (
             compiled_blocks(self.method, self.method.trunk, on=self.compile),
-            training_bar(
-                self.settings.epochs, len(self.batches), self.settings.batch, shown, self.callbacks.doing
-            ) as bar,
+            training_bar(self.settings.epochs, len(self.batches), shown, self.callbacks.doing) as bar,
         ):
             for epoch in range(self.resume(), self.settings.epochs):
                 begun = time.perf_counter()

@@ -74,8 +74,7 @@ def matches_published(found: int, published: Count | None) -> bool:
 @cache
 def _published() -> dict[str, dict[str, Any]]:
     text = files("selex.bench.datasets").joinpath("splits.json").read_text(encoding="utf-8")
-    published: dict[str, dict[str, Any]] = json.loads(text)
-    return published
+    return json.loads(text)
 
 
 def _numbers(text: str) -> frozenset[int]:

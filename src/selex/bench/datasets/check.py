@@ -74,15 +74,12 @@ def _names(published: Facts, dataset: Dataset) -> Finding:
 
 
 def _contents(published: Facts, dataset: Dataset) -> Finding:
-    found = {name: _md5(Path(dataset.root) / name) for name in published.md5}
+    read = {name: (Path(dataset.root) / name).read_bytes() for name in published.md5}
+    found = {name: hashlib.md5(content, usedforsecurity=False).hexdigest() for name, content in read.items()}
     changed = [name for name in found if found[name] != published.md5[name]]
     words = f"{len(changed)} changed, first {changed[0]}" if changed else f"{len(found)} unchanged"
     mend = "download and unpack the official archive again"
     return Finding("official files", f"{len(found)} unchanged", words, not changed, mend)
-
-
-def _md5(path: Path) -> str:
-    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
 
 
 def _count(what: str, expected: Count | None, found: int, mend: str) -> Finding:

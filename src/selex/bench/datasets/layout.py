@@ -131,8 +131,7 @@ class _Array:
         if kind.code != "u1":
             raise ValueError(f"an array of {kind.code}")
         values = np.frombuffer(raw.encode("latin1"), dtype=np.uint8)
-        shaped: Pixels = values.reshape(shape, order="F" if by_column else "C")
-        return shaped
+        return values.reshape(shape, order="F" if by_column else "C")
 
 
 ALLOWED = {

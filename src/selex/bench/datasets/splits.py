@@ -126,11 +126,6 @@ def long_tail(benchmark: Benchmark, imbalance: float, rng: np.random.Generator) 
     return take_rows(benchmark, np.sort(np.array(kept, dtype=np.int64)))
 
 
-def shuffle_rows(benchmark: Benchmark, rng: np.random.Generator) -> Benchmark:
-    """The same part with its rows in random order: lists of images are sorted by class, which can leak."""
-    return take_rows(benchmark, rng.permutation(len(benchmark.truth)))
-
-
 def take_rows(benchmark: Benchmark, rows: Labels) -> Benchmark:
     """Some rows of a part."""
     table, truth, known = benchmark.table.take(rows), benchmark.truth[rows], benchmark.known[rows]

@@ -69,15 +69,10 @@ _WAYS: dict[Search, Callable[[Problem, np.random.Generator], Level]] = {
 
 def searched(problem: Problem, search: Search, rng: np.random.Generator) -> Level:
     """The clusters of a problem, searched for in this way; centres in centred coordinates."""
-    check_search(search)
+    if search not in SEARCHES:
+        raise InputError(f"search must be {', '.join(SEARCHES[:-1])} or {SEARCHES[-1]}, not {search!r}")
     if search in CUTS and problem.rows.group.size > 1:
         raise InputError(f"a graph of neighbours needs all rows in one process: choose another search than {search}")
     if not problem.n_free or problem.k == problem.n_known:  # nothing to search for
         search = "bssk"
     return _WAYS[search](problem, rng)
-
-
-def check_search(search: Search) -> None:
-    """Refuse another word."""
-    if search not in SEARCHES:
-        raise InputError(f"search must be {', '.join(SEARCHES[:-1])} or {SEARCHES[-1]}, not {search!r}")

@@ -189,5 +189,4 @@ class _Cost:
 
 
 def _by_log(sizes: Tensor) -> Tensor:
-    found: Tensor = torch.xlogy(sizes, sizes)
-    return found
+    return torch.xlogy(sizes, sizes)

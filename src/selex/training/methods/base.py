@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -161,8 +160,7 @@ class Method(nn.Module):
 
     def features(self, states: Tensor) -> Tensor:
         """Backbone features of states."""
-        features: Tensor = self.tail(states)
-        return features
+        return self.tail(states)
 
     def cluster(self, features: Tensor, labels: Tensor, rng: Any, n_levels: int | None = None) -> Hierarchy:
         """Categories of features at several levels of abstraction, for an epoch."""
@@ -193,8 +191,3 @@ class Method(nn.Module):
         """Buffers are taken up as they are: their shapes are those of an epoch."""
         self.set_buffers({name: state_dict[key] for name in self._buffers if (key := prefix + name) in state_dict})
         super()._load_from_state_dict(state_dict, prefix, *how)
-
-
-def no_levels(rows: Tensor) -> Tensor:
-    """Pseudo-labels of no level at all."""
-    return torch.empty(0, len(rows), dtype=torch.long, device=rows.device)

@@ -26,7 +26,7 @@ from selex.losses import (
 )
 from selex.models.heads import ProjectionHead
 from selex.models.network import Backbone
-from selex.training.methods.base import Batch, Losses, Method, Task, no_levels, views
+from selex.training.methods.base import Batch, Losses, Method, Task, views
 from selex.types import Hierarchy, Level
 
 PROTOTYPE_TEMPERATURE = 0.1
@@ -120,7 +120,7 @@ class SelEx(Method):
         settings = self.settings
         levels = self.level_labels[:, batch.rows]
         targets = self.targets(encoded, batch, levels)
-        pseudo = levels if settings.sse else no_levels(batch.rows)
+        pseudo = levels if settings.sse else levels[:0]
         temperatures = settings.temperature, settings.supervised_temperature
         inner = self.head.products(encoded[0], prefix_sizes(len(self.head.directions), len(pseudo)))
         use, sse = self_expertise(
