@@ -44,7 +44,7 @@ def measure(name: str, data: Data, seeds: int) -> dict[str, object]:
             found = fit_clusters(data.features, data.labels, config, rng=seed, calibrate=False)
         labels = np.asarray(found.labels)
         scores.append(100 * split_accuracy(data.truth[free], labels[free], data.truth[free] < data.n_known).all)
-        taken.append(f"{found.selection.search}, {found.refine}")
+        taken.append(f"{found.selection.search}, {found.selection.refine}")
         sizes.append(np.bincount(labels, minlength=data.k))
     counts, true = Counter(taken).most_common(), np.bincount(data.truth)
     row: dict[str, object] = {

@@ -17,7 +17,8 @@ from common import save
 from selex import hssk
 from selex.bench.datasets.catalog import published_facts
 from selex.bench.suites import SUITES
-from selex.losses import prefix_distances, prefix_sizes
+from selex.losses import prefix_products, prefix_sizes
+from selex.losses.similarity import logits_of
 from selex.models.heads import ProjectionHead
 
 SEEDS = range(3)
@@ -42,7 +43,7 @@ def prefixes(n: int = 512, levels: int = 7) -> list[dict[str, object]]:
     with torch.no_grad():
         rows = torch.nn.functional.normalize(head(features), dim=1)
         sizes = prefix_sizes(rows.shape[1], levels)
-        apart = prefix_distances(rows, sizes)
+        apart = -logits_of(prefix_products(rows, sizes), "distance")
     pairs = torch.triu_indices(n, n, 1)
     whole, found = apart[0][pairs[0], pairs[1]], list[dict[str, object]]()
     for level, size in enumerate(sizes):

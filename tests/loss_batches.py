@@ -7,12 +7,14 @@ from torch.nn.functional import normalize
 from selex import losses
 from selex.losses import (
     info_nce,
+    prefix_products,
     radius_targets,
     supervised_contrastive,
     supervised_self_expertise,
     unsupervised_self_expertise,
     use_targets,
 )
+from selex.losses.similarity import logits_of
 
 KINDS = ["distance", "cosine"]
 FORMS = ["softmax", "binary"]
@@ -69,3 +71,8 @@ def every_loss(batch, kind="distance"):
         "mean_entropy": losses.mean_entropy(batch.rows),
         "cross_entropy": losses.supervised_cross_entropy(batch.rows, labels),
     }
+
+
+def prefix_distances(rows, sizes):
+    """Distances between rows over their first dims."""
+    return -logits_of(prefix_products(rows, sizes), "distance")

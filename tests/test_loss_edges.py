@@ -5,12 +5,11 @@ import torch
 from torch.autograd import gradcheck
 from torch.nn.functional import normalize
 
-from loss_batches import FORMS, KINDS, Batch, every_loss
+from loss_batches import FORMS, KINDS, Batch, every_loss, prefix_distances
 from selex import InputError, losses
 from selex.losses import (
     info_nce,
     logits,
-    prefix_distances,
     published_targets,
     radius_targets,
     self_expertise,

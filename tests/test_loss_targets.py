@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from torch.nn.functional import normalize
 from torch.utils.flop_counter import FlopCounterMode
 
-from loss_batches import Batch, seeds
+from loss_batches import Batch, prefix_distances, seeds
 from selex.losses import (
     cluster_radii,
     nearest_prototypes,
-    prefix_distances,
     prefix_sizes,
     published_targets,
     radius_targets,

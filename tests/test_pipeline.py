@@ -96,7 +96,7 @@ def test_it_is_its_steps_one_after_the_other():
     hierarchy = hssk(rows, labels, count, search=search, refine=refine, n_init=3, rng=5)
     end = rows, hierarchy.levels[0]
     calibration = held_out_calibration(x, labels, count, search=search, refine=refine, whiten=0.5, end=end, rng=5)
-    assert (found.estimate.n_clusters, found.refine, found.selection.search) == (count, refine, search)
+    assert (found.estimate.n_clusters, found.selection.refine, found.selection.search) == (count, refine, search)
     assert found.labels.tolist() == hierarchy.levels[0].labels.tolist()
     assert found.assigner.calibration == calibration
     np.testing.assert_array_equal(found.assigner.reach, fit_assigner(rows, hierarchy.levels[0], labels).reach)
@@ -118,7 +118,7 @@ def test_a_generator_moves_on_as_with_the_last_step_alone():
     labels = half_labelled(truth, 3)
     used, alone = np.random.default_rng(1), np.random.default_rng(1)
     found = fit_clusters(x, labels, ClusterConfig(categories=6), rng=used)
-    hssk(found.transform(x), labels, 6, refine=found.refine, n_init=3, rng=alone)
+    hssk(found.transform(x), labels, 6, refine=found.selection.refine, n_init=3, rng=alone)
     assert used.random() == alone.random()
 
 
@@ -153,7 +153,7 @@ def test_few_labels_that_leave_nothing_to_whiten_by_once_half_are_hidden():
     labels = np.r_[np.repeat(np.arange(20), 2), np.full(160, -1)]
     found = fit_clusters(x, labels, ClusterConfig(categories=25))
     assert found.maps
-    assert found.refine == "none"
+    assert found.selection.refine == "none"
     soft = fit_clusters(x, labels, ClusterConfig(categories=25, refine="proportional"))
     assert soft.assignment.confidence.min() > 0
 

@@ -6,9 +6,8 @@ import shlex
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -26,35 +25,7 @@ app = Commands(no_args_is_help=True)
 STAMP = "written by selex bench table"
 
 
-class To(str, Enum):
-    """What a table is written as."""
-
-    markdown = "markdown"
-    latex = "latex"
-
-
-class Count(str, Enum):
-    """How many categories are looked for."""
-
-    true = "true"
-    auto = "auto"
-
-
-class Match(str, Enum):
-    """How clusters are matched to categories."""
-
-    v2 = "v2"
-    v1 = "v1"
-
-
-class Picture(str, Enum):
-    """What figures are written as."""
-
-    png = "png"
-    svg = "svg"
-    pdf = "pdf"
-
-
+Count = Literal["true", "auto"]
 Dataset = Annotated[
     str,
     typer.Option(
@@ -97,7 +68,7 @@ def run(
     seed: Annotated[list[int] | None, typer.Option(min=0, metavar="S", help="Only this seed; can be repeated.")] = None,
     categories: Annotated[
         Count, typer.Option(metavar="true|auto", help="The true number of categories, or an estimate.")
-    ] = Count.true,
+    ] = "true",
     refine: settings.Refine = None,
     attention_crop: settings.AttentionCrop = False,
     epochs: settings.Epochs = None,
@@ -138,7 +109,7 @@ def _rows(suite: str, names: list[str] | None, categories: Count) -> list[Row]:
 
     chosen = find_suite(suite)
     rows = [chosen.row(name) for name in names] if names else chosen.rows
-    return [replace(row, categories="auto") if categories is Count.auto else row for row in rows]
+    return [replace(row, categories="auto") if categories == "auto" else row for row in rows]
 
 
 def _usual(preset: str | None, dataset: str) -> Config:
@@ -190,14 +161,17 @@ def table(
             "row-order time` or `holdout`.",
         ),
     ] = "main",
-    to: Annotated[To, typer.Option(metavar="markdown|latex", help="Output format.")] = To.markdown,
+    to: Annotated[
+        Literal["markdown", "latex"], typer.Option(metavar="markdown|latex", help="Output format.")
+    ] = "markdown",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file; printed if not given.")] = None,
     inductive: Annotated[
         bool, typer.Option("--inductive", help="Accuracy on test images instead of the unlabelled training images.")
     ] = False,
     match: Annotated[
-        Match, typer.Option(metavar="v2|v1", help="`v1` matches known and novel rows separately, as older tables do.")
-    ] = Match.v2,
+        Literal["v2", "v1"],
+        typer.Option(metavar="v2|v1", help="`v1` matches known and novel rows separately, as older tables do."),
+    ] = "v2",
     all_methods: Annotated[
         bool, typer.Option("--all-methods", help="Also list the other methods compared in the paper.")
     ] = False,
@@ -215,13 +189,13 @@ def table(
     find_suite(suite)
     if out:
         check_target(out, [], _is_table)
-    show = Show("inductive" if inductive else "transductive", match.value, all_methods)
-    render = to_latex if to is To.latex else to_markdown
+    show = Show("inductive" if inductive else "transductive", match, all_methods)
+    render = to_latex if to == "latex" else to_markdown
     text = "\n\n".join(map(render, make_tables(read_results(results, mixed_versions), suite, show)))
     if out is None:
         typer.echo(text)
         return
-    stamp = f"% {STAMP}" if to is To.latex else f"<!-- {STAMP} -->"
+    stamp = f"% {STAMP}" if to == "latex" else f"<!-- {STAMP} -->"
     with atomic_path(out) as partial:
         partial.write_text(f"{stamp}\n\n{text}\n", encoding="utf-8")
     typer.echo(f"wrote {out}")
@@ -231,7 +205,7 @@ def table(
 def plot(
     results: Results,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the figures; created if missing.")],
-    to: Annotated[Picture, typer.Option(metavar="png|svg|pdf", help="Output format.")] = Picture.png,
+    to: Annotated[Literal["png", "svg", "pdf"], typer.Option(metavar="png|svg|pdf", help="Output format.")] = "png",
     mixed_versions: Mixed = False,
 ) -> None:
     """Draw the paper's figures from results: radar, accuracy over epochs, and one for each ablation with results.
@@ -248,7 +222,7 @@ def plot(
     drawn = figures(read_results(results, mixed_versions))
     if not drawn:
         raise InputError(f"{results}: has no results that can be plotted; for tables: selex bench table {results}")
-    paths = {out / f"{name}.{to.value}": figure for name, figure in drawn.items()}
+    paths = {out / f"{name}.{to}": figure for name, figure in drawn.items()}
     if not out.absolute().parent.is_dir():
         raise InputError(f"{out}: the folder {out.parent} does not exist; make it first")
     take_folder(out, "folder of figures")

@@ -78,19 +78,12 @@ def adapt(
 
 
 class _Drawn(NamedTuple):
-    """Rows in an order by what they hold, the clusters that each run put them into, and their places among all.
+    """Rows in an order by what they hold, the clusters that each run put them into, and their places among all."""
 
-    Attributes:
-        rows: those of this process, `(n, d)`.
-        runs: their clusters, `(r, n)`.
-        places: their places among the rows of all processes; None where there is one.
-        group: these.
-    """
-
-    rows: Tensor
-    runs: Tensor
-    places: Tensor | None
-    group: Group
+    rows: Tensor  # those of this process, (n, d)
+    runs: Tensor  # their clusters, (r, n)
+    places: Tensor | None  # their places among the rows of all processes; None where there is one
+    group: Group  # these
 
     def at(self, places: Tensor) -> tuple[Tensor, Tensor]:
         """The rows at some places and their clusters, from whichever process has them."""

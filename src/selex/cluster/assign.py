@@ -25,23 +25,14 @@ _SAMPLE = 20_000  # rows; plenty for one number
 
 @dataclass(frozen=True)
 class Assignment:
-    """The clusters of rows, one entry per row.
+    """The clusters of rows, one entry per row."""
 
-    Attributes:
-        labels: the cluster.
-        confidence: the probability that it is right, in [0, 1].
-        runner_up: the next best cluster, -1 where there is only one.
-        distances: distance to the cluster's centre.
-        fits: whether that distance is usual for the cluster; if not, the row fits no cluster.
-        others: squared distance to the nearest other centre, infinite where there is none.
-    """
-
-    labels: NDArray[np.int64]
-    confidence: Floats
-    runner_up: NDArray[np.int64]
-    distances: Floats
-    fits: NDArray[np.bool_]
-    others: Floats
+    labels: NDArray[np.int64]  # the cluster
+    confidence: Floats  # the probability that it is right, in [0, 1]
+    runner_up: NDArray[np.int64]  # the next best cluster, -1 where there is only one
+    distances: Floats  # distance to the cluster's centre
+    fits: NDArray[np.bool_]  # whether that distance is usual for the cluster; if not, the row fits no cluster
+    others: Floats  # squared distance to the nearest other centre, infinite where there is none
 
     def rows(self, part: slice | NDArray[np.int64]) -> Assignment:
         """That of some rows."""
@@ -49,17 +40,11 @@ class Assignment:
 
 
 class Calibration(NamedTuple):
-    """How confidence is computed from distances.
+    """How confidence is computed from distances."""
 
-    Attributes:
-        temperature: squared distance over which the odds between two clusters change by a factor of e.
-        share: what probabilities of known clusters are multiplied by, 1 at most: novel rows are there too.
-        shift: what is added to the log-odds of known clusters before that, 0 at most, for the same reason.
-    """
-
-    temperature: float
-    share: float = 1.0
-    shift: float = 0.0
+    temperature: float  # squared distance over which the odds between two clusters change by a factor of e
+    share: float = 1.0  # what probabilities of known clusters are multiplied by, 1 at most: novel rows are there too
+    shift: float = 0.0  # what is added to the log-odds of known clusters before that, 0 at most, for the same reason
 
     def lowered(self, confidence: Floats) -> Floats:
         """Confidence in known clusters, from the probability among all clusters."""
@@ -74,22 +59,16 @@ class Assigner:
     Confidence is a softmax over minus squared distances to the centres, less the clusters' `offsets`, divided by the
     temperature, and lowered in known clusters. The temperature is the one under which labelled rows are likeliest to
     have their own labels, each of them scored leave-one-out, or held out.
-
-    Attributes:
-        centers: centre of every cluster, `(k, d)`.
-        reach: distance up to which a row fits each cluster, `(k,)`.
-        calibration: the temperature, and how far confidence is lowered in known clusters.
-        offsets: what is taken off squared distances to each centre, `(k,)`; None takes nothing.
-        margins: what tells how distinct clusters are, `(k, 3)`, see `margins_of`; None if they were not computed.
-        n_known: how many clusters are known categories; they come first.
     """
 
-    centers: Floats
-    reach: Floats
-    calibration: Calibration
-    offsets: Floats | None = None
-    margins: NDArray[np.float64] | None = None
-    n_known: int = 0
+    centers: Floats  # centre of every cluster, (k, d)
+    reach: Floats  # distance up to which a row fits each cluster, (k,)
+    calibration: Calibration  # the temperature, and how far confidence is lowered in known clusters
+    offsets: Floats | None = None  # what is taken off squared distances to each centre, (k,); None takes nothing
+    margins: NDArray[np.float64] | None = (
+        None  # how distinct clusters are, (k, 3), see `margins_of`; None: not computed
+    )
+    n_known: int = 0  # how many clusters are known categories; they come first
 
     @property
     def temperature(self) -> float:

@@ -17,7 +17,7 @@ from sklearn.base import (
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from selex.cluster.assign import probabilities
+from selex.cluster.assign import offsets_of, probabilities
 from selex.cluster.inputs import encode, features_of, generator_of
 from selex.cluster.pipeline import fit_clusters
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
@@ -117,7 +117,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
             memory=self.memory,
         )
         self.hierarchy_, self.maps_ = found.hierarchy, found.maps
-        self.search_, self.refine_ = found.selection.search, found.refine
+        self.search_, self.refine_ = found.selection.search, found.selection.refine
         self.k_estimate_ = found.estimate
         assert found.assigner is not None
         self.temperature_ = found.assigner.temperature
@@ -133,7 +133,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
     def predict(self, X: Any) -> Array:
         """Nearest cluster of every row of `X`. Rows seen by `fit` may have had a label that says otherwise."""
         rows, centers, as_given = self._against(X)
-        return as_given(rows.nearest(centers, self._offsets(centers))[0])
+        return as_given(rows.nearest(centers, offsets_of(self.hierarchy_.levels[0], rows))[0])
 
     def predict_proba(self, X: Any) -> Array:
         """Probability of every cluster for each row of `X`, `(n, n_clusters_)`; rows add up to 1.
@@ -141,8 +141,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         It is largest where `predict` says, and calibrated as the confidence of `selex discover` is.
         """
         rows, centers, as_given = self._against(X)
-        offsets = self._offsets(centers)
-        offsets = centers.new_zeros(()) if offsets is None else offsets
+        offsets = offsets_of(self.hierarchy_.levels[0], rows)
         return as_given(probabilities(rows, centers, offsets, self.temperature_))
 
     def transform(self, X: Any) -> Array:
@@ -151,11 +150,6 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         step = rows.step(len(centers))
         parts = [rows.distances(centers, slice(i, i + step)).sqrt_() for i in range(0, rows.n, step)]
         return as_given(torch.cat(parts))
-
-    def _offsets(self, centers: Tensor) -> Tensor | None:
-        """What is taken off squared distances to the centres, beside them."""
-        offsets = self.hierarchy_.levels[0].offsets
-        return None if offsets is None else torch.as_tensor(offsets).to(centers)
 
     @property
     def _n_features_out(self) -> int:

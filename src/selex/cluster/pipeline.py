@@ -66,11 +66,6 @@ class FittedClusters:
     assignment: Assignment | None = None
 
     @property
-    def refine(self) -> Refinement:
-        """How the base level was refined."""
-        return self.selection.refine
-
-    @property
     def labels(self) -> Any:
         """Cluster of every row; known categories first."""
         return self.hierarchy.levels[0].labels
@@ -125,9 +120,11 @@ def fit_clusters(
     if start and start.judged and calibrate and (grown := with_added(features, labels, start, config, memory)):
         return FittedClusters(grown.hierarchy, start.maps, start.selection, None, grown.assigner, grown.assignment)
     rows = as_rows(start.maps.transform(features) if start else features, memory)
-    known, total = _known(rows, labels)
-    fit = _Fit(features, labels, known, total, config or ClusterConfig(), variant, hidden, memory, progress)
-    fit.check()
+    with rows.group.together():
+        known = as_labels(labels, rows).cpu().numpy()
+    fit = _Fit(features, labels, known, rows.total, config or ClusterConfig(), variant, hidden, memory, progress)
+    if fit.spread:
+        check_spread(fit.config)
     generator = np.random.default_rng(rng)
     if start:
         found = FittedClusters(fit.resume(rows, start, generator), start.maps, start.selection)
@@ -142,12 +139,6 @@ def fit_clusters(
     rows = maps.transform(features)
     found = FittedClusters(fit.cluster(rows, count, selection, generator), maps, selection, estimate)
     return calibrated(found, rows, known, fit.calibration(found, rows, count, spare), memory) if calibrate else found
-
-
-def _known(rows: Rows, labels: Any) -> tuple[NDArray[np.int64], int]:
-    """Labels, checked, and how many rows there are in all processes."""
-    with rows.group.together():
-        return as_labels(labels, rows).cpu().numpy(), rows.total
 
 
 def check_spread(config: ClusterConfig) -> None:
@@ -207,11 +198,6 @@ class _Fit:
         """Whether features are those of one of several processes."""
         return isinstance(self.features, Rows)
 
-    def check(self) -> None:
-        """Refuse what needs all rows in one process."""
-        if self.spread:
-            check_spread(self.config)
-
     def estimate(self, rng: np.random.Generator) -> KEstimate | None:
         """The number of clusters, where it is not given."""
         if self.config.categories:
@@ -221,19 +207,16 @@ class _Fit:
     def select(self, rows: Any, count: int, rng: np.random.Generator) -> Selection:
         """What is asked for; of what is `"auto"` that which sorts held-out labels best."""
         tells = of_one_length(as_rows(rows, self.memory))  # others can only be clustered as in the paper
-        adapts, refinements = self._adapts if tells else (self.config.adapt == "on",), self._refinements(tells)
-        searches = self._searches(count, tells)
+        adapts, searches, refinements = self._adapts(tells), self._searches(count, tells), self._refinements(tells)
         if self.hidden is None and len(adapts) == len(refinements) == len(searches) == 1:
             return Selection(adapts[0], refinements[0], searches[0])
         with progress_bar("choosing by held-out labels, step", self.progress) as advance:
             how = {**self._how, "adapt": adapts, "search": searches, "refine": refinements}
             return select(self.features, self.labels, count, rng=rng, progress=advance, **how)
 
-    @property
-    def _adapts(self) -> tuple[bool, ...]:
-        if self.config.adapt == "auto":
-            return (True, False) if self.total >= ENOUGH_TO_ADAPT else (False,)
-        return (self.config.adapt == "on",)
+    def _adapts(self, tells: bool) -> tuple[bool, ...]:
+        enough = tells and self.total >= ENOUGH_TO_ADAPT
+        return (True, False) if enough and self.config.adapt == "auto" else (self.config.adapt == "on",)
 
     def _searches(self, count: int, tells: bool) -> tuple[Search, ...]:
         if self.config.search != "auto":
@@ -243,14 +226,11 @@ class _Fit:
         sized = tells and self.total <= MOST_TO_CUT and self.config.refine in ("auto", "none")  # others would undo it
         cut = sized and not self.spread and can_cut(self.total, count)
         found = tuple(one for one in SEARCHED if one not in CUTS or cut)
-        return ("unequal", *found) if sized and self._labels_differ else found
-
-    @property
-    def _labels_differ(self) -> bool:
-        """Whether categories differ in size, as far as numbers of labels tell."""
+        if not sized:
+            return found
         group = self.features.group if isinstance(self.features, Rows) else ALONE
         labelled = group.gather(torch.from_numpy(self.known[self.known != UNLABELLED]))
-        return differ(np.bincount(labelled.numpy()))
+        return ("unequal", *found) if differ(np.bincount(labelled.numpy())) else found  # where sizes differ, too
 
     def _refinements(self, tells: bool) -> tuple[Refinement, ...]:
         if self.config.refine == "auto":

@@ -37,34 +37,19 @@ CLEARLY = 2.0
 
 @dataclass(frozen=True)
 class Start:
-    """Clusters to continue from.
+    """Clusters to continue from. Rows that were not there are in cluster -1, at coarser levels too."""
 
-    Attributes:
-        clusters: cluster of every row, `(n,)`: known ones numbered as labels have them, then novel ones; -1 for a row
-            that was not there.
-        centers: where clusters that stay have their centres, `(k, d)`, after `maps`; those of others are not looked at.
-        stays: clusters that nobody has changed, `(k,)`.
-        offsets: what is taken off squared distances to each centre, `(k,)`; None takes nothing.
-        maps: what features go through, as before.
-        selection: how clusters were searched for and refined.
-        calibration: that of confidences, as before.
-        coarser: cluster of every row at each coarser level, `(n,)`, -1 for a row that was not there; none where those
-            levels are to be clustered anew.
-        judged: what was said of every row, where all rows that were there still are, with the features they had; what
-            it says of a new row is not looked at.
-        margins: how distinct the clusters were, as `Assigner.margins`.
-    """
-
-    clusters: NDArray[Any]
-    centers: NDArray[Any]
-    stays: NDArray[Any]
-    offsets: NDArray[Any] | None
-    maps: FeatureMaps
-    selection: Selection
-    calibration: Calibration
-    coarser: tuple[NDArray[Any], ...] = ()
+    clusters: NDArray[Any]  # of every row, (n,): known ones numbered as labels have them, then novel ones
+    centers: NDArray[Any]  # of clusters that stay, (k, d), after `maps`; those of others are not looked at
+    stays: NDArray[Any]  # clusters that nobody has changed, (k,)
+    offsets: NDArray[Any] | None  # what is taken off squared distances to each centre, (k,); None takes nothing
+    maps: FeatureMaps  # what features go through, as before
+    selection: Selection  # how clusters were searched for and refined
+    calibration: Calibration  # that of confidences, as before
+    coarser: tuple[NDArray[Any], ...] = ()  # of every row at each level, (n,); none: levels are to be clustered anew
+    # what was said of every row, where all that were there still are, with their features; of new ones it says nothing
     judged: Assignment | None = None
-    margins: NDArray[np.float64] | None = None
+    margins: NDArray[np.float64] | None = None  # how distinct the clusters were, as `Assigner.margins`
 
 
 def continued(problem: Problem, start: Start) -> Level:

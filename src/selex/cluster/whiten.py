@@ -21,15 +21,10 @@ from selex.types import UNLABELLED
 
 @dataclass(frozen=True)
 class Whitener:
-    """Features of one kind to features whose scatter within categories is more even, L2-normalised.
+    """Features of one kind to features whose scatter within categories is more even, L2-normalised."""
 
-    Attributes:
-        mean: of all features, `(d,)`.
-        matrix: `(d, d)`.
-    """
-
-    mean: Tensor
-    matrix: Tensor
+    mean: Tensor  # of all features, (d,)
+    matrix: Tensor  # (d, d)
 
     def __call__(self, features: Any) -> Any:
         """The same rows `(n, d)`, whitened: a tensor for a tensor, an array for an array, a `Shard` for a `Shard`."""
@@ -48,13 +43,9 @@ class Whitener:
 
 @dataclass(frozen=True)
 class FeatureMaps:
-    """Linear maps, each of which leaves rows L2-normalised, in the order in which they are applied.
+    """Linear maps, each of which leaves rows L2-normalised, in the order in which they are applied."""
 
-    Attributes:
-        steps: the maps; none leaves features as they are.
-    """
-
-    steps: tuple[Whitener, ...] = ()
+    steps: tuple[Whitener, ...] = ()  # none leaves features as they are
 
     def __bool__(self) -> bool:
         return bool(self.steps)

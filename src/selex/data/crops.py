@@ -23,40 +23,27 @@ _BLOCK = 256 << 20  # bytes copied to the device at a time
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """In what random views differ besides where they are cut.
+    """In what random views differ besides where they are cut."""
 
-    Attributes:
-        flip: half of them are mirrored.
-        affine: random affine maps: they are turned, stretched and sheared by up to so much.
-        random_crop: random resized crops: up to this share of their width and height is cut away.
-        color_jitter: their brightness, contrast and saturation change by up to this share.
-        attention: half of them are of the attention crop of an image, see `TwoScaleImages`.
-    """
-
-    flip: bool = True
-    affine: float = 0.0
-    random_crop: float = 0.0
-    color_jitter: float = 0.0
-    attention: bool = False
+    flip: bool = True  # half of them are mirrored
+    affine: float = 0.0  # random affine maps: they are turned, stretched and sheared by up to so much
+    random_crop: float = 0.0  # random resized crops: up to this share of their width and height is cut away
+    color_jitter: float = 0.0  # their brightness, contrast and saturation change by up to this share
+    attention: bool = False  # half of them are of the attention crop of an image, see `TwoScaleImages`
 
 
 @dataclass(frozen=True)
 class CropParams:
     """Where views are cut and how they are altered, n of them; None alters nothing.
 
-    Attributes:
-        corners: `(n, 2)`, top and left as shares of the room there is.
-        mirrored: `(n,)`, whether to mirror.
-        maps: `(n, 2, 3)`, from places in what is made to places in what is cut, both from -1 to 1, across before down.
-        color: `(n, 3)`, factors of brightness, contrast and saturation.
-        close: `(n,)`, whether of the attention crop.
+    `maps` lead from places in what is made to places in what is cut, both from -1 to 1, across before down.
     """
 
-    corners: Tensor
-    mirrored: Tensor
-    maps: Tensor | None = None
-    color: Tensor | None = None
-    close: Tensor | None = None
+    corners: Tensor  # (n, 2), top and left as shares of the room there is
+    mirrored: Tensor  # (n,), whether to mirror
+    maps: Tensor | None = None  # (n, 2, 3)
+    color: Tensor | None = None  # (n, 3), factors of brightness, contrast and saturation
+    close: Tensor | None = None  # (n,), whether of the attention crop
 
     @classmethod
     def draw(cls, n: int, augment: AugmentConfig, generator: torch.Generator) -> CropParams:

@@ -5,8 +5,7 @@
 - `use_targets`, `radius_targets`, `cluster_radii`: the target matrix of unsupervised self-expertise;
   `published_targets`, `nearest_prototypes`: that of the published code
 - `unsupervised_self_expertise`, `supervised_self_expertise`: the two losses of SelEx; `self_expertise`: both at once
-- `prefix_products`, `prefix_distances`, `prefix_sizes`: inner products and distances over leading dims, for all levels
-  in one pass
+- `prefix_products`, `prefix_sizes`: inner products over leading dims, for all levels in one pass
 - `self_distillation`, `teacher_temperature`, `mean_entropy`, `supervised_cross_entropy`: what SimGCD adds
 """
 
@@ -22,7 +21,6 @@ from selex.losses.gcd import (
 from selex.losses.selex import (
     cluster_radii,
     nearest_prototypes,
-    prefix_distances,
     prefix_sizes,
     published_targets,
     radius_targets,
@@ -39,7 +37,6 @@ __all__ = [
     "logits",
     "mean_entropy",
     "nearest_prototypes",
-    "prefix_distances",
     "prefix_products",
     "prefix_sizes",
     "published_targets",

@@ -7,7 +7,7 @@ of row i.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -226,19 +226,6 @@ def self_expertise(
 def prefix_sizes(dims: int, n_levels: int) -> list[int]:
     """Dims of the ground truth and of each of `n_levels` levels: `dims`, half of it, …, rounded down, at least 1."""
     return [max(1, dims >> level) for level in range(n_levels + 1)]
-
-
-def prefix_distances(z: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Euclidean distances between rows over their first dims, for several numbers of dims in one pass.
-
-    Args:
-        z: `n × d` rows.
-        sizes: numbers of leading dims, each from 1 to d, in any order.
-
-    Returns:
-        `len(sizes) × n × n` distances.
-    """
-    return -logits_of(prefix_products(z, sizes), "distance")
 
 
 def _check_levels(labels: Tensor, level_labels: Tensor) -> None:

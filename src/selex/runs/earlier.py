@@ -31,33 +31,18 @@ _BLOCK = 4096  # rows that are compared at a time
 
 @dataclass(frozen=True, eq=False)
 class Earlier:
-    """Categories by name, as they stand.
+    """Categories by name, as they stand; what is said of images is in the order of `category`."""
 
-    Attributes:
-        category: of images, by file.
-        centers: of the categories that are as the run had them.
-        offsets: of all of them; None where no category has one.
-        model: that of the run.
-        selection: how the run searched for categories and refined them.
-        given: labels that images had, by file, where these must be as they were; None where decisions changed them.
-        coarser: cluster of every image at each coarser level, in the order of `category`; none where a level is to be
-            clustered anew.
-        results: what the run says of its images, in the order of `category`, with distances; None where it may no
-            longer be so.
-        features: that the run had of them.
-        content: tells images from each other, in the order of `category`; None where that is not known.
-    """
-
-    category: dict[str, str]
-    centers: dict[str, Array]
-    offsets: dict[str, float] | None
-    model: Model
-    selection: Selection
-    given: dict[str, str] | None = None
-    coarser: tuple[Array, ...] = ()
-    results: Results | None = None
-    features: Array | None = None
-    content: Array | None = None
+    category: dict[str, str]  # of images, by file
+    centers: dict[str, Array]  # of the categories that are as the run had them
+    offsets: dict[str, float] | None  # of all of them; None where no category has one
+    model: Model  # that of the run
+    selection: Selection  # how the run searched for categories and refined them
+    given: dict[str, str] | None = None  # labels that images must have as before, by file; None: decisions changed them
+    coarser: tuple[Array, ...] = ()  # clusters of images at coarser levels; none where these are to be clustered anew
+    results: Results | None = None  # what the run says of its images, with distances; None where that may have changed
+    features: Array | None = None  # that the run had of them
+    content: Array | None = None  # tells images from each other; None where that is not known
 
     @classmethod
     def of(cls, run: Run, results: Results, category: Array, names: Sequence[str]) -> Earlier | None:

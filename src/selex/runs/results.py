@@ -26,31 +26,18 @@ _COLUMNS = ("file", "cluster", "labelled", "confidence", "runner_up", "distance"
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """The clusters table of a run.
+    """The clusters table of a run."""
 
-    Attributes:
-        files: name of every row's image.
-        names: name of every category; the first `n_known` are the known ones.
-        n_known: how many categories are known.
-        category: category of every row.
-        labelled: rows whose label was given.
-        confidence: how sure the category of a row is.
-        runner_up: the next best category of a row, -1 where there is none.
-        distance: of a row to the centre of its category; None where it was not asked for.
-        last_number: the last number that a `novel-…` of this run ever had.
-        content: tells images from each other whatever their files are called; None where that is not known.
-    """
-
-    files: Sequence[str]
-    names: list[str]
+    files: Sequence[str]  # name of every row's image
+    names: list[str]  # name of every category; the first `n_known` are the known ones
     n_known: int
-    category: Array
-    labelled: Array
-    confidence: Array
-    runner_up: Array
-    distance: Array | None = None
-    last_number: int = 0
-    content: Array | None = None
+    category: Array  # of every row
+    labelled: Array  # rows whose label was given
+    confidence: Array  # how sure the category of a row is
+    runner_up: Array  # the next best category of a row, -1 where there is none
+    distance: Array | None = None  # of a row to the centre of its category; None where it was not asked for
+    last_number: int = 0  # the last number that a `novel-…` of this run ever had
+    content: Array | None = None  # tells images from each other whatever their files are called; None: not known
 
     def __len__(self) -> int:
         return len(self.files)

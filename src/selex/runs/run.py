@@ -182,8 +182,7 @@ class Run:
     @property
     def store(self) -> Path | None:
         """Where decoded images were kept when the run was last done; None for the cache, or if it is no store now."""
-        places = [entry.get("store") for entry in self.metrics if entry.get("step") == "decode"]
-        place = places[-1] if places else None
+        place = next((entry.get("store") for entry in reversed(self.metrics) if entry.get("step") == "decode"), None)
         if isinstance(place, str) and os.path.isdir(place) and is_marked(Path(place), KIND):
             return Path(place)
         return None
@@ -203,11 +202,7 @@ class Run:
 
     def labelled_by_review(self, config: Config) -> bool:
         """Whether the labels of `config` are the ones that decisions gave to this run."""
-        return config.data.labels is not None and Path(config.data.labels).absolute() == self._labels
-
-    @property
-    def _labels(self) -> Path:
-        return (self.folder / LABELS).absolute()
+        return os.path.abspath(config.data.labels or "") == os.path.abspath(self.folder / LABELS)
 
 
 def last_training(metrics: Iterable[Any]) -> list[dict[str, Any]]:

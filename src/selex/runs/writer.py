@@ -104,7 +104,7 @@ class RunWriter(Run):
             save_model(place / MODEL)
             for name in FEATURE_FILES:
                 os.replace(self.features.with_name(name), place / name)
-            own = {LABELS: file_digest(self._labels)} if self.labelled_by_review(config) else {}
+            own = {LABELS: file_digest(self.folder / LABELS)} if self.labelled_by_review(config) else {}
             record = _record(config, root, self.id, _digests(place) | own, self.about.get("versions"))
             files = (block["file"].to_pylist() for block in read_blocks(place / TABLE, ["file"]))
             (place / CONFIG).write_text(stamped({**record, "seal": seal(root, files)}))

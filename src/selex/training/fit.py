@@ -41,19 +41,12 @@ WORTH_COMPILING = 4000
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How a person wants training to go, besides its settings.
+    """How a person wants training to go, besides its settings."""
 
-    Attributes:
-        restart: from the beginning, even if there is a checkpoint to resume from.
-        tensorboard: write curves for TensorBoard too.
-        score: accuracies of an epoch's clusters, where the truth is known.
-        progress: show a bar on standard error.
-    """
-
-    restart: bool = False
-    tensorboard: bool = False
-    score: Score | None = None
-    progress: bool = False
+    restart: bool = False  # from the beginning, even if there is a checkpoint to resume from
+    tensorboard: bool = False  # write curves for TensorBoard too
+    score: Score | None = None  # accuracies of an epoch's clusters, where the truth is known
+    progress: bool = False  # show a bar on standard error
 
 
 class Seen(NamedTuple):

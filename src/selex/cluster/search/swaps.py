@@ -27,21 +27,13 @@ _HALVES = 4  # iterations of 2-means in every cluster
 
 @dataclass(frozen=True)
 class Swaps:
-    """Novel clusters to drop, and clusters to split in their place, the best pair first.
+    """Novel clusters to drop, and clusters to split in their place, the best pair first."""
 
-    Attributes:
-        dropped: the cluster whose centre moves, `(m,)`.
-        centers: where it goes, `(m, d)`.
-        split: the cluster it takes rows from, `(m,)`.
-        others: where the centre of that one goes, `(m, d)`.
-        gains: by how much the inertia falls before anything is refined, `(m,)`.
-    """
-
-    dropped: Tensor
-    centers: Tensor
-    split: Tensor
-    others: Tensor
-    gains: Tensor
+    dropped: Tensor  # the cluster whose centre moves, (m,)
+    centers: Tensor  # where it goes, (m, d)
+    split: Tensor  # the cluster it takes rows from, (m,)
+    others: Tensor  # where the centre of that one goes, (m, d)
+    gains: Tensor  # by how much the inertia falls before anything is refined, (m,)
 
     def first(self, m: int) -> Swaps:
         """The m best pairs."""
