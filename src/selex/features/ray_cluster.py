@@ -23,6 +23,15 @@ PATIENCE = 300
 """Seconds for a worker to start: a cluster may have to find a machine for it."""
 NOTICE = 30
 """Seconds for Ray to notice who else is lost."""
+_STARTED = {
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # a user sees our own lines only
+    "RAY_worker_niceness": "0",  # work is as urgent as without Ray
+    "RAY_enable_metrics_collection": "0",  # nobody could read what these gather by the second: it ends with the command
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_enable_core_worker_task_event_to_gcs": "0",
+    "RAY_event_stats": "0",
+}
+"""The environment of a Ray that is started here, where the user has not set it."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +68,8 @@ def running(engine: RayEngine, device: torch.device) -> Iterator[int]:
 
 def _join(ray: Any, address: str | None) -> None:
     _check_address(address)
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # a user sees our own lines only
-    os.environ.setdefault("RAY_worker_niceness", "0")  # of a Ray that is started here: work is as urgent as without it
+    for name, value in _STARTED.items() if address is None else [("RAY_BACKEND_LOG_LEVEL", "fatal")]:
+        os.environ.setdefault(name, value)
     here = {} if address else {"num_cpus": max(2, os.cpu_count() or 1), "include_dashboard": False}
     try:
         # by itself Ray would join a cluster that happens to run here
@@ -94,8 +103,16 @@ def _workers(resources: dict[str, float], engine: RayEngine, device: torch.devic
     return asked or (most if device.type == "cuda" else max(1, cores // 2))
 
 
+def threads_each(engine: RayEngine, workers: int) -> int:
+    """Threads of a worker on CPUs: its share of this machine if Ray is started here, elsewhere the core it asks for."""
+    return 1 if engine.address else max(1, torch.get_num_threads() // workers)
+
+
 class Worker:
     """An actor that works together with others, as processes of `torch.distributed` do."""
+
+    def __init__(self, threads: int) -> None:
+        torch.set_num_threads(threads)
 
     def place(self) -> dict[str, str]:
         """Where the others find this one, should it be the first."""
@@ -113,12 +130,12 @@ class Worker:
         os.environ.update(place, **said, TORCHELASTIC_RUN_ID="ray")
 
 
-def start_workers(kind: type[Worker], size: int, on_gpu: bool) -> tuple[list[Any], dict[str, str]]:
+def start_workers(kind: type[Worker], engine: RayEngine, size: int, on_gpu: bool) -> tuple[list[Any], dict[str, str]]:
     """So many new actors, on as many nodes as there are, and where the first one is found."""
     import ray
 
     remote = ray.remote(num_cpus=1, num_gpus=int(on_gpu), scheduling_strategy="SPREAD")(kind)
-    workers = [remote.remote() for _ in range(size)]
+    workers = [remote.remote(threads_each(engine, size)) for _ in range(size)]
     try:
         return workers, ray.get([worker.place.remote() for worker in workers], timeout=PATIENCE)[0]
     except BaseException:

@@ -30,7 +30,7 @@ from selex.features.attention_crop import attention_boxes, saliency
 from selex.features.cache import FeatureFile, Standing
 from selex.features.embed import CPU_BATCH, embed
 from selex.features.ray_cache import Shards, read_shard, shards_in_use, trim
-from selex.features.ray_cluster import RayEngine, running
+from selex.features.ray_cluster import RayEngine, running, threads_each
 from selex.features.sources import PIECE, Files, Unit, find_units, key_of
 from selex.io import first_line
 from selex.models.network import Backbone
@@ -78,10 +78,12 @@ def embed_on_ray(
     root, units = find_units(sources, labels)
     made = 0
     with shards_in_use(way_name(backbone, size, views, device, eye), units) as shards:
-        if any(not shards.complete(unit) for unit in units):
+        todo = [number for number, unit in enumerate(units) if not shards.complete(unit)]
+        if todo:
             with running(engine, torch.device(device)) as workers, images_bar("embedding", 0, 0, progress) as advance:
-                how = Way(backbone, eye, size, views, str(device))
-                for number, piece, last, content in _made(units, shards, how, workers):
+                actors = min(workers, len(todo))
+                how = Way(backbone, eye, size, views, str(device), threads_each(engine, actors))
+                for number, piece, last, content in _made(units, todo, shards, how, actors):
                     made += shards.keep(units[number], piece, last, content)
                     advance(made)
         images = _joined(units, shards, root, labels, out, size, made, backbone, eye is not None)
@@ -105,6 +107,7 @@ class Way:
     size: int
     views: int
     device: str
+    threads: int = 1
 
     def on(self, device: str) -> Way:
         """The same with backbones on a device."""
@@ -168,22 +171,20 @@ def _check_names(names: list[str]) -> None:
         seen.add(name)
 
 
-def _made(units: list[Unit], shards: Shards, how: Way, workers: int) -> Iterator[tuple[int, int, bool, bytes]]:
+def _made(
+    units: list[Unit], todo: list[int], shards: Shards, how: Way, actors: int
+) -> Iterator[tuple[int, int, bool, bytes]]:
     """Pieces that are not on disk, as they are done: unit, piece, whether it is the unit's last, and a `.npz` file."""
     import ray
 
-    todo = [
-        {"number": number, "work": pickle.dumps((unit, shards.have(unit), how.size, how.eye is not None))}
-        for number, unit in enumerate(units)
-        if not shards.complete(unit)
-    ]
+    given = [(units[number], shards.have(units[number]), how.size, how.eye is not None) for number in todo]
+    items = [{"number": number, "work": pickle.dumps(work)} for number, work in zip(todo, given, strict=True)]
     on_gpu = torch.device(how.device).type == "cuda"
-    given = (ray.put(how.on("cpu")),)
-    pieces = ray.data.from_items(todo, override_num_blocks=len(todo)).flat_map(_decoded, num_cpus=1)
+    pieces = ray.data.from_items(items, override_num_blocks=len(items)).flat_map(_decoded, num_cpus=1)
     rows = pieces.map(
         _Embedder,
-        fn_constructor_args=given,
-        concurrency=min(workers, len(todo)),
+        fn_constructor_args=(ray.put(how.on("cpu")),),
+        concurrency=actors,
         num_cpus=1,
         num_gpus=1 if on_gpu else 0,
     ).iter_rows()
@@ -228,7 +229,7 @@ class _Embedder:
         import ray
 
         given: Way = ray.get(how)
-        torch.set_num_threads(1 if given.device == "cpu" else torch.get_num_threads())
+        torch.set_num_threads(given.threads if given.device == "cpu" else torch.get_num_threads())
         self.how, self.device = given.on(given.device), torch.device(given.device)
         self.eye = saliency(self.how.eye) if self.how.eye else None
 

@@ -56,14 +56,14 @@ def fit_on_ray(
 
         def attempt() -> tuple[FittedClusters, int]:
             size = min(room(asked, task.on_gpu), rows.shape[0])
-            return joined(_attempt(rows, task, size)), size
+            return joined(_attempt(rows, task, engine, size)), size
 
         return attempts("clustering", attempt)
 
 
-def _attempt(rows: Pieces, task: _Task, size: int) -> list[FittedClusters]:
+def _attempt(rows: Pieces, task: _Task, engine: RayEngine, size: int) -> list[FittedClusters]:
     """What each of so many new workers found; they are gone when it returns."""
-    workers, place = start_workers(_Worker, size, task.on_gpu)
+    workers, place = start_workers(_Worker, engine, size, task.on_gpu)
     try:
         fits, first = [], 0
         for rank, worker in enumerate(workers):

@@ -108,7 +108,8 @@ def train_run_on_ray(
         def attempt() -> State:
             state = checkpoints.latest()
             if state is None or state["epoch"] + 1 < epochs:
-                _attempt(lesson, state, _share(room(asked, on_gpu), method.settings.batch), on_gpu, hear)
+                size = _share(room(asked, on_gpu), method.settings.batch)
+                _attempt(lesson, state, lambda: start_workers(_Trainer, engine, size, on_gpu), hear)
                 checkpoints.wait()
                 state = checkpoints.latest()
             assert state is not None
@@ -125,11 +126,17 @@ def _share(most: int, batch: int) -> int:
     return max(size for size in range(1, most + 1) if batch % size == 0)
 
 
-def _attempt(lesson: Lesson, state: State | None, size: int, on_gpu: bool, hear: Callable[[Event], None]) -> None:
-    """Train with so many new workers; they are gone when it returns."""
+def _attempt(
+    lesson: Lesson,
+    state: State | None,
+    start: Callable[[], tuple[list[Any], dict[str, str]]],
+    hear: Callable[[Event], None],
+) -> None:
+    """Train with new workers; they are gone when it returns."""
     import ray
 
-    workers, place = start_workers(_Trainer, size, on_gpu)
+    workers, place = start()
+    size = len(workers)
     try:
         given = ray.put(lesson)
         first = workers[0].lead.options(num_returns="streaming").remote(given, state, size, place)
