@@ -1,16 +1,21 @@
 """What jobs on a Ray cluster keep on disk is bounded; what is in use, and what is not ours, stays."""
 
+import errno
 import io
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from selex import io as selex_io
 from selex.data.table import ImageTable
 from selex.errors import InputError
 from selex.features import ray_cache
@@ -58,7 +63,8 @@ def keep_shard(way, of, age):
 
 def keep_photos(name, age):
     """A copy of three photos of 1,000 bytes each, used so many seconds ago."""
-    with photos_in_use(name) as folder:
+    with photos_in_use(name) as place:
+        folder = place.folder
         for row in range(3):
             (folder / f"{row:09}").write_bytes(bytes(1000))
             os.utime(folder / f"{row:09}", (0, 0))
@@ -204,3 +210,97 @@ def test_copies_of_photos_stay_while_they_are_read(cache, tmp_path, monkeypatch)
     assert os.listdir(old) == [MARK]
     trim()
     assert os.listdir(cache / "photos" / WAY) == [MARK]
+
+
+@pytest.fixture
+def read_only(monkeypatch):
+    """Makes a cache, in a folder that anybody may look into, one that can only be read, by root too."""
+    place = Path(tempfile.mkdtemp())
+    place.chmod(0o755)
+    monkeypatch.setenv("SELEX_CACHE", str(place / "cache"))
+    user = os.geteuid()
+
+    def protect():
+        for path in (place / "cache", *(place / "cache").rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        if user == 0:
+            os.seteuid(65534)
+
+    yield place, protect
+    os.seteuid(user)
+    for path in (place / "cache", *(place / "cache").rglob("*")):
+        path.chmod(0o755)
+    shutil.rmtree(place)
+
+
+def test_a_cache_that_can_only_be_read_is_read(read_only, monkeypatch):
+    place, protect = read_only
+    photos, missing, backbone = unit(place / "u"), unit(place / "missing"), load_backbone("pixels")
+    names, features = [f"{row}.png" for row in range(2)], np.ones((2, backbone.dim), np.float32)
+    content = io.BytesIO()
+    np.savez(content, features=features, names=names, labels=["", ""], reasons=["", ""])
+    way = way_name(backbone, 16, 1, "cpu")
+    with shards_in_use(way, [photos]) as shards:
+        shards.keep(photos, 0, True, content.getvalue())
+    copies = keep_photos(OTHER, 9)
+    (place / "out").mkdir(mode=0o777)
+    (place / "out").chmod(0o777)
+    protect()
+    how = {"size": 16, "views": 1, "device": "cpu"}
+    found = embed_on_ray(RayEngine(), backbone, [str(place / "u")], None, place / "out" / "f.npy", **how)
+    assert (len(found), found.made) == (2, 0)
+    with photos_in_use(OTHER) as used:
+        assert used.folder == copies
+    with pytest.raises(InputError, match=r"the cache can only be read, .*; set SELEX_CACHE to a folder that can be"):
+        embed_on_ray(RayEngine(), backbone, [str(place / "missing")], None, place / "out" / "g.npy", **how)
+    assert os.listdir(place / "cache" / "shards") == [way]
+    with (
+        pytest.raises(InputError, match=r"shards/b+: cannot be created \(Permission denied\)"),
+        shards_in_use(OTHER, [missing]),
+    ):
+        pass
+
+
+def test_a_shard_is_kept_without_listing_those_that_are_there(cache, tmp_path, monkeypatch):
+    photos, listed, listdir = unit(tmp_path / "u"), [], os.listdir
+    with shards_in_use(WAY, [photos]) as shards:
+        monkeypatch.setattr(os, "listdir", lambda path: listed.append(Path(path)) or listdir(path))
+        content = io.BytesIO()
+        np.savez(content, features=np.zeros((2, 3), np.float32))
+        shards.keep(photos, 0, True, content.getvalue())
+        assert shards.folder not in listed
+        monkeypatch.undo()
+        assert [path.parent for path in shards.paths(photos) if path.exists()] == [shards.folder]
+
+
+def test_what_a_job_has_used_before_it_makes_more_stays(cache, tmp_path, monkeypatch):
+    units = [unit(tmp_path / name) for name in "ab"]
+    old = keep_shard(WAY, units[0], 9)
+    limit(monkeypatch, 0)
+    with shards_in_use(WAY, units) as shards:
+        time.sleep(0.05)
+        shards.keep(units[1], 0, True, old.read_bytes())
+        trim()
+        assert old.exists()
+
+
+def test_the_mark_of_a_killed_job_ends_where_there_are_no_locks(cache, tmp_path, monkeypatch):
+    photos = keep_photos(WAY, 40 * 24 * 3600)
+
+    def none(handle, wait):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(selex_io, "_lock", none)
+    left = photos / ".selex-0123456789abcdef.tmp"
+    left.mkdir()
+    aged(left, 41 * 24 * 3600)
+    limit(monkeypatch, 0)
+    os.utime(photos / MARK, (time.time() - 9, time.time() - 9))  # used since
+    trim()
+    assert not (photos / "000000000").exists()
+    keep_photos(OTHER, 9)
+    young = cache / "photos" / OTHER / ".selex-0123456789abcdee.tmp"
+    young.mkdir()
+    aged(young, 20)
+    trim()
+    assert (cache / "photos" / OTHER / "000000000").exists()

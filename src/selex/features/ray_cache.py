@@ -2,7 +2,7 @@
 
 They may take so much room and no more: what was used longest ago goes first, and what a running job uses stays. A job
 has a locked temporary folder in each folder that it uses; whatever was used since the first of these was made may still
-be needed.
+be needed. A cache that cannot be written is read, and nobody is told.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import io
 import math
 import os
 import re
+import time
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +34,7 @@ from selex.io import (
     locked,
     remove_leftovers,
     temporary_folder,
+    to_disk,
 )
 
 LIMIT = 100
@@ -40,16 +43,55 @@ LIMIT = 100
 KINDS = {"shards": "feature shards", "photos": "photos"}
 """The folders in the cache that hold ours, and what the mark of each of those says."""
 
+LONGEST = 30 * 24 * 3600
+"""Seconds that a job may take on a file system without locks, where a killed one cannot be told from one that runs."""
+
 _SHARD, _PHOTO = re.compile(r"[0-9a-f]{32}-\d{6,}(-last)?\.npz"), re.compile(r"\d{9,}")
+
+
+@dataclass(frozen=True)
+class InUse:
+    """A folder of ours while a job uses it: the `names` of files in it that it wants, and where new ones are made.
+
+    Without such a `stage` the folder can only be read.
+    """
+
+    folder: Path
+    names: list[str]
+    stage: Path | None
+
+    def check_writable(self) -> None:
+        """Refuse to make what could not be kept."""
+        if self.stage is None:
+            where = "set SELEX_CACHE to a folder that can be written"
+            raise InputError(f"{self.folder}: the cache can only be read, and something is missing in it; {where}")
+
+    def put(self, name: str, content: bytes, used: float | None = None) -> None:
+        """Write a file, whole or not at all, `used` at that time; the folder, which may be huge, is not listed."""
+        self.check_writable()
+        assert self.stage is not None
+        with atomic_path(self.stage / name) as partial:
+            partial.write_bytes(content)
+            if used is not None:
+                os.utime(partial, (used, used))
+        try:
+            os.replace(self.stage / name, self.folder / name)
+            to_disk(self.folder)
+        except OSError as error:
+            raise InputError(f"{self.folder / name}: cannot be written ({error.strerror or error})") from None
 
 
 class Shards:
     """Shards of features in a folder in use, one for each piece of a unit; those that are there, by their names."""
 
-    def __init__(self, folder: Path, names: Iterable[str] = ()) -> None:
-        self.folder, self._names = folder, defaultdict[str, set[str]](set)
-        for name in names:
+    def __init__(self, place: InUse) -> None:
+        self.folder, self._place, self._names = place.folder, place, defaultdict[str, set[str]](set)
+        for name in place.names:
             self._names[_key(name)].add(name)
+
+    def check_writable(self) -> None:
+        """Refuse to make shards that could not be kept."""
+        self._place.check_writable()
 
     def have(self, unit: Unit) -> list[int]:
         """The pieces of a unit that are there."""
@@ -63,8 +105,7 @@ class Shards:
     def keep(self, unit: Unit, piece: int, last: bool, content: bytes) -> int:
         """Write a piece, whole or not at all; how many features it holds."""
         name = f"{key_of(unit)}-{piece:06}{'-last' if last else ''}.npz"
-        with atomic_path(self.folder / name) as partial:
-            partial.write_bytes(content)
+        self._place.put(name, content)
         self._names[key_of(unit)].add(name)
         return len(read_shard(io.BytesIO(content), "features")[0])
 
@@ -77,33 +118,50 @@ class Shards:
 def shards_in_use(name: str, units: Iterable[Unit]) -> Iterator[Shards]:
     """The folder of shards of this name; those of the units stay while this lasts."""
     folder, keys = cache_folder() / "shards" / name, {key_of(unit) for unit in units}
-    with _in_use(folder, lambda name: _SHARD.fullmatch(name) is not None and _key(name) in keys) as there:
-        yield Shards(folder, there)
+    with _in_use(folder, lambda name: _SHARD.fullmatch(name) is not None and _key(name) in keys) as place:
+        yield Shards(place)
 
 
 @contextmanager
-def photos_in_use(name: str) -> Iterator[Path]:
+def photos_in_use(name: str) -> Iterator[InUse]:
     """The folder of copied photos of this name; all of them stay while this lasts."""
     folder = cache_folder() / "photos" / name
-    with _in_use(folder, lambda name: False):  # their own times tell decoded images whether a photo has changed
-        yield folder
+    # none is wanted by name: their own times tell decoded images whether a photo has changed
+    with _in_use(folder, lambda name: False) as place:
+        yield place
 
 
 @contextmanager
-def _in_use(folder: Path, wanted: Callable[[str], bool]) -> Iterator[list[str]]:
-    """Use a folder of ours, made where it is not there; the names of the wanted files in it."""
+def _in_use(folder: Path, wanted: Callable[[str], bool]) -> Iterator[InUse]:
+    """Use a folder of ours, made where it is not there; the wanted files in it."""
     _limit()  # what cannot be understood is refused before any work is done
-    folder.parent.parent.mkdir(parents=True, exist_ok=True)
-    own_folder(folder.parent)
-    take_folder(folder, KINDS[folder.parent.name])
+    if is_plain_folder(folder) and is_marked(folder, KINDS[folder.parent.name]) and not _writable(folder):
+        yield InUse(folder, list(filter(wanted, os.listdir(folder))), None)
+        return
+    _take(folder)
     with ExitStack() as stack:
         with locked(folder / MARK, wait=True):  # nobody removes anything meanwhile
-            stack.enter_context(temporary_folder(folder))
+            stage = stack.enter_context(temporary_folder(folder)) / "new"
+            stage.mkdir()  # what is made in it leaves the time of the one around it, when the job began, as it is
             there = list(filter(wanted, os.listdir(folder)))
             for name in (MARK, *there):
                 with suppress(OSError):  # of another user, whose job will say so when it is used
                     os.utime(folder / name)
-        yield there
+        yield InUse(folder, there, stage)
+
+
+def _take(folder: Path) -> None:
+    try:
+        folder.parent.parent.mkdir(parents=True, exist_ok=True)
+        own_folder(folder.parent)
+    except OSError as error:
+        raise InputError(f"{folder.parent}: cannot be created ({error.strerror}); SELEX_CACHE names another") from None
+    take_folder(folder, KINDS[folder.parent.name])
+
+
+def _writable(folder: Path) -> bool:
+    """Whether files can be made in a folder, and locked."""
+    return all(os.access(path, os.W_OK, effective_ids=True) for path in (folder, folder / MARK))
 
 
 class _Entry(NamedTuple):
@@ -167,8 +225,14 @@ def _entries(folder: Path) -> Iterator[_Entry]:
 def _in_use_since(folder: Path) -> float:
     """When the first job began that uses the folder and still runs; infinity where there is none."""
     remove_leftovers(folder)  # of killed jobs
-    begun = [(folder / name).stat().st_mtime_ns for name in os.listdir(folder) if TEMPORARY.fullmatch(name)]
-    return min(begun, default=math.inf)
+    begun = [folder / name for name in os.listdir(folder) if TEMPORARY.fullmatch(name)]
+    return min((mark.stat().st_mtime_ns for mark in begun if _runs(mark)), default=math.inf)
+
+
+def _runs(mark: Path) -> bool:
+    """Whether the job of a mark still runs, as far as can be told."""
+    with locked(mark) as free:  # also where there are no locks
+        return not free or time.time() - mark.stat().st_mtime < LONGEST
 
 
 def _limit() -> float:

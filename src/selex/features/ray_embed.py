@@ -80,6 +80,7 @@ def embed_on_ray(
     with shards_in_use(way_name(backbone, size, views, device, eye), units) as shards:
         todo = [number for number, unit in enumerate(units) if not shards.complete(unit)]
         if todo:
+            shards.check_writable()
             with running(engine, torch.device(device)) as workers, images_bar("embedding", 0, 0, progress) as advance:
                 actors = min(workers, len(todo))
                 how = Way(backbone, eye, size, views, str(device), threads_each(engine, actors))

@@ -25,12 +25,12 @@ from selex.data.table import ImageTable
 from selex.errors import InputError, Note
 from selex.features.attention_crop import cut_to
 from selex.features.prepare import store_folder
-from selex.features.ray_cache import photos_in_use, trim
+from selex.features.ray_cache import InUse, photos_in_use, trim
 from selex.features.ray_cluster import NOTICE, RayEngine, Worker, attempts, room, running, start_workers, stop_workers
 from selex.features.ray_embed import Embedded
 from selex.features.sources import Files, Unit, is_url
 from selex.folders import MARK
-from selex.io import atomic_path, locked
+from selex.io import locked
 from selex.models.network import Backbone
 from selex.progress import progress_bar
 from selex.runs.writer import RunWriter
@@ -256,16 +256,19 @@ def photos_here(images: Embedded) -> Iterator[ImageTable]:
         yield table
         return
     rows = {name: row for row, name in enumerate(table.files)}
-    with photos_in_use(images.key[:32]) as folder:
-        with locked(folder / MARK, wait=True), ThreadPoolExecutor(_READERS) as pool:
-            there = set(os.listdir(folder))
-            if not all(_file(row) in there for row in rows.values()):
-                list(pool.map(lambda unit: _copy(unit, folder, rows, there), units))
+    with photos_in_use(images.key[:32]) as place:
+        wanted = {_file(row) for row in rows.values()}
+        if not wanted <= set(os.listdir(place.folder)):
+            place.check_writable()
+            with locked(place.folder / MARK, wait=True), ThreadPoolExecutor(_READERS) as pool:
+                there = set(os.listdir(place.folder))
+                if not wanted <= there:  # else another worker has copied them meanwhile
+                    list(pool.map(lambda unit: _copy(unit, place, rows, there), units))
         trim()  # of other jobs
-        yield replace(table, sources={row: str(folder / _file(row)) for row in rows.values()})
+        yield replace(table, sources={row: str(place.folder / _file(row)) for row in rows.values()})
 
 
-def _copy(unit: Unit, folder: Any, rows: dict[str, int], there: set[str]) -> None:
+def _copy(unit: Unit, place: InUse, rows: dict[str, int], there: set[str]) -> None:
     """Files of the images of a unit that are not there."""
     if isinstance(unit, Files) and all(_file(rows[name]) in there for name in unit.names if name in rows):
         return
@@ -275,9 +278,7 @@ def _copy(unit: Unit, folder: Any, rows: dict[str, int], there: set[str]) -> Non
             continue
         if image.data is None:
             raise InputError(f"{image.name}: {image.reason}")
-        with atomic_path(folder / _file(row)) as partial:
-            partial.write_bytes(image.data)
-            os.utime(partial, (0, 0))  # decoded images are known by it
+        place.put(_file(row), image.data, used=0)  # decoded images are known by this time
 
 
 def _file(row: int) -> str:
