@@ -51,6 +51,14 @@ def test_changed_code_has_no_commit(common, monkeypatch):
     assert common.made_by()["commit"] is None
 
 
+def test_a_gpu_that_was_not_used_made_nothing(common, monkeypatch):
+    monkeypatch.setattr(common.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(common.torch.cuda, "get_device_name", lambda: "some GPU")
+    assert str(common.made_by()["device"]).endswith(" CPU")
+    monkeypatch.setattr(common.torch.cuda, "is_initialized", lambda: True)
+    assert common.made_by()["device"] == "some GPU"
+
+
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
