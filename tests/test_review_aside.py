@@ -190,3 +190,29 @@ def test_another_photo_that_has_the_name_now_is_not_shown_for_it(place):
     Image.new("L", (8, 8), 9).save(place / "photos" / file)
     assert client.get("/aside/1/30").content == gone, "a grey square, whatever is there"
     review.ledger.close()
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_decisions_follow_photos_when_they_are_decoded_at_another_size(place, renamed):
+    run = Run.open(place / "run")
+    files = run.clusters["file"].to_pylist()
+    free = [row for row, held in enumerate(run.clusters["labelled"].to_pylist()) if not held]
+    junk, moved, other = free[0], free[1], free[2]
+    decide(place, "junk", rows=(junk,))
+    decide(place, "move", rows=(moved,), category=0)
+    if renamed:  # each has the name of the next
+        for old, new in ((junk, "kept"), (moved, files[junk]), (other, files[moved]), ("kept", files[other])):
+            source = place / "photos" / (old if isinstance(old, str) else files[old])
+            source.rename(place / "photos" / new)
+    now = {junk: other, moved: junk, other: moved} if renamed else {row: row for row in (junk, moved, other)}
+    config = run.config.change(size=40, labels=None)
+    recluster(place / "run", config=config, store=place / "store")
+    for number in range(2):
+        table = {row["file"]: row for row in Run.open(place / "run").clusters.to_pylist()}
+        assert files[now[junk]] not in table, f"it is junk in round {number + 2}"
+        labels = labels_by_file(labels_of(Run.open(place / "run")))
+        assert labels[files[now[moved]]] == "digit 0"
+        assert files[now[other]] not in labels
+        assert [table[files[now[row]]]["labelled"] for row in (moved, other)] == [1, 0]
+        decide(place, "unsure", rows=(0,))
+        again(place)

@@ -103,6 +103,7 @@ def discover(
         backbone, config = load_backbone_for(config, device)
         job = Job(run, config, backbone, device, progress, tell)
         images, folder = job.decode(table, store, strict)
+        content = job.content(images, store)
         cut = job.attention_crop(images, folder)
         shown = to_device(images, torch.device(device), cut)
         if fabric:
@@ -114,8 +115,9 @@ def discover(
             found = Training(job, images, partial(job.embed, shown), fit).run()
             fabric.broadcast(None)  # the other processes may go
         else:
+            earlier = earlier and earlier.of_images(backbone, images.table, content)
             found, config = _without_training(job, images, shown, group, earlier)
-        publish(run, config, images, found, backbone, numbers_taken)
+        publish(run, config, images, found, backbone, numbers_taken, content)
     return run
 
 
@@ -124,7 +126,6 @@ def _without_training(
 ) -> tuple[FittedClusters, Config]:
     """Categories by the backbone as it came, continued from earlier ones where that is possible; and the config."""
     config = job.config
-    earlier = earlier and earlier.of_images(job.backbone, images.table, images.digests)
     if earlier is None:
         features = job.embed(shown)
         return job.cluster(features, images) if group.size == 1 else job.cluster_distributed(images, group), config

@@ -65,6 +65,17 @@ class Job:
         done(len(images), skipped=len(images.skipped), **({"store": str(folder.absolute())} if store else {}))
         return images, folder
 
+    def content(self, images: ImageStore, store: str | Path | None) -> NDArray[Any]:
+        """What tells images from each other in all rounds of a run: digests at the size that the first one had."""
+        size = self.run.content_size or images.size
+        if size == images.size:
+            return images.digests
+        folder = place_for(store, self.config.data.sources, images.table.root, size)
+        first = ImageStore.build(images.table, folder, size=size, progress=self.progress)
+        content = np.zeros(len(images), images.digests.dtype)
+        content[first.rows] = first.digests
+        return content
+
     def attention_crop(self, images: ImageStore, folder: Path) -> ImageStore | None:
         """The images cropped to what the backbone attends to, if the settings ask for it."""
         if not self.config.features.attention_crop:
@@ -211,12 +222,12 @@ def publish(
     found: FittedClusters,
     backbone: Backbone,
     numbers_taken: int = 0,
+    content: NDArray[Any] | None = None,
 ) -> None:
     """Everything that is known now, into the run folder: names, the clusters table, the tree of levels, a model."""
     base, table = found.hierarchy.levels[0], images.table
     before = Results.read_if_any(run)
     labels = np.asarray(base.labels)
-    content = images.digests if isinstance(images, ImageStore) else None
     names, last = lasting_names(table.categories, table.files, labels, base.n_clusters, before, numbers_taken, content)
     assert found.assigner is not None  # a run folder is for sorting new images too
     assert found.assignment is not None
@@ -235,6 +246,8 @@ def publish(
         attention_crop=config.features.attention_crop,
     )
     tree = {**_tree(found.hierarchy, names, found.estimate), "last_number": last}
+    if content is not None:
+        tree["content_size"] = run.content_size or images.size
     blocks = _blocks(model, table, found, found.assignment)
     run.publish(config, table.root, blocks, tree, images.skipped, model.save, content)
 

@@ -164,7 +164,7 @@ def _names_now(
 
 def _content(run: Run, table: ImageTable, options: dict[str, Any]) -> Array | None:
     """What tells the images of a table from each other whatever their files are called; "" for what cannot be read."""
-    size = run.config.data.size or 0
+    size = run.content_size or run.config.data.size or 0
     place = place_for(options["store"], run.config.data.sources, table.root, size)
     try:  # they are needed decoded in any case
         found = ImageStore.build(table, place, size=size, progress=options.get("progress", False))

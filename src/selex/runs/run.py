@@ -25,7 +25,7 @@ from selex.data.table import real_path
 from selex.errors import InputError, Note
 from selex.folders import check_name, is_marked
 from selex.io import first_line, is_plain_file, locked, read_csv
-from selex.runs.stage import CONFIG, EMBEDDINGS, Stage
+from selex.runs.stage import CONFIG, CONTENT, EMBEDDINGS, Stage
 
 FORMAT = 3
 """Changes when a run folder's files do, so that an older program does not misread a newer one."""
@@ -163,6 +163,17 @@ class Run:
         """Categories and levels: names, sizes, parents."""
         path = self.result("hierarchy.json")
         return _checked_tree(path, read_object(path))
+
+    @property
+    def content_size(self) -> int | None:
+        """The size at which images are decoded to tell them apart, that of the first round; None if unknown."""
+        if not self.complete or not self.has(CONTENT):
+            return None
+        try:
+            size = self.hierarchy.get("content_size", self.config.data.size)
+        except InputError:  # damaged: the run is done again for that
+            return None
+        return size if isinstance(size, int) and size > 0 else None
 
     @property
     def skipped(self) -> list[tuple[str, str]]:
