@@ -225,7 +225,10 @@ def test_every_photo_labelled(place):
     for refine in ("auto", "none", "uniform", "proportional", "balanced"):
         done = selex(*BASE, "--categories", 3, "--refine", refine, cwd=place)
         assert done.returncode == 0, done.stderr
-        assert done.stderr.startswith("note: every row is labelled")
+        assert done.stderr.startswith(
+            "note: every photo is in a sub-folder, which is its category: none is left to sort"
+        )
+        assert "call that folder “unlabelled”" in done.stderr, "said before any work: perhaps one is the heap to sort"
         for row in read(place / "run" / "clusters.csv"):
             assert row["category"] == row["file"].split("/")[0]
 

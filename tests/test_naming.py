@@ -189,7 +189,7 @@ def test_a_plain_discover_keeps_what_was_decided(home):
     done = selex(*command, cwd=home)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("with 2 decisions from `selex review`\n")
-    assert "1 image new; 1 image gone; " in done.stdout
+    assert "1 image new; 1 image set aside; " in done.stdout
     assert "now known: robin, three" in done.stdout
     now = Run.open(home / "run").hierarchy
     assert {"three", "robin"} < set(now["names"][: now["levels"][0]["n_known"]])

@@ -65,7 +65,7 @@ def test_photos_of_earlier_rounds_are_listed_with_when_and_why_and_come_back(pla
     given, free = labelled_and_not(run)
     files = run.clusters["file"].to_pylist()
     decide(place, "junk", rows=(given, free), reason="blurred")
-    again(place)
+    assert str(recluster(place / "run", store=place / "store").changes).startswith("2 images set aside; 0 images in")
     decide(place, "junk", rows=(5,))
     third = again(place)
     assert len(third.clusters) == len(files) - 3

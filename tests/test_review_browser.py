@@ -657,6 +657,15 @@ def test_what_was_set_aside_rounds_ago_is_seen_and_taken_back(served):
     sync_api.expect(page.locator("h1")).to_have_text("0 photos set aside")
 
 
+def test_another_tab_says_that_the_run_was_reclustered(served):
+    one, two = served.page("category/3"), served.page("next")
+    one.click("#act-confirm")
+    said(one, "Confirmed")
+    said(two, "Reloaded: something was decided in another tab.")
+    recluster(one)
+    said(two, "Reloaded: the run was reclustered.")
+
+
 def recluster(page):
     """From the dialog, until the page shows what changed."""
     before = page.locator("body").get_attribute("data-round")

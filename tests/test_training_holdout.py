@@ -141,7 +141,7 @@ def test_the_network_that_is_kept_has_seen_every_label(photos, monkeypatch):
     assert load(run.folder).assigner.calibration != load(whole.folder).assigner.calibration
 
 
-@pytest.mark.filterwarnings("ignore:every row is labelled")
+@pytest.mark.filterwarnings("ignore:every row is labelled", "ignore:every photo is in a sub-folder")
 @pytest.mark.parametrize("better", ["trained", "averaged"])
 def test_where_every_image_has_a_label_the_first_training_is_kept(photos, monkeypatch, better):
     said = {"kept": better, "untrained": 0.1, "trained": 0.2, "averaged": 0.3}

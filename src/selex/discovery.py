@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
@@ -22,10 +23,10 @@ from selex.config import Config
 from selex.config.groups import FROZEN
 from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
-from selex.data.table import read_sources, read_table
+from selex.data.table import ImageTable, folder_label, read_sources, read_table
 from selex.discovery_steps import Job, Tell, check_categories, on_device, publish
 from selex.discovery_training import Training
-from selex.errors import InputError
+from selex.errors import InputError, Note
 from selex.features.prepare import load_backbone_for
 from selex.features.ray_cluster import RayEngine, running
 from selex.features.sources import is_url
@@ -89,6 +90,8 @@ def discover(
         raise InputError(f"{config.data.photos}: photos at a URL need --engine ray")
     table = read_sources(config.data.sources, given) if photos is None else read_table(photos, given)
     check_categories(config, table)
+    if photos is None and given is None:
+        _note_if_all_labelled(table)
     fabric = start_fabric(device) if config.train.method != FROZEN else None
     group = join(device) if (fabric and fabric.world_size > 1) or (not fabric and _started()) else ALONE
     check_same_job(group, str(out), json.dumps(config.to_json(), sort_keys=True, default=str))
@@ -185,6 +188,19 @@ def _discover_on_ray(
             found = job.cluster(embedded(True), images)
         publish(run, config, images, found, backbone)
     return run
+
+
+def _note_if_all_labelled(table: ImageTable) -> None:
+    """Say so, before any work, where sub-folders label every photo: what is to be sorted is perhaps one of them."""
+    named = zip(table.files, table.label_names, strict=True)
+    if len(table) and table.labelled.all() and all(folder_label(file) == name for file, name in named):
+        counts = np.bincount(table.labels)
+        name, count = table.categories[int(counts.argmax())], int(counts.max())
+        text = (
+            f"every photo is in a sub-folder, which is its category: none is left to sort. The largest is {name} "
+            f"({count:,}); if these are not of one category, call that folder “unlabelled”"
+        )
+        warnings.warn(text, Note, stacklevel=3)
 
 
 def _started() -> bool:

@@ -49,6 +49,7 @@ class Changes:
     sizes: dict[str, int]
     merged: list[Part]
     split: list[Part]
+    aside: int
     lost: int
 
     def was(self, row: int) -> str | None:
@@ -57,7 +58,8 @@ class Changes:
 
     def __str__(self) -> str:
         added = int((self.before < 0).sum())
-        parts = [f"{count:,} {_images(count)} {word}" for count, word in ((added, "new"), (self.lost, "gone")) if count]
+        counts = ((added, "new"), (self.aside, "set aside"), (self.lost, "gone"))
+        parts = [f"{count:,} {_images(count)} {word}" for count, word in counts if count]
         parts.append(f"{self.images:,} {_images(self.images)} in another category")
         apart = {part.name for part in (*self.merged, *self.split)}
         came, went = ([self._counted(c) for c in names if c not in apart] for names in (self.came, self.went))
@@ -158,7 +160,8 @@ def compare(before: State, results: Results) -> Changes:
         {results.names[c]: int(sizes[c]) for c in came} | {name: of for name, (_, _, of) in gone.items()},
         _parts(gone, results.names, set(partner.values())),
         _parts(split, before.names, set(partner)),
-        len(before.results) - len(old),
+        int(junk.sum() - junk[old].sum()),
+        int((~junk).sum() - (~junk)[old].sum()),
     )
 
 

@@ -142,8 +142,9 @@ async function look() {
     return;
   }
   if (standing.version && standing.version !== page().version && !waiting) {
+    const again = String(standing.round) !== page().round;
     await refresh();
-    toast("Reloaded: something was decided in another tab.");
+    toast(again ? "Reloaded: the run was reclustered." : "Reloaded: something was decided in another tab.");
   }
 }
 tabs.addEventListener("message", (event) => event.data !== page().version && look());
