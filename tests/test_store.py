@@ -289,7 +289,7 @@ def test_full_disk_keeps_the_last_good_state(digits, photos, tmp_path):
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, limit[1]))  # The digits take 123 kB, a photo 200 kB.
     try:
-        with pytest.raises(InputError, match=r"^cannot use the image store .*: File too large$"):
+        with pytest.raises(InputError, match=r"^cannot use the image store .* \(File too large\)$"):
             build(photos, tmp_path / "store", size=256)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)

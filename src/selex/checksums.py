@@ -21,7 +21,7 @@ from typing import Any
 
 from selex.errors import InputError, Note
 from selex.folders import cache_folder
-from selex.io import atomic_path, first_line, is_plain_file, locked
+from selex.io import atomic_path, is_plain_file, locked, reported
 
 _BLOCK = 1 << 20
 _STAMP = "sha256"
@@ -59,10 +59,8 @@ def stamped(record: dict[str, Any]) -> str:
 
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file."""
-    try:
+    with reported(f"{path}: cannot be read", OSError, ValueError, RecursionError):
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read ({first_line(error)})") from None
     if not isinstance(values, dict):
         raise InputError(f"{path}: cannot be read (not an object)")
     return values

@@ -11,7 +11,7 @@ from typing import Any
 from platformdirs import user_cache_dir
 
 from selex.errors import InputError
-from selex.io import TEMPORARY, atomic_path, is_plain_file, is_plain_folder, remove_leftovers
+from selex.io import TEMPORARY, atomic_path, is_plain_file, is_plain_folder, remove_leftovers, reported
 
 MARK = ".selex"
 """The file that says that a folder is ours, and what it holds."""
@@ -36,10 +36,8 @@ def check_name(path: Path) -> None:
 def take_folder(path: Path, kind: str) -> None:
     """Make a folder ours, or refuse: it must be new, empty, or marked as one of this kind."""
     check_folder(path, kind)
-    try:
+    with reported(f"{path}: cannot be created"):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be created ({error.strerror})") from None
     if not is_marked(path, kind):
         with atomic_path(path / MARK) as partial:
             partial.write_text(f"selex {kind}\nThis folder is written by selex: keep nothing of your own in it.\n")
@@ -65,10 +63,8 @@ def check_outside(path: Path, photos: Any, option: str) -> None:
 
 def is_vacant(path: Path) -> bool:
     """Whether a folder is not there yet or has nothing in it, but for temporary files of ours."""
-    try:
+    with reported(f"{path}: cannot be read"):
         return not path.is_dir() or all(TEMPORARY.fullmatch(name) for name in os.listdir(path))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def is_marked(path: Path, kind: str) -> bool:

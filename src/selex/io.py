@@ -32,19 +32,16 @@ def atomic_path(path: Path, mode: int = 0o666, over: bool = True) -> Iterator[Pa
     With `over` off, a file that somebody else has put there in the meantime stays.
     """
     suffix = path.suffix if _SUFFIX.fullmatch(path.suffix) else ""
-    try:
-        with _temporary(path.parent, suffix, _make_file) as partial:
-            yield partial
-            os.chmod(partial, mode & ~_umask())
-            to_disk(partial)
-            if over:
-                os.replace(partial, path)
-            else:
-                with suppress(FileExistsError):
-                    os.link(partial, path)
-            to_disk(path.parent)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
+    with reported(f"{path}: cannot be written"), _temporary(path.parent, suffix, _make_file) as partial:
+        yield partial
+        os.chmod(partial, mode & ~_umask())
+        to_disk(partial)
+        if over:
+            os.replace(partial, path)
+        else:
+            with suppress(FileExistsError):
+                os.link(partial, path)
+        to_disk(path.parent)
 
 
 @contextmanager
@@ -58,17 +55,14 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """A folder to fill, beside the target and put in its place at the end: all of it is there, or none."""
     target = Path(os.path.abspath(path))
-    try:
-        with _temporary(target.parent, "", _make_folder) as stage:
-            yield stage
-            os.chmod(stage, 0o777 & ~_umask())
-            for made in (*stage.rglob("*"), stage):
-                if made.is_dir() or made.stat().st_nlink == 1:  # what a hard link leads to is on the disk
-                    to_disk(made)
-            os.replace(stage, target)
-            to_disk(target.parent)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
+    with reported(f"{path}: cannot be written"), _temporary(target.parent, "", _make_folder) as stage:
+        yield stage
+        os.chmod(stage, 0o777 & ~_umask())
+        for made in (*stage.rglob("*"), stage):
+            if made.is_dir() or made.stat().st_nlink == 1:  # what a hard link leads to is on the disk
+                to_disk(made)
+        os.replace(stage, target)
+        to_disk(target.parent)
 
 
 def to_disk(path: Path) -> None:
@@ -208,10 +202,8 @@ def check_target_folder(path: Path) -> None:
         raise InputError(f"{path}: the folder {path.parent} does not exist; make it first")
     if os.path.lexists(path) and not path.is_dir():
         raise InputError(f"{path}: is a file; give a new folder")
-    try:
+    with reported(f"{path}: cannot be read"):
         empty = not path.is_dir() or not any(path.iterdir())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     if not empty:
         raise InputError(f"{path}: is not empty; choose another --out or remove it")
 
@@ -219,6 +211,21 @@ def check_target_folder(path: Path) -> None:
 def first_line(error: Exception) -> str:
     """What an exception says, in one line."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@contextmanager
+def reported(what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Around what the system, or a file, may fail at: a failure (`OSError`, or one of `errors`) is an `InputError`.
+
+    It says `what` failed, and why; what is an `InputError` already says so itself.
+    """
+    kinds = errors or (OSError,)
+    try:
+        yield
+    except InputError:
+        raise
+    except kinds as error:
+        raise InputError(f"{what} ({getattr(error, 'strerror', None) or first_line(error)})") from None
 
 
 def _umask() -> int:

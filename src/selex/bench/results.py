@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from selex.errors import InputError
-from selex.io import atomic_path, first_line
+from selex.io import atomic_path, first_line, reported
 from selex.types import Scores
 
 FORMAT = 1
@@ -85,10 +85,8 @@ class Result:
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the file into a folder, whole or not at all; returns its path."""
         path = Path(folder) / self.file_name
-        try:
+        with reported(f"{path.parent}: cannot be created"):
             path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{path.parent}: cannot be created ({error.strerror})") from None
         text = json.dumps(self.to_json(), indent=1, allow_nan=False)
         with atomic_path(path) as partial:
             partial.write_text(text + "\n", encoding="utf-8")

@@ -18,7 +18,7 @@ from selex.data.table import read_table
 from selex.discovery import discover
 from selex.errors import InputError
 from selex.folders import own_folder, take_folder
-from selex.io import write_csv
+from selex.io import reported, write_csv
 from selex.metrics import split_accuracy
 from selex.report.html import write_report
 from selex.report.plots import plot_examples
@@ -40,10 +40,8 @@ def run_demo(out: Path, seed: int = 0, progress: bool = False) -> Results:
     """Write the digits as images, discover their categories by pixels and by SelEx, sort new ones, show the result."""
     fabric_library()  # so that it is not missed after the first half
     take_folder(out, "demonstration")
-    try:
+    with reported(f"{out}: cannot be written"):
         truth = _write_images(out, seed)
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written ({error.strerror})") from None
     known = sum(not file.startswith("unlabelled") for file in truth)
     typer.echo(f"{len(truth)} images of digits: {known} of 0-4 are labelled; 5-9 are to be discovered\n")
     photos = str((out / "photos").absolute())

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 
 from selex.errors import InputError, Note
 from selex.folders import MARK, check_outside, is_vacant
+from selex.io import reported
 from selex.progress import listening, watching
 
 EVERY = 1.0
@@ -72,7 +73,8 @@ class JsonLog:
         if self._stream is None:
             return
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        line = {"time": now, "event": event, **{key: value for key, value in fields.items() if _is_sayable(value)}}
+        sayable = {key: value for key, value in fields.items() if not isinstance(value, float) or math.isfinite(value)}
+        line = {"time": now, "event": event, **sayable}
         line["time"] = now  # not that of a run's own log
         try:
             self._stream.write(json.dumps(line) + "\n")
@@ -103,24 +105,17 @@ class JsonLog:
             self._while_open.close()
 
 
-def _is_sayable(value: Any) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)
-
-
 @contextmanager
 def _open(path: str) -> Iterator[Lines]:
     """A file to add lines to: a new or empty one, or a log of before. Whatever else is there stays as it is."""
-    try:
+    failed = f"--log-json {path}: cannot be written"
+    with reported(failed):
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
-    except OSError as error:
-        raise InputError(f"--log-json {path}: {error.strerror}") from None
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode) or not _is_log(os.pread(file, 4096, 0)):
             raise InputError(f"--log-json {path}: is not a log of selex; give a new file, or such a log to append to")
-        try:
+        with reported(failed):
             _end_last_line(file)
-        except OSError as error:
-            raise InputError(f"--log-json {path}: {error.strerror}") from None
         yield Lines(file)
     finally:
         os.close(file)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from selex.cluster.distributed.group import Group
 from selex.errors import InputError
+from selex.io import reported
 
 _STEP = 1 << 28  # bytes that are copied at a time
 
@@ -74,10 +75,8 @@ def open_pieces(paths: Sequence[str | Path]) -> Pieces:
 
 
 def _open(path: Path) -> NDArray[Any]:
-    try:
+    with reported(f"{path}: cannot be read as .npy", OSError, ValueError, EOFError):
         table: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path}: cannot be read as .npy: {error}") from None
     if table.ndim != 2 or table.dtype.kind != "f":
         raise InputError(f"{path}: a shard is a table of floats, not {table.dtype} of shape {table.shape}")
     return table

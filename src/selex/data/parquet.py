@@ -8,7 +8,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from functools import lru_cache
 from itertools import accumulate, chain
 from pathlib import Path
@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
-from selex.errors import InputError
-from selex.io import first_line
+from selex.io import reported
 
 Source = str | os.PathLike[str] | bytes
 
@@ -174,12 +173,8 @@ def read_header(path: str | os.PathLike[str]) -> list[str]:
         return []
 
 
-@contextmanager
-def _reading(name: object) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{name}: not a readable parquet file ({first_line(error)})") from None
+def _reading(name: object) -> AbstractContextManager[None]:
+    return reported(f"{name}: not a readable parquet file", pa.ArrowException, OSError, ValueError)
 
 
 def _opened(source: Source) -> io.BufferedIOBase:

@@ -21,6 +21,7 @@ from selex.data.store_files import DATA, KIND, Filler, Index, find_keys, load_in
 from selex.data.table import ImageTable, Source
 from selex.errors import InputError, Note
 from selex.folders import check_folder
+from selex.io import reported
 from selex.types import UNLABELLED
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class ImageStore:
         if strict:
             _refuse(table, absent)
         check_folder(folder, KIND)
-        try:
+        with reported(f"cannot use the image store {folder}"):
             index = load_index(folder)
             if len(_missing(index, keys)):
                 with lock_store(folder):  # who had the lock may have added some
@@ -90,8 +91,6 @@ class ImageStore:
                     index = filler.run(rows.tolist(), keys[rows].tolist(), workers or _cores(), progress)
                     absent |= filler.passing
             return _opened(table, folder, size, index, keys, absent, strict, boxes)
-        except OSError as error:
-            raise InputError(f"cannot use the image store {folder}: {error.strerror or error}") from error
 
     @classmethod
     def in_memory(cls, images: Sequence[Pixels], size: int) -> ImageStore:

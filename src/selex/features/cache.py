@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -20,7 +19,7 @@ from numpy.lib.format import open_memmap
 
 from selex.checksums import check_stamp, read_object, stamped
 from selex.errors import InputError, Note
-from selex.io import atomic_path, is_plain_file
+from selex.io import atomic_path, is_plain_file, reported
 
 _BLOCK = 4096  # rows whose digest is made at a time
 
@@ -135,13 +134,8 @@ class FeatureFile:
             return False
         return found.shape == (standing.rows, standing.dim) and found.dtype == np.float32
 
-    @contextmanager
-    def _reported(self) -> Iterator[None]:
-        """A failure to write, reported in one line."""
-        try:
-            yield
-        except OSError as error:
-            raise InputError(f"cannot write features to {self.out}: {error.strerror or error}") from error
+    def _reported(self) -> AbstractContextManager[None]:
+        return reported(f"cannot write features to {self.out}")
 
 
 def _mapped(path: Path, mode: Literal["r", "r+"]) -> Features:

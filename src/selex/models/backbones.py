@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from selex.errors import InputError, unknown
-from selex.io import first_line
+from selex.io import first_line, reported
 from selex.models.convert import State, flat_tensors, lite1_state, network_state, resize_positions, vit_state
 from selex.models.network import Backbone, Pixels, check_patches, tiny_vit
 from selex.models.registry import BACKBONES, IMAGENET_MEAN, IMAGENET_STD, HubFile, Source, Spec, UrlFile
@@ -80,13 +80,10 @@ def _read(file: WeightFile) -> State:
         return lite1_state(tensors) or vit_state(tensors) or tensors
 
 
-@contextmanager
-def _known_layout(file: WeightFile, what: str) -> Iterator[None]:
+def _known_layout(file: WeightFile, what: str) -> AbstractContextManager[None]:
     """Whatever arithmetic with shapes that nobody expected comes to, it is the file's fault."""
-    try:
-        yield
-    except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"{file.path}: {what} have an unknown layout ({first_line(error)})") from None
+    kinds = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
+    return reported(f"{file.path}: {what} have an unknown layout", *kinds)
 
 
 def _tensors(file: WeightFile) -> State:

@@ -20,8 +20,7 @@ from numpy.lib import format as npy
 from selex.data.clusters import DOUBTFUL, Columns, write_blocks, write_columns
 from selex.data.names import Names, safe_name
 from selex.data.parquet import as_row_groups
-from selex.errors import InputError
-from selex.io import atomic_folder, atomic_path
+from selex.io import atomic_folder, atomic_path, reported
 
 Progress = Callable[[int, int], None]
 
@@ -68,7 +67,8 @@ class ExportJob:
             if not self.copy and _link(real, target):
                 self.linked += 1
             else:
-                _copy(real, target)
+                with reported(f"{real}: cannot be copied"):
+                    shutil.copy2(real, target)
                 self.copied += 1
             self.progress(done, len(targets))
 
@@ -226,10 +226,3 @@ def _link(source: str, target: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _copy(source: str, target: Path) -> None:
-    try:
-        shutil.copy2(source, target)
-    except OSError as error:
-        raise InputError(f"{source}: cannot be copied ({error.strerror or error})") from None

@@ -34,7 +34,7 @@ from selex.features.ray_embed import embed_on_ray
 from selex.features.shared import FeatureCache
 from selex.features.sources import is_url
 from selex.folders import cache_folder
-from selex.io import first_line, temporary_folder
+from selex.io import reported, temporary_folder
 from selex.models.backbones import load_backbone
 from selex.models.network import Backbone
 from selex.models.trunk import load_trained
@@ -206,7 +206,8 @@ def load(run: str | Path) -> Model:
     opened = Run.open(run)
     if not opened.complete:
         raise InputError(f"{run}: has no model yet; run the same `selex discover` again to finish it")
-    try:
+    damaged = (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
+    with reported(f"{opened.folder / 'model'}: cannot be read", *damaged):
         about = read_object(opened.result("model/model.json"))
         tensors = _tensors(opened, "model.safetensors")
         centers, reach = tensors["centers"].numpy(), tensors["reach"].numpy()
@@ -215,10 +216,6 @@ def load(run: str | Path) -> Model:
         assigner = Assigner(centers, reach, calibration, offsets, margins, about["n_known"])
         trained = _tensors(opened, _TRAINED) if opened.has(f"model/{_TRAINED}") else {}
         return Model(assigner, **about, trained=trained, maps=FeatureMaps.from_tensors(tensors))
-    except InputError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        raise InputError(f"{opened.folder / 'model'}: cannot be read ({first_line(error)})") from None
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from selex.data.parquet import ROWS, TextColumn, pack_parquet, read_parquet, text_blocks
 from selex.errors import InputError
-from selex.io import first_line
+from selex.io import reported
 from selex.runs.run import Run
 from selex.runs.stage import CONTENT
 
@@ -125,10 +125,8 @@ def _read_columns(files: TextColumn, path: Path, names: list[str], distances: bo
 
 
 def _read_content(path: Path, rows: int) -> Array:
-    try:
+    with reported(f"{path}: cannot be read", OSError, ValueError, EOFError):
         content: Array = np.load(path)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path}: cannot be read ({first_line(error)})") from None
     if content.shape != (rows,) or content.dtype != "S16":
         raise InputError(f"{path}: does not belong to the table of this run")
     return content

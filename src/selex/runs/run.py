@@ -24,7 +24,7 @@ from selex.data.store_files import KIND
 from selex.data.table import real_path
 from selex.errors import InputError, Note
 from selex.folders import check_name, is_marked
-from selex.io import first_line, is_plain_file, locked, read_csv
+from selex.io import first_line, is_plain_file, locked, read_csv, reported
 from selex.runs.stage import CONFIG, CONTENT, EMBEDDINGS, Stage
 
 FORMAT = 3
@@ -135,11 +135,8 @@ class Run:
     def embeddings(self) -> np.ndarray[Any, Any]:
         """Features of the images in the order of the clusters table, memory-mapped."""
         path = self.result(EMBEDDINGS)
-        try:
-            features: np.ndarray[Any, Any] = np.load(path, mmap_mode="r")
-        except (OSError, ValueError, EOFError) as error:
-            raise InputError(f"{path}: cannot be read ({first_line(error)})") from None
-        return features
+        with reported(f"{path}: cannot be read", OSError, ValueError, EOFError):
+            return np.load(path, mmap_mode="r")
 
     @property
     def clusters(self) -> pa.Table:

@@ -21,7 +21,16 @@ from selex.data.clusters import Columns, write_blocks, write_columns
 from selex.data.parquet import as_row_groups, read_blocks
 from selex.errors import InputError
 from selex.folders import check_outside, check_own_folder, is_vacant, own_folder, remove, remove_folder
-from selex.io import atomic_path, first_line, is_plain_file, is_plain_folder, last_bytes, locked, remove_leftovers
+from selex.io import (
+    atomic_path,
+    first_line,
+    is_plain_file,
+    is_plain_folder,
+    last_bytes,
+    locked,
+    remove_leftovers,
+    reported,
+)
 from selex.progress import step_done
 from selex.runs.run import FORMAT, LABELS, METRICS, Run
 from selex.runs.stage import CONFIG, CONTENT, EMBEDDINGS, FEATURE_FILES, MODEL, PUBLISHED, Stage
@@ -41,10 +50,8 @@ def write_run(folder: Path, config: Config, root: str) -> Iterator[RunWriter]:
     run = RunWriter(folder)
     run._check_place(config)
     made = not folder.exists()
-    try:
+    with reported(f"{folder}: cannot be created"):
         folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be created ({error.strerror})") from None
     with locked(folder) as ours:
         if not ours:
             raise InputError(f"{folder}: another selex command is writing to it; wait for it to end")
@@ -73,13 +80,11 @@ class RunWriter(Run):
         step_done(values)
         path = self.folder / METRICS
         line = stamped_line({"time": round(time.time(), 3), **values})
-        try:
+        with reported(f"{path}: cannot be written"):
             if is_plain_file(path) and last_bytes(path, 1) not in (b"", b"\n"):
                 line = f"\n{line}"  # a crash cut the last one short
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666), "w") as file:
                 file.write(line)
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written ({error.strerror})") from None
 
     def publish(
         self,
@@ -140,15 +145,13 @@ class RunWriter(Run):
                 partial.write_text(stamped(_record(config, root, _new_id(config, root))))
         for path in (Stage(self.folder).folder, self.folder / MODEL, self.folder / BOARD):
             check_own_folder(path)
-        try:
+        with reported(f"{self.folder}: cannot be written"):
             own_folder(self.work)
             remove_leftovers(self.folder)
             remove_leftovers(self.work)
             if self.complete and not any(self.work.iterdir()):
                 for name in FEATURE_FILES:
                     _link(self.folder / name, self.work / name)
-        except OSError as error:
-            raise InputError(f"{self.folder}: cannot be written ({error.strerror})") from None
 
     def _clear(self, made: bool) -> None:
         """Leave no trace of a run that was refused: what was made for it, the config last, and nothing else."""
