@@ -54,7 +54,7 @@ def error(points: list[dict[str, float]]) -> float:
 
 def clustered(features: np.ndarray, labels: np.ndarray, k: int, seed: int, hidden: np.ndarray | None) -> FittedClusters:
     config = ClusterConfig(categories=k, adapt="off", search="swaps", refine="proportional", levels=1, restarts=1)
-    return fit_clusters(features, labels, config, rng=seed, hidden=hidden)
+    return fit_clusters(features, labels, config, rng=seed, held_out=hidden)
 
 
 def of_majority(truth: np.ndarray, clusters: np.ndarray) -> np.ndarray:

@@ -132,18 +132,18 @@ def test_two_labels_of_each_category_are_too_few_to_count_by():
 def test_half_of_a_category_that_training_did_not_see_at_all_is_given_back(monkeypatch):
     x, truth = blobs(8, 30, spread=1.0, seed=1)
     labels = half_labelled(truth, 5)
-    hidden = (labels == 4) | ((labels >= 0) & (np.arange(len(x)) % 3 == 0))
+    held_out = (labels == 4) | ((labels >= 0) & (np.arange(len(x)) % 3 == 0))
     trials = []
 
     class Spy(calibrate._Trial):
-        def __init__(self, rows, level, known, hidden):
-            trials.append((np.array(level.n_known), known[hidden]))
-            super().__init__(rows, level, known, hidden)
+        def __init__(self, rows, level, known, held_out):
+            trials.append((np.array(level.n_known), known[held_out]))
+            super().__init__(rows, level, known, held_out)
 
     monkeypatch.setattr(calibrate, "_Trial", Spy)
-    assert held_out_calibration(x, labels, 8, hidden=hidden, rng=0).temperature > 0
+    assert held_out_calibration(x, labels, 8, held_out=held_out, rng=0).temperature > 0
     [(n_known, looked_for)] = trials
     assert n_known == 5
     counts = np.bincount(looked_for, minlength=5)
-    assert counts[:4].tolist() == np.bincount(labels[hidden & (labels < 4)]).tolist()
+    assert counts[:4].tolist() == np.bincount(labels[held_out & (labels < 4)]).tolist()
     assert counts[4] == np.sum(labels == 4) // 2

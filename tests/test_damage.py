@@ -22,6 +22,7 @@ from selex.features.cache import FeatureFile, Standing
 from selex.features.embed import embed
 from selex.models import load_backbone
 from selex.models.download import save_stream as store_file
+from selex.models.registry import UrlFile
 from selex.models.weights import find_weights
 from selex.review.core.decisions import Decision
 from selex.review.core.labels import labels_of
@@ -338,13 +339,8 @@ def test_a_key_of_seals_that_is_damaged_gives_way_to_a_new_one(tmp_path, monkeyp
     assert seal(*about) == before
 
 
-class Place:
+class Place(UrlFile):
     """Where a weight file can be had, as often as one asks."""
-
-    file, origin = "net.pth", "a place"
-
-    def __init__(self, sha256):
-        self.sha256 = sha256
 
     def cached(self):
         return None
@@ -357,7 +353,7 @@ class Place:
 def test_weights_in_our_cache_that_are_damaged_are_fetched_anew(tmp_path, monkeypatch, pinned):
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path))
     monkeypatch.delenv("SELEX_WEIGHTS", raising=False)
-    place = Place(hashlib.sha256(b"weights" * 1000).hexdigest() if pinned else None)
+    place = Place("place/net.pth", hashlib.sha256(b"weights" * 1000).hexdigest() if pinned else None)
     found = find_weights("net", [place])
     found.path.write_bytes(b"weighty" + found.path.read_bytes()[7:])
     with pytest.warns(Note, match=r"net.pth: is damaged; it is fetched again"):

@@ -1,4 +1,4 @@
-"""Labels that are hidden and looked for again: which ones, what they tell, and where they tell nothing."""
+"""Labels that are held out and looked for again: which ones, what they tell, and where they tell nothing."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ UNEVEN = [240, 20, 120, 20, 240, 20, 120, 20, 160, 20, 200, 20]
 
 
 def hidden_of(labels, rows=None):
-    """What is hidden to see how sure to be, and what to choose an ending; rows stand in the order of what they hold."""
+    """What is held out to see how sure to be, and to choose an ending; rows stand in the order of what they hold."""
     half = halves(labels, Rows(in_order(len(labels)) if rows is None else rows))
     return half, half | wholes(labels)
 
@@ -65,7 +65,7 @@ def test_what_is_left_is_numbered_anew():
 
 
 def temperature(*data, **how):
-    """That of the calibration by hidden labels."""
+    """That of the calibration by held-out labels."""
     found = held_out_calibration(*data, **how)
     return found and found.temperature
 
@@ -87,11 +87,11 @@ def test_the_temperature_makes_hidden_labels_likeliest(refine, whiten):
     rows, truth = cloud([40] * 8, spread=1.5)
     labels = half_labelled(truth, 5)
     best = temperature(rows, labels, 8, refine=refine, whiten=whiten, rng=0)
-    hidden, _ = hidden_of(labels, rows)
-    left = np.where(hidden, -1, labels)
+    held_out, _ = hidden_of(labels, rows)
+    left = np.where(held_out, -1, labels)
     white = fit_whitener(rows, left, whiten)(rows) if whiten else rows
     level = refine_level(white, left, bssk(white, left, 8, rng=0), refine)
-    index = np.flatnonzero(hidden)
+    index = np.flatnonzero(held_out)
     own = labels[index]
     least = surprise(white, level, index, own, best)
     assert least < min(surprise(white, level, index, own, best * factor) for factor in (1 / 1.1, 1.1))
@@ -105,12 +105,12 @@ def test_where_nothing_can_be_hidden():
 
 
 def test_a_category_hidden_as_a_whole_does_not_tell_how_sure_to_be():
-    """One label each in eighty categories: those of twenty are hidden, and no half of any."""
+    """One label each in eighty categories: those of twenty are held out, and no half of any."""
     rows, truth = cloud([4] * 90)
     labels = np.full(len(truth), -1)
     for category in range(80):
         labels[np.flatnonzero(truth == category)[0]] = category
-    assert [hidden.sum() for hidden in hidden_of(labels)] == [0, 20]
+    assert [held_out.sum() for held_out in hidden_of(labels)] == [0, 20]
     assert temperature(rows, labels, 90, rng=0) is None
 
 

@@ -1,4 +1,4 @@
-"""Which search and which refinement hidden labels ask for, and which it is where they cannot tell."""
+"""Which search and which refinement held-out labels ask for, and which it is where they cannot tell."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ UNEVEN = [240, 20, 120, 20, 240, 20, 120, 20, 160, 20, 200, 20]
 
 @pytest.fixture
 def quick(monkeypatch):
-    """One draw of hidden labels: for tests that are of something else."""
+    """One draw of held-out labels: for tests that are of something else."""
     monkeypatch.setattr(module, "_DRAWS", 1)
 
 
@@ -69,13 +69,13 @@ def test_the_error_is_that_of_all_draws_together():
     assert safest({safe: [zero, zero], bold: [one, other]}) == bold
 
 
-def recovery(hidden=4):
-    """Two categories with four labels each, so many of which are hidden."""
-    return module._Recovery(np.repeat([0, 1], hidden), np.array([4, 4]), np.array([True, True]))
+def recovery(held_out=4):
+    """Two categories with four labels each, so many of which are held out."""
+    return module._Recovery(np.repeat([0, 1], held_out), np.array([4, 4]), np.array([True, True]))
 
 
 def test_a_category_is_recovered_as_far_as_its_cluster_is_of_it():
-    """Eight rows of each category are hidden or unlabelled: a cluster of twelve rows holds four of others."""
+    """Eight rows of each category are held out or unlabelled: a cluster of twelve rows holds four of others."""
     found, hit = np.repeat([0, 1], 4), np.full(8, True)
     once = recovery()
     assert once(found, hit, np.array([8, 8])).tolist() == [1, 1]  # so there is an unlabelled row for each labelled one
@@ -88,8 +88,11 @@ def test_a_category_is_recovered_as_far_as_its_cluster_is_of_it():
 
 
 def test_a_hidden_row_stands_for_more_where_fewer_are_hidden():
-    half = recovery(hidden=2)
-    assert half(np.repeat([0, 1], 2), np.full(4, True), np.array([6, 6])).tolist() == [1, 1]  # two hidden, four others
+    half = recovery(held_out=2)
+    assert half(np.repeat([0, 1], 2), np.full(4, True), np.array([6, 6])).tolist() == [
+        1,
+        1,
+    ]  # two held_out, four others
     assert half.unlabelled == 1
 
 
@@ -117,7 +120,7 @@ def test_where_nothing_tells_how_large_clusters_should_be_only_what_is_missed_co
 
 
 def test_a_way_that_merges_categories_is_not_taken_though_it_sorts_hidden_rows(monkeypatch):
-    """Eight clear categories; one search puts novel ones in pairs, and loses no hidden row by that."""
+    """Eight clear categories; one search puts novel ones in pairs, and loses no held-out row by that."""
     rows, truth = cloud([40] * 8, dims=16, spread=0.3, seed=5)
     labels = half_labelled(truth, 4)
 

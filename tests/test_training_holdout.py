@@ -24,19 +24,19 @@ from selex.training.fit import Seen
 def test_of_each_category_a_share_is_hidden_and_of_the_categories_half_as_many(share):
     labels = np.repeat(np.arange(40), 50)
     labels[::2] = -1
-    hidden = kept_from_training(labels, share)
-    assert not hidden[labels == -1].any()
-    whole = [category for category in range(40) if hidden[labels == category].all()]
+    held_out = kept_from_training(labels, share)
+    assert not held_out[labels == -1].any()
+    whole = [category for category in range(40) if held_out[labels == category].all()]
     assert len(whole) == round(40 * share / 2)
     for category in set(range(40)) - set(whole):
-        assert hidden[labels == category].sum() == pytest.approx(25 * share, abs=1)
+        assert held_out[labels == category].sum() == pytest.approx(25 * share, abs=1)
 
 
 @pytest.mark.parametrize(("n_known", "many"), [(4, 0), (5, 1), (19, 1), (98, 5)])
 def test_with_few_categories_one_is_still_hidden_as_a_whole(n_known, many):
     labels = np.repeat(np.arange(n_known), 30)
-    hidden = kept_from_training(labels, 0.1)
-    assert sum(hidden[labels == category].all() for category in range(n_known)) == many
+    held_out = kept_from_training(labels, 0.1)
+    assert sum(held_out[labels == category].all() for category in range(n_known)) == many
 
 
 def test_few_labels_are_all_shown():
@@ -50,16 +50,16 @@ def test_what_training_sees_is_numbered_anew():
     labels = np.repeat(np.arange(20), 10)
     seen = Seen.of(Config.of(method="selex", holdout=0.2), labels)
     assert seen.n_known == 18
-    assert (seen.labels[seen.hidden] == -1).all()
-    assert sorted(set(seen.labels[~seen.hidden].tolist())) == list(range(18))
+    assert (seen.labels[seen.held_out] == -1).all()
+    assert sorted(set(seen.labels[~seen.held_out].tolist())) == list(range(18))
     shown = Seen.of(Config.of(method="simgcd", holdout=0.2), labels)
-    assert not shown.hidden.any()
+    assert not shown.held_out.any()
     assert (shown.labels == labels).all()
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """360 digits of six kinds, a third of the first four labelled: 80 labels, of which 16 and more are hidden."""
+    """360 digits of six kinds, a third of the first four labelled: 80 labels, of which 16 and more are held out."""
     folder = tmp_path_factory.mktemp("digits")
     digit_photos(folder / "photos", per_digit=90, n_known=4, digits=6)
     return folder

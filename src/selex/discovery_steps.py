@@ -108,24 +108,24 @@ class Job:
         images: ImageStore | Embedded,
         method: Method | None = None,
         count: int | None = None,
-        hidden: NDArray[np.bool_] | None = None,
+        held_out: NDArray[np.bool_] | None = None,
         like: FittedClusters | None = None,
     ) -> FittedClusters:
         """Categories of the features.
 
-        After training, `hidden` labels choose what is `auto` and calibrate confidence, or both are as in clusters that
-        they have judged (`like`); without either `auto` is the plain way.
+        After training, labels that were `held_out` choose what is `auto` and calibrate confidence, or both are as in
+        clusters that they have judged (`like`); without either `auto` is the plain way.
         """
         done, config = self.step("cluster"), self.config.cluster
-        hidden = hidden if hidden is not None and hidden.any() else None
-        if like or (method and hidden is None):
+        held_out = held_out if held_out is not None and held_out.any() else None
+        if like or (method and held_out is None):
             fixed: dict[str, Any] = like.selection.settings if like else _after_training(config)
             config = replace(config, **fixed)
         if method and not method.clusters:
             found = classify_features(method, features, images.table.labels)
         else:
             quirks = self.config.train.quirks & {"clustering"} if method else ()
-            how: dict[str, Any] = {"variant": variant_for(quirks), "hidden": hidden, "progress": self.progress}
+            how: dict[str, Any] = {"variant": variant_for(quirks), "held_out": held_out, "progress": self.progress}
             config = replace(config, categories=count or config.categories)
             found = fit_clusters(features, _labels(images), config, rng=self.config.seed, calibrate=not like, **how)
             if like and like.assigner:

@@ -43,13 +43,13 @@ class Training:
         job, config, known = self.job, self.job.config, self.images.table.labels
         check_view_size(job.backbone, config.train.view_size, config.train.trained_blocks)
         seen, estimate = Seen.of(config, known), None
-        features = self.embed(True) if seen.hidden.any() or not config.cluster.categories else None
+        features = self.embed(True) if seen.held_out.any() or not config.cluster.categories else None
         if not config.cluster.categories:
             labels = known if self.images.table.n_known else None
             estimate = estimate_clusters(features, labels, config.cluster, config.seed, progress=job.progress)
         count = config.cluster.categories or (estimate.n_clusters if estimate else 0)
-        if seen.hidden.any():
-            untrained = job.cluster(features, self.images, count=count, hidden=seen.hidden)
+        if seen.held_out.any():
+            untrained = job.cluster(features, self.images, count=count, held_out=seen.held_out)
             found = self._best_network(untrained, seen, count)
         else:
             found = self._clustered(self._train(seen, count), count)
@@ -65,9 +65,9 @@ class Training:
         before = {name: tensor.detach().clone() for name, tensor in backbone.network.named_parameters()}
         method = self._train(seen, count)
         after = {name: tensor.clone() for name, tensor in trained_weights(backbone).items()}
-        ways = {"untrained": untrained, "trained": self._clustered(method, count, hidden=seen.hidden)}
+        ways = {"untrained": untrained, "trained": self._clustered(method, count, held_out=seen.held_out)}
         _average(backbone, before)
-        ways["averaged"] = self._clustered(method, count, hidden=seen.hidden)
+        ways["averaged"] = self._clustered(method, count, held_out=seen.held_out)
         told = all(way.selection.right for way in ways.values())
         kept, about = compare(ways, job.tell) if told else ("trained", {})
         again = kept != "untrained" and bool((labels == UNLABELLED).any())
@@ -93,10 +93,8 @@ class Training:
         job = self.job
         method = make_method(job.config, job.backbone, count, seen.n_known)
         done = job.step("train")
-        held_out = (
-            f" without {seen.hidden.sum()} held-out labels; if it pays, again with all" if seen.hidden.any() else ""
-        )
-        job.tell(f"training {method.n_trained / 1e6:.2f} M parameters{held_out}")
+        without = f" without {seen.held_out.sum()} held-out labels; if it pays, again with all"
+        job.tell(f"training {method.n_trained / 1e6:.2f} M parameters{without if seen.held_out.any() else ''}")
         epochs = self.fit(method, seen, again)
         which = {"again": True} if again else {}
         done(epochs * len(self.images), epochs=epochs, parameters=method.n_trained, **which)

@@ -89,7 +89,7 @@ def fit_clusters(
     *,
     rng: np.random.Generator | int | None = 0,
     variant: Variant | None = None,
-    hidden: NDArray[np.bool_] | None = None,
+    held_out: NDArray[np.bool_] | None = None,
     calibrate: bool = True,
     memory: int = DEFAULT_MEMORY,
     progress: bool = False,
@@ -108,7 +108,7 @@ def fit_clusters(
         config: how to cluster; the defaults of `ClusterConfig` if not given.
         rng: generator or seed.
         variant: differences from the paper, for comparison.
-        hidden: labelled rows that had no part in making the features, to choose and to calibrate by.
+        held_out: labelled rows that had no part in making the features, to choose and to calibrate by.
         calibrate: also compute confidences, and what new rows need.
         memory: bytes that temporary arrays may take.
         progress: show progress on standard error: bars on a terminal, lines elsewhere.
@@ -122,7 +122,7 @@ def fit_clusters(
     rows = as_rows(start.maps.transform(features) if start else features, memory)
     with rows.group.together():
         known = as_labels(labels, rows).cpu().numpy()
-    fit = _Fit(features, labels, known, rows.total, config or ClusterConfig(), variant, hidden, memory, progress)
+    fit = _Fit(features, labels, known, rows.total, config or ClusterConfig(), variant, held_out, memory, progress)
     if fit.spread:
         check_spread(fit.config)
     generator = np.random.default_rng(rng)
@@ -189,7 +189,7 @@ class _Fit:
     total: int
     config: ClusterConfig
     variant: Variant | None
-    hidden: NDArray[np.bool_] | None
+    held_out: NDArray[np.bool_] | None
     memory: int
     progress: bool
 
@@ -208,7 +208,7 @@ class _Fit:
         """What is asked for; of what is `"auto"` that which sorts held-out labels best."""
         tells = of_one_length(as_rows(rows, self.memory))  # others can only be clustered as in the paper
         adapts, searches, refinements = self._adapts(tells), self._searches(count, tells), self._refinements(tells)
-        if self.hidden is None and len(adapts) == len(refinements) == len(searches) == 1:
+        if self.held_out is None and len(adapts) == len(refinements) == len(searches) == 1:
             return Selection(adapts[0], refinements[0], searches[0])
         with progress_bar("choosing by held-out labels, step", self.progress) as advance:
             how = {**self._how, "adapt": adapts, "search": searches, "refine": refinements}
@@ -286,7 +286,7 @@ class _Fit:
 
     def calibration(self, found: FittedClusters, rows: Any, count: int, rng: np.random.Generator) -> Calibration | None:
         """That of confidences, by held-out labels: where labels have chosen how to cluster, or have shaped rows."""
-        if self.hidden is None and not found.maps and "auto" not in (self.config.refine, self.config.search):
+        if self.held_out is None and not found.maps and "auto" not in (self.config.refine, self.config.search):
             return None
         chosen = found.selection
         how = {**self._how, "search": chosen.search, "refine": chosen.refine, "adapt": chosen.adapt}
@@ -297,4 +297,4 @@ class _Fit:
     @property
     def _how(self) -> dict[str, Any]:
         settings = {"whiten": self.config.whiten, "balanced": self.config.balanced}
-        return {**settings, "hidden": self.hidden, "memory": self.memory}
+        return {**settings, "held_out": self.held_out, "memory": self.memory}

@@ -15,7 +15,6 @@ from scipy.special import expit, logit
 
 from selex.data.table import real_path
 from selex.errors import InputError
-from selex.io import first_line
 from selex.runs.predictor import Model, load
 from selex.runs.results import Results
 from selex.runs.run import ImagePaths, Run
@@ -41,8 +40,7 @@ class Facts(Results):
 
     def whitened(self, rows: Ints | slice) -> Floats:
         """Features of some rows as they are compared with the categories' centres."""
-        features: Floats = self.model.maps.transform(self.features[rows])
-        return features
+        return self.model.maps.transform(self.features[rows])
 
     @cached_property
     def sizes(self) -> Ints:
@@ -97,8 +95,7 @@ class Facts(Results):
         odds = np.minimum(logit(self.confidence[part]), self.log_odds_margin[part])
         penalty = self.loo_penalty[part].astype(np.float64)
         alone = np.isinf(penalty)
-        sure: Floats = np.where(alone, 0, expit(odds - np.where(alone, 0, penalty)))
-        return sure
+        return np.where(alone, 0, expit(odds - np.where(alone, 0, penalty)))
 
     def _of_rows(self, judge: Callable[[slice], Floats]) -> Numbers:
         """A number for each row, worked out a block at a time, so that only the numbers themselves take room."""
@@ -126,12 +123,7 @@ def read_facts(run: Run) -> Facts:
 
 
 def _features(run: Run, n: int) -> NDArray[Any]:
-    try:
-        features = run.embeddings
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{run.folder / 'embeddings.npy'}: cannot be read ({first_line(error)})") from None
+    features = run.embeddings
     if features.shape[:1] != (n,) or features.ndim != 2:
         raise InputError(f"{run.folder / 'embeddings.npy'}: has shape {features.shape}, the clusters table {n} rows")
     return features

@@ -33,8 +33,7 @@ def mean_features(features: NDArray[Any], rows: Ints, own: Ints) -> Floats:
     for start in range(0, len(rows), _BLOCK):
         part = slice(start, start + _BLOCK)
         np.add.at(means, own[part], np.asarray(features[rows[part]], dtype=np.float64))
-    found: Floats = means / np.bincount(own)[:, None]
-    return found
+    return means / np.bincount(own)[:, None]
 
 
 def place_categories(centers: Floats) -> Floats:
@@ -70,8 +69,7 @@ def main_directions(centred: Floats) -> Floats:
     directions = np.linalg.svd(centred, full_matrices=False)[2][:2].T
     directions = np.pad(directions, ((0, 0), (0, 2 - directions.shape[1])))
     largest = np.take_along_axis(directions, np.abs(directions).argmax(0)[None], 0)
-    signed: Floats = directions * np.where(largest < 0, -1, 1)
-    return signed
+    return directions * np.where(largest < 0, -1, 1)
 
 
 def sample_rows(category: NDArray[np.integer], most: int) -> Ints:
@@ -97,8 +95,7 @@ def _plane(centers: Floats) -> Floats:
     perplexity = max(1.0, min(15.0, (len(centers) - 1) / 3))
     method = "exact" if len(centers) <= _LARGE else "barnes_hut"
     model = TSNE(2, perplexity=perplexity, init=start.astype(np.float32), method=method, random_state=0)
-    placed: Floats = model.fit_transform(centred.astype(np.float32)).astype(np.float64)
-    return placed
+    return model.fit_transform(centred.astype(np.float32)).astype(np.float64)
 
 
 def _framed(places: Floats) -> Floats:
@@ -107,8 +104,7 @@ def _framed(places: Floats) -> Floats:
     turned = centred @ main_directions(centred)
     low, span = turned.min(0), np.ptp(turned, axis=0)
     room = np.array([WIDTH - 2 * MARGIN, HEIGHT - 2 * MARGIN])
-    framed: Floats = np.where(span > 0, (turned - low) / np.where(span > 0, span, 1), 0.5) * room + MARGIN
-    return framed
+    return np.where(span > 0, (turned - low) / np.where(span > 0, span, 1), 0.5) * room + MARGIN
 
 
 MOST_DOTS = 5000

@@ -100,8 +100,7 @@ def same_images(
 
 def _first(rows: Array) -> Array:
     """Where each row is for the first time: names may be those of several images, one after the other."""
-    first: Array = np.sort(np.unique(rows, return_index=True)[1])
-    return first
+    return np.sort(np.unique(rows, return_index=True)[1])
 
 
 def renamed(gone: Sequence[tuple[str, bytes]], came: Sequence[tuple[str, bytes]]) -> dict[int, int]:

@@ -50,18 +50,18 @@ class TrainOptions:
 
 
 class Seen(NamedTuple):
-    """What training sees of the labels, and which rows' labels are hidden from it."""
+    """What training sees of the labels, and which rows' labels are held out from it."""
 
     labels: NDArray[Any]
-    hidden: NDArray[np.bool_]
+    held_out: NDArray[np.bool_]
 
     @classmethod
     def of(cls, config: Config, labels: Any) -> Seen:
         """Without a share of the labels, where the method's features are clustered in the end."""
         known = np.asarray(labels)
         share = config.train.holdout if find_method(config.train.method).clusters else 0.0
-        hidden = kept_from_training(known, share)
-        return cls(numbered(np.where(hidden, UNLABELLED, known)), hidden)
+        held_out = kept_from_training(known, share)
+        return cls(numbered(np.where(held_out, UNLABELLED, known)), held_out)
 
     @classmethod
     def all(cls, labels: Any) -> Seen:
@@ -71,7 +71,7 @@ class Seen(NamedTuple):
 
     def doing(self, again: bool) -> str:
         """Which training this is, in words."""
-        first = "training without held-out labels" if self.hidden.any() else "training"
+        first = "training without held-out labels" if self.held_out.any() else "training"
         return "training again with all labels" if again else first
 
     @property

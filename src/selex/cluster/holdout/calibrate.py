@@ -1,8 +1,8 @@
-"""How sure to be: what hidden labels say of the confidence with which rows are in their clusters.
+"""How sure to be: what held-out labels say of the confidence with which rows are in their clusters.
 
-Half of the labels are hidden and clusters are made without them. How likely hidden rows are in their own clusters sets
-the temperature. Known clusters hold rows of novel categories too, which no label tells of: but each hidden row stands
-for so many unlabelled rows of known categories, and what known clusters hold beyond these is foreign.
+Half of the labels are held out and clusters are made without them. How likely held-out rows are in their own clusters
+sets the temperature. Known clusters hold rows of novel categories too, which no label tells of: but each held-out row
+stands for so many unlabelled rows of known categories, and what known clusters hold beyond these is foreign.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def held_out_calibration(
     whitener: Whitener | None = None,
     whiten: float = 0.0,
     balanced: bool = True,
-    hidden: NDArray[np.bool_] | None = None,
+    held_out: NDArray[np.bool_] | None = None,
     end: tuple[Any, Level] | None = None,
     rng: np.random.Generator | int | None = None,
     memory: int = DEFAULT_MEMORY,
@@ -70,7 +70,7 @@ def held_out_calibration(
         whitener: a map that was learned without these labels, in place of one that is learned now.
         whiten: how far features are whitened, see `fit_whitener`.
         balanced: limit cluster sizes.
-        hidden: labelled rows that had no part in making the features: they are hidden instead, but for half of a
+        held_out: labelled rows that had no part in making the features: they are held out instead, but for half of a
             category that would be gone as a whole.
         end: the clusters that were found with all labels, and the rows as they are compared with their centres: more
             labels make rows look surer there, but hardly more often right.
@@ -78,26 +78,26 @@ def held_out_calibration(
         memory: bytes that temporary arrays may take.
 
     Returns:
-        The temperature under which hidden rows are likeliest in their own clusters; and what confidence in known
-        clusters is lowered by, so that as many unlabelled rows are expected to be right there as hidden ones say.
+        The temperature under which held-out rows are likeliest in their own clusters; and what confidence in known
+        clusters is lowered by, so that as many unlabelled rows are expected to be right there as held-out ones say.
     """
     known, seen = known_labels(features, labels, memory), as_rows(features, memory)
     half = halves(known, seen)
-    # of a category that is hidden as a whole half will do: in the end all are known
-    hidden = half if hidden is None else hidden & (half | np.isin(known, present(known[~hidden], seen.group)))
-    if n_clusters < 2 or seen.group.all(not hidden.any()):
+    # of a category that is held out as a whole half will do: in the end all are known
+    held_out = half if held_out is None else held_out & (half | np.isin(known, present(known[~held_out], seen.group)))
+    if n_clusters < 2 or seen.group.all(not held_out.any()):
         return None
     generator = np.random.default_rng(rng)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Note)  # of what is hidden
+        warnings.simplefilter("ignore", Note)  # of what is held out
         way = _Way(n_clusters, whiten, adapt, search, balanced, memory)
-        rows, left, level = way.without(hidden, features, known, generator, whitener)
+        rows, left, level = way.without(held_out, features, known, generator, whitener)
         if of_one_length(as_rows(rows, memory)):  # too few labels to whiten by may be left
             level = refine_level(rows, left, level, refine, memory)
     if level.n_clusters < 2:
         return None
-    trial = _Trial(as_rows(rows, memory), level, known, hidden)
-    last = _Trial(as_rows(end[0], memory), end[1], known, hidden) if end else trial
+    trial = _Trial(as_rows(rows, memory), level, known, held_out)
+    last = _Trial(as_rows(end[0], memory), end[1], known, held_out) if end else trial
     return trial.calibration(_rows_of_known(seen, known, n_clusters, balanced, generator), last)
 
 
@@ -114,15 +114,15 @@ class _Way:
 
     def without(
         self,
-        hidden: NDArray[np.bool_],
+        held_out: NDArray[np.bool_],
         features: Any,
         known: NDArray[Any],
         rng: np.random.Generator,
         whitener: Whitener | None = None,
     ) -> tuple[Any, NDArray[Any], Level]:
-        """Features and labels as if hidden ones were not there, and clusters made of them."""
+        """Features and labels as if held-out ones were not there, and clusters made of them."""
         group = features.group if isinstance(features, Rows) else ALONE
-        left = numbered(np.where(hidden, UNLABELLED, known), group)
+        left = numbered(np.where(held_out, UNLABELLED, known), group)
         how: dict[str, Any] = {"balanced": self.balanced, "rng": rng, "memory": self.memory}
         if whitener is None:
             whitener = fit_whitener(features, left, self.whiten, self.memory)
@@ -139,25 +139,25 @@ class _Way:
 class _Trial:
     """Clusters made without some labels, and how often rows are right in them."""
 
-    def __init__(self, rows: Rows, level: Level, known: NDArray[Any], hidden: NDArray[np.bool_]) -> None:
-        """All labels, and which of them were hidden; every category has kept one."""
+    def __init__(self, rows: Rows, level: Level, known: NDArray[Any], held_out: NDArray[np.bool_]) -> None:
+        """All labels, and which of them were held out; every category has kept one."""
         self.rows, self.level = rows, level
         self.centers = torch.as_tensor(level.centers).to(rows.device, rows.dtype) - rows.shift
-        self.clusters, self.own = (torch.as_tensor(ids).to(rows.device) for ids in (level.labels, known[hidden]))
-        parts = known == UNLABELLED, hidden
-        self.free, self.hidden = (torch.from_numpy(np.flatnonzero(part)).to(rows.device) for part in parts)
+        self.clusters, self.own = (torch.as_tensor(ids).to(rows.device) for ids in (level.labels, known[held_out]))
+        parts = known == UNLABELLED, held_out
+        self.free, self.held_out = (torch.from_numpy(np.flatnonzero(part)).to(rows.device) for part in parts)
 
     def calibration(self, of_known: float | None, last: _Trial) -> Calibration:
-        """By hidden rows, and the number of unlabelled rows of their categories where something tells it.
+        """By held-out rows, and the number of unlabelled rows of their categories where something tells it.
 
         `last` are the clusters that are to be judged so.
         """
-        temperature = likeliest_temperature(self.rows, self.level, self.hidden, self.own)
+        temperature = likeliest_temperature(self.rows, self.level, self.held_out, self.own)
         if of_known is None:
             return Calibration(temperature)
         found = self.odds(self.free, self.clusters[self.free] < self.level.n_known, temperature)
-        right = self.odds(self.hidden, self.clusters[self.hidden] == self.own, temperature)
-        each = of_known / int(self.rows.group.sum(torch.tensor(len(self.hidden))))  # hidden row stands for so many
+        right = self.odds(self.held_out, self.clusters[self.held_out] == self.own, temperature)
+        each = of_known / int(self.rows.group.sum(torch.tensor(len(self.held_out))))  # held-out row stands for so many
         share, shift = _lowered(found / each, right)
         if last is not self:
             found = last.odds(last.free, last.clusters[last.free] < last.level.n_known, temperature)
@@ -173,8 +173,7 @@ class _Trial:
         odds = of.gather(1, clusters)[:, 0].double().logit().clamp(-_FARTHEST, _FARTHEST)
         counts = torch.histc(odds[which[some]].cpu(), _BINS, -_FARTHEST, _FARTHEST)
         seen = group.sum(torch.tensor([len(index), len(some)]))
-        every: Values = (group.sum(counts) * seen[0] / seen[1].clamp(min=1)).numpy()
-        return every
+        return (group.sum(counts) * seen[0] / seen[1].clamp(min=1)).numpy()
 
 
 def _lowered(found: Values, right: Values) -> tuple[float, float]:
@@ -217,8 +216,7 @@ def _lowered_to(right: float, found: Values, share: float, shift: float) -> tupl
 
 def _middles() -> Values:
     """Log-odds in the middle of each bin."""
-    middles: Values = np.linspace(-_FARTHEST, _FARTHEST, 2 * _BINS + 1)[1::2]
-    return middles
+    return np.linspace(-_FARTHEST, _FARTHEST, 2 * _BINS + 1)[1::2]
 
 
 def _rows_of_known(
@@ -227,7 +225,7 @@ def _rows_of_known(
     """How many unlabelled rows are of known categories; None where labels do not tell.
 
     There are two estimates of the mean size of known categories. That of all categories is near it, and the nearer the
-    less their numbers of labels differ. And hidden categories tell the share of known rows, see `known_share`. They
+    less their numbers of labels differ. And held-out categories tell the share of known rows, see `known_share`. They
     count by how certain they are; the second alone where the first contradicts it: then clusters are not meant to be
     categories like the known ones.
     """

@@ -40,19 +40,12 @@ Values = NDArray[np.float64]
 
 
 class Count(NamedTuple):
-    """How many categories there are by the share of known ones.
+    """How many categories there are by the share of known ones."""
 
-    Attributes:
-        n_clusters: the estimate.
-        error: standard error of its logarithm.
-        rows: a sample of the rows along their leading principal components, whitened by all labels.
-        known: the labels of these.
-    """
-
-    n_clusters: float
-    error: float
-    rows: Rows
-    known: Tensor
+    n_clusters: float  # the estimate
+    error: float  # standard error of its logarithm
+    rows: Rows  # a sample of the rows along their leading principal components, whitened by all labels
+    known: Tensor  # the labels of these
 
 
 @dataclass(frozen=True)

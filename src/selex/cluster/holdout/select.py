@@ -1,8 +1,8 @@
-"""Which way of clustering suits the data: that which recovers categories best whose labels were hidden for it.
+"""Which way of clustering suits the data: that which recovers categories best whose labels were held out for it.
 
-Several times some labels are hidden, half of each category and whole categories, and clusters are made of what is left.
-Hidden rows show how much of a category is in one cluster, and how large that cluster should be: each stands for some
-unlabelled rows. What it holds beyond them is of other categories. Where hidden rows cannot tell two ways apart, the
+Several times labels are held out, half of each category and whole categories, and clusters are made of what is left.
+Held-out rows show how much of a category is in one cluster, and how large that cluster should be: each stands for some
+unlabelled rows. What it holds beyond them is of other categories. Where held-out rows cannot tell two ways apart, the
 safer one is taken.
 """
 
@@ -32,10 +32,10 @@ from selex.types import CUTS, SIZED, UNLABELLED, Level, Refinement, Search
 
 
 class Selection(NamedTuple):
-    """What recovers hidden categories best: whether features are adapted, how clusters are searched for and refined.
+    """What recovers held-out categories best: whether features are adapted, how clusters are searched for and refined.
 
-    `whitener` is the map that was learned without the hidden labels, None where features are clustered as they are;
-    `right` is what each category adds to the accuracy of the hidden rows, empty where none were hidden.
+    `whitener` is the map that was learned without the held-out labels, None where features are clustered as they are;
+    `right` is what each category adds to the accuracy of the held-out rows, empty where none were held out.
     """
 
     adapt: bool
@@ -53,9 +53,9 @@ class Selection(NamedTuple):
 SEARCHED: tuple[Search, ...] = ("swaps", *CUTS)
 """What to try, the safer first. Clusters whose sizes a search keeps end as they are found, others are refined too."""
 REFINED: tuple[Refinement, ...] = (UNTOLD, "none", "balanced")
-_DRAWS = 2  # of hidden labels
+_DRAWS = 2  # of held-out labels
 _MANY = 100_000  # rows; from here on one draw tells enough
-_FEW = 4  # known categories; every fourth is hidden as a whole
+_FEW = 4  # known categories; every fourth is held out as a whole
 _CHANCE = 0.5  # standard errors by which the best must be ahead of a safer way
 _TOLD = 1.0  # and of sizes that numbers of labels speak for as well
 _FOLLOWED = 3.0  # and of them, where unlabelled rows speak for them too, what is ahead cuts large categories
@@ -73,7 +73,7 @@ def select(
     refine: Sequence[Refinement] = REFINED,
     whiten: float = 0.0,
     balanced: bool = True,
-    hidden: NDArray[np.bool_] | None = None,
+    held_out: NDArray[np.bool_] | None = None,
     rng: np.random.Generator | int | None = None,
     memory: int = DEFAULT_MEMORY,
     progress: Callable[[int, int], None] | None = None,
@@ -97,22 +97,22 @@ def select(
         refine: the refinements to try, see `refine_level`, the safer first.
         whiten: how far features are whitened, see `fit_whitener`.
         balanced: limit cluster sizes.
-        hidden: labelled rows to hide, in place of such draws.
+        held_out: labelled rows to hold out, in place of such draws.
         rng: generator or seed.
         memory: bytes that temporary arrays may take.
         progress: called before each step with the steps done and the steps in all.
     """
     known, rows = known_labels(features, labels, memory), as_rows(features, memory)
-    draws = _draws(known, rows) if hidden is None else [hidden]
+    draws = _draws(known, rows) if held_out is None else [held_out]
     if n_clusters < 2 or min(int(rows.group.sum(torch.tensor(draw.sum()))) for draw in draws) < ENOUGH:
         return Selection(adapt[0], refine[0], _untold(search))
-    if hidden is None and len(present(known[known >= 0], rows.group)) < _FEW:  # none is hidden as a whole
+    if held_out is None and len(present(known[known >= 0], rows.group)) < _FEW:  # none is held out as a whole
         search = (_untold(search),)
     steps = list(product(adapt, draws))
     generator, scores, sorted_right = np.random.default_rng(rng), Scores[Selection](), Scores[Selection]()
     maps: dict[bool, Whitener | None] = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Note)  # of what is hidden
+        warnings.simplefilter("ignore", Note)  # of what is held out
         for done, (adapted, draw) in enumerate(steps):
             trial = _Trial(features, known, draw, n_clusters, adapted, whiten, balanced, generator, memory)
             if not trial.soft:
@@ -160,7 +160,7 @@ def _draws(known: NDArray[Any], rows: Rows) -> list[NDArray[np.bool_]]:
 def safest(scores: Scores[W], errors: Callable[[W], float] = lambda way: 1.0) -> W:
     """The first way that is behind the best by no more than so many standard errors.
 
-    `scores` holds for each draw of hidden labels what each category adds.
+    `scores` holds for each draw of held-out labels what each category adds.
     """
     best = max(scores, key=lambda way: sum(float(draw.sum()) for draw in scores[way]))
     for way, draws in scores.items():
@@ -177,7 +177,7 @@ class _Trial:
         self,
         features: Any,
         known: NDArray[Any],
-        hidden: NDArray[np.bool_],
+        held_out: NDArray[np.bool_],
         n_clusters: int,
         adapted: bool,
         whiten: float,
@@ -186,7 +186,7 @@ class _Trial:
         memory: int,
     ) -> None:
         group = features.group if isinstance(features, Rows) else ALONE
-        left = numbered(np.where(hidden, UNLABELLED, known), group)
+        left = numbered(np.where(held_out, UNLABELLED, known), group)
         self.whitener = fit_whitener(features, left, whiten, memory)
         if adapted:
             self.whitener = adapt_to(
@@ -196,9 +196,9 @@ class _Trial:
         self.problem = Problem(
             rows, given, n_known, novel_clusters(n_clusters, n_known, given, rows), Settings(balanced)
         )
-        self.hidden, self.n_known = hidden, int(group.gather(torch.tensor([known.max()])).max()) + 1
-        self.truth = group.gather(torch.from_numpy(known[hidden])).numpy()
-        left_over = present(known[(known >= 0) & ~hidden], group)
+        self.held_out, self.n_known = held_out, int(group.gather(torch.tensor([known.max()])).max()) + 1
+        self.truth = group.gather(torch.from_numpy(known[held_out])).numpy()
+        left_over = present(known[(known >= 0) & ~held_out], group)
         self.weights = _weights(self.truth, np.isin(self.truth, left_over))
         labelled = np.bincount(group.gather(torch.from_numpy(known[known >= 0])).numpy(), minlength=self.n_known)
         self.recovery = _Recovery(self.truth, labelled, np.isin(np.arange(self.n_known), left_over))
@@ -215,7 +215,7 @@ class _Trial:
 
     def _scores(self, level: Level) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         labels, group = torch.as_tensor(level.labels).cpu(), self.problem.rows.group
-        found = group.gather(labels[torch.from_numpy(self.hidden)]).numpy()
+        found = group.gather(labels[torch.from_numpy(self.held_out)]).numpy()
         free = labels[self.problem.free_index.cpu()]
         sizes = group.sum(count(free, self.problem.k)).cpu().numpy()
         hit = matched(self.truth, found)
@@ -225,22 +225,22 @@ class _Trial:
 
 
 class _Recovery:
-    """How far hidden categories are recovered: the Jaccard index of each with the cluster that is matched with it.
+    """How far held-out categories are recovered: the Jaccard index of each with the cluster that is matched with it.
 
-    A hidden row stands for rows of its category that never had a label as well: as many as there are, in the usual
-    known cluster of what was found first, for a hidden row of it. So a cluster is known to hold others.
+    A held-out row stands for rows of its category that never had a label as well: as many as there are, in the usual
+    known cluster of what was found first, for a held-out row of it. So a cluster is known to hold others.
     """
 
     def __init__(self, truth: NDArray[Any], labelled: NDArray[Any], still: NDArray[np.bool_]) -> None:
-        """The category of each hidden row; of each category the number of labels, and whether some were left."""
+        """The category of each held-out row; of each category the number of labels, and whether some were left."""
         self.truth, self.still = truth, still
-        self.hidden = np.bincount(truth, minlength=len(labelled)).astype(np.float64)
-        self.share = np.where(self.hidden > 0, self.hidden / np.maximum(labelled, 1), 1.0)
+        self.held_out = np.bincount(truth, minlength=len(labelled)).astype(np.float64)
+        self.share = np.where(self.held_out > 0, self.held_out / np.maximum(labelled, 1), 1.0)
         self.unlabelled: float | None = None  # rows for each labelled one
 
     def __call__(self, found: NDArray[Any], hit: NDArray[np.bool_], sizes: NDArray[Any]) -> NDArray[np.float64]:
-        """The index of each category, 0 where none is hidden; `sizes` are those of clusters, labelled rows aside."""
-        own = np.bincount(self.truth[hit], minlength=len(self.hidden)).astype(np.float64)
+        """The index of each category, 0 where none is held out; `sizes` are those of clusters, labelled rows aside."""
+        own = np.bincount(self.truth[hit], minlength=len(self.held_out)).astype(np.float64)
         cluster = np.zeros(len(own), dtype=np.int64)
         cluster[self.truth[hit]] = found[hit]
         if self.unlabelled is None:
@@ -248,15 +248,14 @@ class _Recovery:
             others = (sizes[cluster] / np.maximum(own, 1) - 1) * self.share
             self.unlabelled = float(np.median(others[told])) if told.any() else np.inf
         if np.isinf(self.unlabelled):  # nothing tells how large a cluster should be
-            return own / np.maximum(self.hidden, 1)
+            return own / np.maximum(self.held_out, 1)
         stands = 1 + self.unlabelled / self.share
         foreign = np.where(own > 0, np.maximum(sizes[cluster] - own * stands, 0), 0)
-        index: NDArray[np.float64] = own * stands / np.maximum(self.hidden * stands + foreign, 1)
-        return index
+        return own * stands / np.maximum(self.held_out * stands + foreign, 1)
 
 
 def _weights(truth: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Weights of hidden rows: those of categories hidden as a whole count as much in all as the others."""
+    """Weights of held-out rows: those of categories held out as a whole count as much in all as the others."""
     kinds = [kind for kind in (seen, ~seen) if kind.any()]
     weights = np.zeros(len(truth))
     for kind in kinds:

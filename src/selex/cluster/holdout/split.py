@@ -1,4 +1,4 @@
-"""Labels that are hidden and looked for again: which ones.
+"""Labels that are held out and looked for again: which ones.
 
 Labels shape clusters, and features where these are whitened or adapted: only rows whose labels did neither tell how
 good a way of clustering is, and how often a row near a centre belongs there.
@@ -26,7 +26,7 @@ UNTOLD: Refinement = "proportional"
 ENOUGH = 20
 """Hidden rows from which on they tell something."""
 _ENOUGH_KNOWN = 5  # categories, of which one can be spared
-_WHOLE = 4  # of every so many categories one is hidden as a whole: it has to be discovered
+_WHOLE = 4  # of every so many categories one is held out as a whole: it has to be discovered
 
 
 def known_labels(features: Any, labels: Any, memory: int) -> NDArray[Any]:
@@ -39,26 +39,25 @@ def known_labels(features: Any, labels: Any, memory: int) -> NDArray[Any]:
 
 def halves(labels: NDArray[Any], rows: Rows) -> NDArray[np.bool_]:
     """Every second labelled row of each category, never the first; they are in order by what they hold."""
-    hidden: NDArray[np.bool_] = labels != UNLABELLED
+    held_out: NDArray[np.bool_] = labels != UNLABELLED
     if isinstance(rows, Shard):
         place = rows.places(torch.from_numpy(labels).to(rows.device)).cpu().numpy()
     else:
-        place = places(labels, rows)[hidden]
-    hidden[hidden] = place % 2 == 1
-    return hidden
+        place = places(labels, rows)[held_out]
+    held_out[held_out] = place % 2 == 1
+    return held_out
 
 
 def wholes(labels: NDArray[Any], draw: int = 0) -> NDArray[np.bool_]:
     """All labelled rows of every fourth category; other ones in each of four draws."""
-    hidden: NDArray[np.bool_] = (labels != UNLABELLED) & ((labels + draw) % _WHOLE == _WHOLE - 1)
-    return hidden
+    return (labels != UNLABELLED) & ((labels + draw) % _WHOLE == _WHOLE - 1)
 
 
 def kept_from_training(labels: NDArray[Any], share: float) -> NDArray[np.bool_]:
     """Labelled rows whose labels training does not see: a share of those of each category, and half as many categories.
 
-    Of five categories or more one at least is hidden as a whole, or nothing would tell how novel ones fare. None at all
-    where hidden rows would be too few to tell anything. Rows count in the order in which they stand.
+    Of five categories or more one at least is held out as a whole, or nothing would tell how novel ones fare. None at
+    all where held-out rows would be too few to tell anything. Rows count in the order in which they stand.
     """
     known = labels != UNLABELLED
     if not share or not known.any():
@@ -67,9 +66,9 @@ def kept_from_training(labels: NDArray[Any], share: float) -> NDArray[np.bool_]:
     place = np.empty(known.sum(), dtype=np.int64)
     place[order] = np.concatenate([np.arange(count) for count in np.unique(labels[known], return_counts=True)[1]])
     some, whole = place % max(2, round(1 / share)) == 1, _spread(int(labels.max()) + 1, share / 2)
-    hidden = known.copy()
-    hidden[known] = some | np.isin(labels[known], whole)
-    return hidden if hidden.sum() >= ENOUGH else np.zeros(len(labels), dtype=bool)
+    held_out = known.copy()
+    held_out[known] = some | np.isin(labels[known], whole)
+    return held_out if held_out.sum() >= ENOUGH else np.zeros(len(labels), dtype=bool)
 
 
 def _spread(n_known: int, share: float) -> NDArray[np.int64]:
@@ -80,8 +79,7 @@ def _spread(n_known: int, share: float) -> NDArray[np.int64]:
 
 def numbered(labels: NDArray[Any], group: Group = ALONE) -> NDArray[Any]:
     """The categories that are left in any process, numbered from 0 on."""
-    found: NDArray[Any] = np.searchsorted(present(np.append(labels, UNLABELLED), group), labels) - 1
-    return found
+    return np.searchsorted(present(np.append(labels, UNLABELLED), group), labels) - 1
 
 
 def present(labels: NDArray[Any], group: Group) -> NDArray[Any]:

@@ -139,8 +139,7 @@ class Metadata:
         if where.since or where.until:
             first, last = _day(where.since) or datetime.date.min, _day(where.until) or datetime.date.max
             kept &= (days[rows] >= np.datetime64(first)) & (days[rows] <= np.datetime64(last))
-        found: Array = rows[kept]
-        return found
+        return rows[kept]
 
 
 def folders_of(files: Sequence[str]) -> tuple[list[str], Array]:

@@ -204,8 +204,7 @@ class _Transformers:
 
 def _vectors(found: Any) -> Array:
     """What transformers 4 gives as a tensor, and 5 as a part of a record."""
-    rows: Array = getattr(found, "pooler_output", found).numpy()
-    return rows
+    return getattr(found, "pooler_output", found).numpy()
 
 
 def read_words(path: str) -> list[str]:

@@ -21,28 +21,19 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Overview:
-    """Figures per category and per row. Junk counts in no category.
+    """Figures per category and per row. Junk counts in no category."""
 
-    Attributes:
-        version: the version of the state this is of.
-        order: rows, category after category, each one's surest first; junk at the end.
-        starts: where the rows of each category start in `order`, and where the last one's end.
-        sizes, confirmed, unsure, doubtful, changed: images of each category, and how many of them are so.
-        confidence: mean confidence of each category.
-        changed_rows: rows that are elsewhere than the run, or the round before, had them.
-    """
-
-    version: str
-    order: Array
-    starts: Array
-    sizes: Array
+    version: str  # of the state this is of
+    order: Array  # rows, category after category, each one's surest first; junk at the end
+    starts: Array  # where the rows of each category start in `order`, and where the last one's end
+    sizes: Array  # images of each category, and how many of them are so:
     confirmed: Array
     unsure: Array
     doubtful: Array
     changed: Array
-    confidence: Array
-    changed_rows: Array
-    marks: Array
+    confidence: Array  # mean confidence of each category
+    changed_rows: Array  # rows that are elsewhere than the run, or the round before, had them
+    marks: Array  # how many rows have each mark
 
     @classmethod
     def of(cls, review: Review, by_confidence: Array) -> Overview:
@@ -81,8 +72,7 @@ class Overview:
 
     def rows(self, category: int) -> Array:
         """The images of a category, the surest first."""
-        found: Array = self.order[self.starts[category] : self.starts[category + 1]]
-        return found
+        return self.order[self.starts[category] : self.starts[category + 1]]
 
 
 NEIGHBOURS = 8
@@ -192,5 +182,4 @@ def _around(points: Array, labels: Array, centers: Array, held: Array) -> Array:
 
 def _nearest(points: Array, centers: Array) -> Array:
     """The nearest centre of each point."""
-    found: Array = (np.square(centers).sum(1) - 2 * points @ centers.T).argmin(1)
-    return found
+    return (np.square(centers).sum(1) - 2 * points @ centers.T).argmin(1)

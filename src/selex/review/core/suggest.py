@@ -36,24 +36,17 @@ _LEAST = 0.5  # images; what promises less is not suggested
 class Idea:
     """Something to decide.
 
-    Attributes:
-        kind: `name` a category, `merge` it with one that has a name (or name it), `split` one that is mixed, check
-            `doubtful` images near another category or `labels` that look wrong, `confirm` what is sorted already.
-        categories: those it is about.
-        gain: images that it is expected to settle; for `confirm` those that are confirmed.
-        decisions: how many it takes.
-        reason: why, for a person.
-        rows: the images to look at, where it is about some.
-        most: images that it can settle, where no more than that can be told: `gain` then only ranks it.
+    Its kind is: `name` a category, `merge` it with one that has a name (or name it), `split` one that is mixed, check
+    `doubtful` images near another category or `labels` that look wrong, `confirm` what is sorted already.
     """
 
     kind: str
-    categories: tuple[int, ...]
-    gain: float
-    decisions: int
-    reason: str
-    rows: tuple[int, ...] = ()
-    most: int | None = None
+    categories: tuple[int, ...]  # those it is about
+    gain: float  # images that it is expected to settle; for `confirm` those that are confirmed
+    decisions: int  # how many it takes
+    reason: str  # why, for a person
+    rows: tuple[int, ...] = ()  # the images to look at, where it is about some
+    most: int | None = None  # images that it can settle, where no more can be told: `gain` then only ranks it
 
     @property
     def images(self) -> int:
@@ -167,10 +160,9 @@ class _Figures:
         ]
 
     def _count(self, rows: Array, weights: Array | None = None) -> Array:
-        counts: Array = np.bincount(
+        return np.bincount(
             self.category[rows], None if weights is None else weights[rows], minlength=len(self.state.names)
         )
-        return counts
 
     def _heirs(self) -> Array:
         """Where each category of the run is now: itself, or what it was merged into."""

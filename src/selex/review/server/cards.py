@@ -144,8 +144,7 @@ class Tree:
         """Which categories are below a cluster; `origin` says which category of the run each came from."""
         if not 1 <= level <= self.top:
             return np.zeros(len(origin), dtype=bool)
-        found: Array = self._above[level - 1][origin] == cluster
-        return found
+        return self._above[level - 1][origin] == cluster
 
     def nodes(
         self, names: list[str], origin: Array, sizes: Array, level: int | None, cluster: int | None

@@ -248,8 +248,7 @@ def _best_first(rows: Array, mark: Array, size: Array) -> Array:
     A copy that was saved anew is smaller than the original, and so is the blurred one of a series; by sharpness the
     copy would be kept, since what compression adds looks sharp.
     """
-    ordered: Array = rows[np.lexsort((-np.nan_to_num(size[rows]), mark[rows] != CONFIRMED))]
-    return ordered
+    return rows[np.lexsort((-np.nan_to_num(size[rows]), mark[rows] != CONFIRMED))]
 
 
 def _first(groups: list[Array]) -> list[Array]:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from selex.data.names import spell
 from selex.errors import InputError
 from selex.folders import own_folder
-from selex.io import first_line
+from selex.io import first_line, reported
 from selex.progress import Listener, listening
 from selex.review.core.decisions import Refused
 from selex.review.core.outcome import corrected
@@ -180,10 +180,8 @@ _ENDINGS = {"csv": ".csv", "parquet": ".parquet"}
 def write_export(review: Review, to: str) -> Written:
     """Write the state in one of the formats of `selex export`, beside earlier exports."""
     folder = review.run.folder / FOLDER
-    try:
+    with reported(f"{folder}: cannot be created"):
         own_folder(folder)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be created ({error.strerror})") from None
     with review.steady():
         if (review.state.mark == JUNK).all():
             raise Refused("every image is marked as junk: there is nothing to export")

@@ -88,24 +88,21 @@ class Lists:
         known = numbers < self.review.results.n_known
         unsure = (overview.unsure > 0) | (overview.confidence < DOUBTFUL)
         changed = (overview.changed > 0) | np.array(state.named)
-        kept: Array = {"known": known, "novel": ~known, "unsure": unsure, "changed": changed}.get(chosen, numbers >= 0)
-        return kept
+        return {"known": known, "novel": ~known, "unsure": unsure, "changed": changed}.get(chosen, numbers >= 0)
 
     def in_order(self, found: Array, sort: schema.Sort, overview: Overview) -> Array:
         """Categories as a list has them."""
         if sort == "name":
             return np.array(sorted(found.tolist(), key=lambda number: natural(self._names[number])), dtype=int)
         key = -overview.sizes if sort == "size" else overview.confidence
-        ordered: Array = found[np.argsort(key[found], kind="stable")]
-        return ordered
+        return found[np.argsort(key[found], kind="stable")]
 
     def rows_in_order(self, rows: Array, sort: schema.ImageSort) -> Array:
         """Rows as a list has them."""
         if sort == "name":
             return np.sort(rows)  # tables are in the order of names
         sure = self.review.results.confidence[rows]
-        ordered: Array = rows[np.argsort(sure if sort == "doubtful" else -sure, kind="stable")]
-        return ordered
+        return rows[np.argsort(sure if sort == "doubtful" else -sure, kind="stable")]
 
     def filtered(self, rows: Array, chosen: schema.ImageFilter, overview: Overview) -> Array:
         """The rows that a filter lets through."""
@@ -117,8 +114,7 @@ class Lists:
             "changed": overview.changed_rows[rows] & (mark != JUNK),
             "junk": mark == JUNK,
         }
-        kept: Array = rows[ways.get(chosen, mark != JUNK)]
-        return kept
+        return rows[ways.get(chosen, mark != JUNK)]
 
     def images(
         self, rows: Array, sort: schema.ImageSort, chosen: schema.ImageFilter, q: str, page: int, overview: Overview

@@ -75,8 +75,7 @@ def places_of(results: Results, features: Array, rows: Array) -> Array:
     number[filled] = np.arange(len(filled))
     places = place_categories(centers) if len(filled) > 1 else np.array([[WIDTH / 2, HEIGHT / 2]])
     after = number[results.runner_up[rows]]  # a next best of -1 is the last, which is none
-    found: Array = place_images(offset, own, after, results.confidence[rows], places, cloud_radius(places))
-    return found
+    return place_images(offset, own, after, results.confidence[rows], places, cloud_radius(places))
 
 
 def map_of(plane: Plane, lists: Lists) -> schema.Map:

@@ -28,20 +28,13 @@ SIMILAR = 24
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What the run's model says of an image, by the names that categories had in the run.
+    """What the run's model says of an image, by the names that categories had in the run."""
 
-    Attributes:
-        feature: its feature, to compare with those of the run's images.
-        nearest, runner_up: the most likely category, and the next one; "" where there is but one.
-        confidence: how likely the nearest is.
-        fits: whether it is as near to it as that category's images usually are.
-    """
-
-    feature: Array
-    nearest: str
-    runner_up: str
-    confidence: float
-    fits: bool
+    feature: Array  # to compare with those of the run's images
+    nearest: str  # the most likely category
+    runner_up: str  # the next one; "" where there is but one
+    confidence: float  # how likely the nearest is
+    fits: bool  # whether it is as near to it as that category's images usually are
 
 
 class Eye:

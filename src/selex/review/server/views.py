@@ -109,11 +109,7 @@ class Views:
             return schema.FilteredImages(**dict(found), facets=facets(self._lists.metadata), **asdict(where))
 
     def rows(
-        self,
-        chosen: schema.ImageFilter = "all",
-        q: str = "",
-        category: int | None = None,
-        where: Where = ANYWHERE,
+        self, chosen: schema.ImageFilter = "all", q: str = "", category: int | None = None, where: Where = ANYWHERE
     ) -> schema.Rows:
         """All images of a list, or of a category's list."""
         self._read_days(where)
