@@ -1,4 +1,4 @@
-"""An image that is not of the run, seen as the run saw its own: the network is loaded when the first one comes."""
+"""What looks like an image, of the run or not; the network is loaded when the first one comes that is not."""
 
 from __future__ import annotations
 
@@ -78,6 +78,24 @@ class Eye:
         sorter, self._sorter = self._sorter, None
         if sorter is not None:
             sorter.close()
+
+
+def image_page(lists: Lists, row: int) -> schema.ImagePage:
+    """An image of the run and what looks like it."""
+    review = lists.review
+    with lists.now() as overview:
+        lists.check_row(row)
+        category = int(review.state.category[row])
+        rows = overview.rows(category)
+        place = np.flatnonzero(rows == row)
+        return schema.ImagePage(
+            standing=lists.standing(overview),
+            image=image_card(review, overview, row),
+            category=category_card(review, overview, category),
+            similar=[image_card(review, overview, other, cosine) for other, cosine in lists.space.near(row, SIMILAR)],
+            before=int(rows[place[0] - 1]) if len(place) and place[0] else None,
+            after=int(rows[place[0] + 1]) if len(place) and place[0] + 1 < len(rows) else None,
+        )
 
 
 def similar_to(file: bytes, eye: Eye, lists: Lists) -> schema.Similar:

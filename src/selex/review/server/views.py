@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
-
-import numpy as np
 
 from selex.review.core.metadata import Where
 from selex.review.core.overview import NEIGHBOURS
 from selex.review.core.session import Review
 from selex.review.server import schema
 from selex.review.server.aside import SetAside
-from selex.review.server.cards import category_card, facets, image_card, one_page, suggestion_cards
+from selex.review.server.cards import category_card, facets, one_page, suggestion_cards
 from selex.review.server.checks import Checks
 from selex.review.server.lists import Lists, history_of, parts_page
 from selex.review.server.maps import Plane, map_of
-from selex.review.server.similar import SIMILAR, Eye, similar_to
-
-Array = np.ndarray[Any, Any]
+from selex.review.server.similar import Eye, image_page, similar_to
 
 CATEGORIES_A_PAGE = 48
 SUGGESTIONS = 6
@@ -129,24 +124,7 @@ class Views:
 
     def image(self, row: int) -> schema.ImagePage:
         """An image and what looks like it."""
-        with self._lists.now() as overview:
-            self._lists.check_row(row)
-            category = int(self.review.state.category[row])
-            rows = overview.rows(category)
-            place = np.flatnonzero(rows == row)
-            before = int(rows[place[0] - 1]) if len(place) and place[0] else None
-            after = int(rows[place[0] + 1]) if len(place) and place[0] + 1 < len(rows) else None
-            return schema.ImagePage(
-                standing=self._lists.standing(overview),
-                image=image_card(self.review, overview, row),
-                category=category_card(self.review, overview, category),
-                similar=[
-                    image_card(self.review, overview, other, cosine)
-                    for other, cosine in self._lists.space.near(row, SIMILAR)
-                ],
-                before=before,
-                after=after,
-            )
+        return image_page(self._lists, row)
 
     def similar(self, file: bytes) -> schema.Similar:
         """What looks like an image that is not of the run, and where it would be sorted."""
