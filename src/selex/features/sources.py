@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import fsspec
 import pyarrow.parquet as pq
@@ -34,17 +34,6 @@ class Encoded(NamedTuple):
     label: str
     data: bytes | None
     reason: str = ""
-
-
-class Unit(Protocol):
-    """Images that are read one after the other, by one worker."""
-
-    @property
-    def place(self) -> str:
-        """Where it is, for messages."""
-
-    def read(self) -> Iterator[Encoded]:
-        """The images, in order."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +109,10 @@ class RowGroup:
             data = image.get("bytes") if isinstance(image, dict) else image
             reason = "" if data else "there are no bytes"
             yield Encoded(_name(os.path.basename(path), str(name)), label_name(label), data, reason)
+
+
+Unit = Files | Tar | RowGroup
+"""Images that one worker reads one after the other (`read`), and where they are, for messages (`place`)."""
 
 
 def _name(shard: str, name: str) -> str:
