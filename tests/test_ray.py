@@ -212,10 +212,15 @@ def table(folder):
 
 @pytest.fixture(scope="module")
 def sorted_here(home, expected):
-    """What the model of the local run makes of the photos, one of which cannot be read."""
+    """What the model of the local run makes of the photos, one of which cannot be read.
+
+    With a cache of its own: features of the same photos that the run left were made in batches of other sizes.
+    """
     digit_photos(home / "new", per_digit=20)
     (home / "new" / "worthless.png").write_bytes(b"no image")
-    return load(home / "local").predict(home / "new", store=home / "store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SELEX_CACHE", str(home / "cache of its own"))
+        return load(home / "local").predict(home / "new", store=home / "store")
 
 
 def test_a_node_is_lost_and_no_prediction(loses_a_node, home, sorted_here, pieces):
