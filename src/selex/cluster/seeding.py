@@ -141,14 +141,18 @@ def _batch(rows: Rows) -> int:
 
 def _pick(weights: np.ndarray, places: np.ndarray, group: Group, rng: np.random.Generator) -> int:
     """One place among all processes' rows, drawn with the given weights; a process's places ascend."""
-    cumulative = np.concatenate([[0], np.cumsum(weights)])
+    upto = np.cumsum(weights)
+    if group.size == 1:
+        found = np.searchsorted(upto, rng.random() * upto[-1], side="right")
+        return int(places[min(found, np.flatnonzero(weights)[-1])])  # rounding may run past the last row
+    cumulative = np.concatenate([[0], upto])
     last = places[np.flatnonzero(weights)[-1]] if weights.any() else 0
     both = group.gather(torch.tensor([[cumulative[-1], last]], dtype=torch.float64), [1] * group.size)
     target = group.agree(rng.random() * float(both[:, 0].sum()))
     low, high = 0, int(both[:, 1].max())  # rounding may run past the last row that can be drawn
     while low < high:  # the first place up to which weights add up to more; many places are asked about in one message
         grid = np.unique(np.linspace(low, high - 1, _GRID).astype(np.int64))
-        upto = torch.from_numpy(cumulative[np.searchsorted(places, grid, side="right")])
-        found = int(np.searchsorted(group.sum(upto).numpy(), target, side="right"))
+        sums = group.sum(torch.from_numpy(cumulative[np.searchsorted(places, grid, side="right")]))
+        found = int(np.searchsorted(sums.numpy(), target, side="right"))
         low, high = (grid[found - 1] + 1 if found else low), (grid[found] if found < len(grid) else high)
     return int(low)
