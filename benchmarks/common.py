@@ -70,8 +70,9 @@ def spread(times: list[float]) -> dict[str, float]:
 def made_by() -> dict[str, object]:
     """What makes a figure now: the GPU if it was used, else the CPU; versions; the commit if the code is committed."""
     commit, as_committed = commit_of()
+    on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return {
-        "device": torch.cuda.get_device_name() if torch.cuda.is_initialized() else f"{platform.machine()} CPU",
+        "device": torch.cuda.get_device_name() if on_gpu else f"{platform.machine()} CPU",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "selex": selex.__version__,
