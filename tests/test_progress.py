@@ -90,3 +90,11 @@ def test_nothing_is_shown_unless_asked(clock, capsys):
         clock[0] += 60
         advance(0, 1.0)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_names_the_epoch_that_is_trained(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    with progress.training_bar(epochs=10, steps=2) as advance:
+        advance(6, 1.5)
+    assert "7/10" in capsys.readouterr().err

@@ -304,3 +304,26 @@ def test_the_mark_of_a_killed_job_ends_where_there_are_no_locks(cache, tmp_path,
     aged(young, 20)
     trim()
     assert (cache / "photos" / OTHER / "000000000").exists()
+
+
+def test_a_mark_of_another_user_keeps_its_own_folder_alone(cache, tmp_path, monkeypatch):
+    theirs, ours = keep_photos(WAY, 8), keep_photos(OTHER, 8)
+    mark = theirs / ".selex-0123456789abcdef.tmp"
+    mark.mkdir()
+    aged(mark, 9)
+    locked = ray_cache.locked
+
+    def closed(folder, *rest):
+        if folder == mark:
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return locked(folder, *rest)
+
+    monkeypatch.setattr(ray_cache, "locked", closed)
+    monkeypatch.setattr(ray_cache, "remove_leftovers", lambda folder: None)
+    limit(monkeypatch, 0)
+    trim()
+    assert (theirs / "000000000").exists()
+    assert os.listdir(ours) == [MARK]
+    aged(mark, ray_cache.LONGEST + 9)
+    trim()
+    assert not (theirs / "000000000").exists()

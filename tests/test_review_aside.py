@@ -134,6 +134,27 @@ def test_only_what_is_set_aside_can_be_taken_back(place):
     review.ledger.close()
 
 
+def test_a_photo_is_taken_back_once(place):
+    decide(place, "junk", rows=(4,))
+    again(place)
+    [pair] = pairs(place)
+    decide(place, "restore", photos=(pair,))
+    with pytest.raises(Refused, match="already"):
+        decide(place, "restore", photos=(pair,))
+
+
+def test_a_label_has_the_name_that_its_category_got_in_the_same_round(place):
+    run = Run.open(place / "run")
+    given, _ = labelled_and_not(run)
+    file = run.clusters["file"][given].as_py()
+    decide(place, "name", category=run.hierarchy["names"].index(file.split("/")[0]), name="another name")
+    decide(place, "junk", rows=(given,))
+    again(place)
+    [pair] = pairs(place)
+    decide(place, "restore", photos=(pair,))
+    assert labels_by_file(labels_of(Run.open(place / "run")))[file] == "another name"
+
+
 def test_a_label_of_a_category_that_is_gone_is_not_brought_back(place):
     given, _ = labelled_and_not(Run.open(place / "run"))
     file = Run.open(place / "run").clusters["file"][given].as_py()

@@ -69,14 +69,15 @@ def progress_bar(text: str, shown: bool = True, unit: str = "", before: int | No
     if shown and not console.is_terminal:
         yield _lines(text, unit, before)
         return
-    columns = ("{task.description}", rich.MofNCompleteColumn(), rich.BarColumn(), "{task.fields[note]}")
+    columns = ("{task.description}", "{task.fields[count]}", rich.BarColumn(), "{task.fields[note]}")
     times = (rich.TimeElapsedColumn(), "left:", rich.TimeRemainingColumn())
     with rich.Progress(*columns, *times, console=console, transient=True, disable=not shown) as bar:
-        task = bar.add_task(text, total=None, completed=before or 0, note="")
+        task = bar.add_task(text, total=None, completed=before or 0, count="", note="")
 
         def advance(done: float, total: int, note: str = "") -> None:
             note = f"{bar.tasks[task].speed or 0:,.0f} {unit}/s" if unit else note
-            bar.update(task, completed=done, total=max(done, total), note=note)
+            count = f"{ceil(done):,}/{max(ceil(done), total):,}"
+            bar.update(task, completed=done, total=max(done, total), count=count, note=note)
 
         yield advance
 

@@ -225,14 +225,20 @@ def _entries(folder: Path) -> Iterator[_Entry]:
 def _in_use_since(folder: Path) -> float:
     """When the first job began that uses the folder and still runs; infinity where there is none."""
     remove_leftovers(folder)  # of killed jobs
-    begun = [folder / name for name in os.listdir(folder) if TEMPORARY.fullmatch(name)]
-    return min((mark.stat().st_mtime_ns for mark in begun if _runs(mark)), default=math.inf)
+    marks = [folder / name for name in os.listdir(folder) if TEMPORARY.fullmatch(name)]
+    return min(map(_runs_since, marks), default=math.inf)
 
 
-def _runs(mark: Path) -> bool:
-    """Whether the job of a mark still runs, as far as can be told."""
-    with locked(mark) as free:  # also where there are no locks
-        return not free or time.time() - mark.stat().st_mtime < LONGEST
+def _runs_since(mark: Path) -> float:
+    """When the job of a mark began; infinity where it does not run any more, as far as can be told."""
+    with suppress(FileNotFoundError):  # it has just ended
+        begun = mark.stat().st_mtime_ns
+        runs = time.time() - begun / 1e9 < LONGEST  # also where there are no locks
+        with suppress(PermissionError), locked(mark) as free:  # nobody but its user can lock a mark
+            runs = runs or not free
+        if runs:
+            return begun
+    return math.inf
 
 
 def _limit() -> float:

@@ -142,13 +142,21 @@ def photos_of(state: State, rows: Array) -> Iterator[Photo]:
 def asides_of(number: int, timeline: Timeline) -> list[Aside]:
     """How the photos of a round that are junk were set aside, in the order of rows."""
     state, events = timeline.state, timeline.set_aside
-    results, names = state.results, state.results.names
+    results = state.results
+
+    def label(row: int) -> str | None:
+        """As its category is called now; a photo that was moved has the label that it came with."""
+        if not results.labelled[row]:
+            return None
+        given, category = results.category[row], state.category[row]
+        return state.names[category] if category == given else results.names[given]
+
     return [
         Aside(
             number,
             row,
             state.names[state.category[row]],
-            names[results.category[row]] if results.labelled[row] else None,
+            label(row),
             events[row].time,
             events[row].decided.reason,
         )

@@ -248,6 +248,8 @@ def _restore(state: State, decision: Decision) -> _Change:
     rows, photos = state._checked(decision.rows), tuple(dict.fromkeys(decision.photos))
     if len(rows) and not (state.mark[rows] == JUNK).all():
         raise Refused("an image that is to be taken back is not set aside (any more)")
+    if not state.restored.isdisjoint(photos):
+        raise Refused("an image that is to be taken back has been taken back already")
     text = f"took {_images(len(rows) + len(photos))} back"
     return _Change(rows, None, state._unmarked(rows), restored=photos, summary=text)
 
