@@ -252,8 +252,8 @@ def one_line(error):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("dinov2-vits41", "did you mean dinov2-vits14"),
-        ("zzz", "there are efficientnet-lite1"),
+        ("dinov2-vits41", "did you mean 'dinov2-vits14'?"),
+        ("zzz", "there are: efficientnet-lite1"),
         ("timm:no_such_network", "timm has no network 'no_such_network'"),
         ("file:nowhere.pth", "no weight file at nowhere.pth"),
     ],
