@@ -78,7 +78,7 @@ def last(run, step):
 
 
 def test_training_that_costs_is_undone(photos):
-    run, told = trained(photos, "ruined", lr=60.0)
+    run, told = trained(photos, "ruined", lr=100.0)
     kept = last(run, "kept")
     assert kept["kept"] == "untrained"
     assert kept["untrained"] > kept["trained"]
