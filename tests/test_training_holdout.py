@@ -11,7 +11,7 @@ from selex.cluster.holdout.select import Selection
 from selex.cluster.holdout.split import kept_from_training
 from selex.config import Config
 from selex.discovery import discover
-from selex.discovery_training import compare
+from selex.discovery_training import Training, compare
 from selex.report.html import write_report
 from selex.runs.earlier import _selection
 from selex.runs.predictor import load
@@ -77,8 +77,21 @@ def last(run, step):
     return [entry for entry in run.metrics if entry.get("step") == step][-1]
 
 
-def test_training_that_costs_is_undone(photos):
-    run, told = trained(photos, "ruined", lr=100.0)
+def ruined(train):
+    """Training whose network sees nothing any more: its last bias outweighs every image, halved too."""
+
+    def worse(self, *args, **options):
+        method = train(self, *args, **options)
+        with torch.no_grad():
+            self.job.backbone.network.norm.bias.fill_(1e9)
+        return method
+
+    return worse
+
+
+def test_training_that_costs_is_undone(photos, monkeypatch):
+    monkeypatch.setattr(Training, "_train", ruined(Training._train))
+    run, told = trained(photos, "ruined")
     kept = last(run, "kept")
     assert kept["kept"] == "untrained"
     assert kept["untrained"] > kept["trained"]
