@@ -152,7 +152,6 @@ WAYS: dict[str, Callable[[Data, int], np.ndarray]] = {
     "BSSK": lambda data, seed: np.asarray(bssk(data.rows, data.labels, data.k, n_init=3, rng=seed).labels),
     "swaps": ours(adapt="off", search="swaps", refine="none"),
     "unequal": ours(adapt="off", search="unequal", refine="none"),
-    "Ward seeds": ours(adapt="off", search="ward", refine="none"),
     "graph": ours(adapt="off", search="spectral", refine="none"),
     "swaps or graph, by hidden labels": chosen,
     "consensus": ours(adapt="off", search="consensus", refine="none"),

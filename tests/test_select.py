@@ -128,12 +128,12 @@ def test_a_way_that_merges_categories_is_not_taken_though_it_sorts_hidden_rows(m
         level = searched(problem, "swaps", rng)
         pair = {
             "swaps": level.labels,
-            "ward": torch.where(level.labels == level.labels.max(), problem.n_known, level.labels),
+            "bssk": torch.where(level.labels == level.labels.max(), problem.n_known, level.labels),
         }
         return replace(level, labels=pair[search])
 
     monkeypatch.setattr(module, "searched", merged)
-    assert ending(rows, labels, 8, search=("ward", "swaps"), refine=("none",), rng=0) == ("swaps", "none")
+    assert ending(rows, labels, 8, search=("bssk", "swaps"), refine=("none",), rng=0) == ("swaps", "none")
 
 
 def test_categories_hidden_as_a_whole_count_as_much_as_the_others():
@@ -187,7 +187,7 @@ def test_nothing_given_is_changed(quick):
     rows, truth = cloud([40] * 8, spread=1.5)
     labels = half_labelled(truth, 5)
     before = labels.copy()
-    how = {"search": ("swaps", "ward"), "rng": 2}
+    how = {"search": ("swaps", "bssk"), "rng": 2}
     assert ending(rows, labels, 8, **how) == ending(rows, labels, 8, **how)
     assert labels.tolist() == before.tolist()
 

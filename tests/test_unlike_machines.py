@@ -18,7 +18,7 @@ from selex.config import ClusterConfig
 
 FITS = {
     "swaps": {"categories": 16, "search": "swaps", "refine": "none"},
-    "ward": {"categories": 16, "search": "ward", "refine": "balanced", "whiten": 0.0},
+    "balanced": {"categories": 16, "search": "swaps", "refine": "balanced", "whiten": 0.0},
     "consensus": {"categories": 16, "search": "consensus", "refine": "none", "levels": 1},
     "auto": {"categories": 16, "search": "swaps", "refine": "auto", "levels": 1, "restarts": 1},
     "estimate": {"search": "bssk", "refine": "none", "levels": 1, "restarts": 1},

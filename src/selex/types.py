@@ -21,10 +21,10 @@ take part in several (`cluster.refine`), all equally likely, each by its size, o
 REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 
 
-Search = Literal["bssk", "swaps", "unequal", "ward", "spectral", "spectral-unjoined", "consensus"]
+Search = Literal["bssk", "swaps", "unequal", "spectral", "spectral-unjoined", "consensus"]
 """How the base level is searched for, each in a module of `cluster.search`: as in the paper; then with swaps of novel
-centres; then for sizes as unequal as numbers of labels are; from the clusters of Ward's linkage; by cutting a graph of
-neighbours, labelled rows of a category joined or not; from what many quick runs agree on."""
+centres; then for sizes as unequal as numbers of labels are; by cutting a graph of neighbours, labelled rows of a
+category joined or not; from what many quick runs agree on."""
 SEARCHES: tuple[Search, ...] = get_args(Search)
 CUTS: tuple[Search, ...] = ("spectral", "spectral-unjoined")
 """Those that cut a graph: all rows must be in one process."""

@@ -60,7 +60,6 @@ _WAYS: dict[Search, Callable[[Problem, np.random.Generator], Level]] = {
     "bssk": lambda problem, rng: problem.best(rng),
     "swaps": best_swapped,
     "unequal": lambda problem, rng: as_unequal(problem, best_swapped(problem, deepcopy(rng))),  # as the cuts
-    "ward": lambda problem, rng: swapped(problem, from_ward(problem, rng)),
     "spectral": _cut,
     "spectral-unjoined": partial(_cut, joined=False),
     "consensus": consensus,
