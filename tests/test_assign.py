@@ -103,7 +103,7 @@ def test_nearest_with_offsets_gives_true_distances(counted, memory):
     np.testing.assert_allclose(distances, squared[np.arange(len(x)), found], atol=1e-7)
 
 
-@pytest.mark.parametrize("refine", ["uniform", "proportional", "balanced"])
+@pytest.mark.parametrize("refine", ["proportional", "balanced"])
 def test_unlabelled_rows_are_where_the_soft_clustering_put_them(counted, refine):
     x, labels, level, _ = counted
     level = refine_level(x, labels, level, refine)

@@ -222,8 +222,14 @@ def test_labels_and_truth_of_ones_own(digits):
             ("--dataset", "digits/labels.csv", "--method", "kmeans", "--set", "cluster.whiten=0.5"),
             "kmeans uses no labels",
         ),
-        (("--dataset", "digits/labels.csv", "--method", "kmeans", "--refine", "uniform"), "kmeans is plain k-means"),
-        (("--dataset", "digits/labels.csv", "--method", "simgcd", "--refine", "uniform"), "simgcd is a classifier"),
+        (
+            ("--dataset", "digits/labels.csv", "--method", "kmeans", "--refine", "proportional"),
+            "kmeans is plain k-means",
+        ),
+        (
+            ("--dataset", "digits/labels.csv", "--method", "simgcd", "--refine", "proportional"),
+            "simgcd is a classifier",
+        ),
         (
             ("--dataset", "digits/labels.csv", "--method", "frozen", "--refine", "big"),
             "proportional or balanced, not 'big'",

@@ -134,7 +134,7 @@ def test_refinements_reach_the_library(folder):
     for line in read(folder / "labels.csv"):
         known[int(line["row"])] = "abcd".index(line["label"][-1])
     plain, tables = ("--set", "cluster.whiten=0", "--set", "cluster.restarts=1"), {}
-    for refine in ("none", "uniform", "proportional", "balanced"):
+    for refine in ("none", "proportional", "balanced"):
         done = selex(*base, *plain, "--refine", refine, cwd=folder)
         assert done.returncode == 0, done.stderr
         tables[refine] = [int(line["cluster"]) for line in read(folder / "clusters.csv")]
@@ -152,10 +152,10 @@ def test_refinements_reach_the_library(folder):
 def test_refinements_that_cannot_be(folder):
     np.save(folder / "rough.npy", np.random.default_rng(0).standard_normal((96, 12)) * np.arange(1, 97)[:, None])
     base = ("--labels", "labels.csv", "--categories", 8)
-    message = "cluster.refine must be auto, none, uniform, proportional or balanced, not 'large'"
+    message = "cluster.refine must be auto, none, proportional or balanced, not 'large'"
     refused(message, "cluster", "features.npy", *base, "--refine", "large", cwd=folder)
     rough = ("cluster", "rough.npy", *base, "--set", "cluster.whiten=0")
-    refused("(--normalize)", *rough, "--refine", "uniform", cwd=folder)
+    refused("(--normalize)", *rough, "--refine", "proportional", cwd=folder)
     assert "refine: none (auto)\n" in selex(*rough, cwd=folder).stdout  # rows of different length allow no other
 
 

@@ -222,7 +222,7 @@ def test_photographs_through_a_transformer_from_a_file(place):
 def test_every_photo_labelled(place):
     """Nothing is left to discover, and nothing to take part in several categories."""
     shutil.rmtree(place / "photos" / "unlabelled")
-    for refine in ("auto", "none", "uniform", "proportional", "balanced"):
+    for refine in ("auto", "none", "proportional", "balanced"):
         done = selex(*BASE, "--categories", 3, "--refine", refine, cwd=place)
         assert done.returncode == 0, done.stderr
         assert done.stderr.startswith(
@@ -348,9 +348,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(place):
         cwd=place,
     )
     refused("--device abacus: ", *FIVE, "--device", "abacus", cwd=place)
-    refused(
-        "refine must be auto, none, uniform, proportional or balanced, not 'big'", *FIVE, "--refine", "big", cwd=place
-    )
+    refused("refine must be auto, none, proportional or balanced, not 'big'", *FIVE, "--refine", "big", cwd=place)
     simgcd = (*FIVE, "--backbone", "tiny-vit", "--method", "simgcd")
     refused("cluster.refine balanced: simgcd is a classifier", *simgcd, "--refine", "balanced", cwd=place)
 

@@ -150,7 +150,7 @@ def test_predict_agrees_with_labels_of_unlabelled_rows(estimator):
 
 
 @BOTH
-@pytest.mark.parametrize("refine", ["uniform", "proportional", "balanced"])
+@pytest.mark.parametrize("refine", ["proportional", "balanced"])
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
 def test_rows_that_take_part_in_several_clusters(estimator, refine, kind):
     x, truth = blobs(12, 30, spread=1.5, seed=4)
@@ -158,13 +158,11 @@ def test_rows_that_take_part_in_several_clusters(estimator, refine, kind):
     model = estimator(12, refine=refine, whiten=0, random_state=0).fit(x, known)
     assert model.refine_ == refine
     base, free = model.hierarchy_.levels[0], known == -1
-    assert (base.offsets is None) == (refine == "uniform")
     assert model.predict(x)[free].tolist() == model.labels_[free].tolist()
     np.testing.assert_allclose(np.linalg.norm(model.cluster_centers_, axis=1), 1)
     away = np.linalg.norm(np.asarray(x)[:, None] - np.asarray(base.centers), axis=2)
     np.testing.assert_allclose(model.transform(x), away, atol=1e-7)
-    less = 0 if refine == "uniform" else np.asarray(base.offsets)
-    assert model.predict(x).tolist() == (away**2 - less).argmin(1).tolist()
+    assert model.predict(x).tolist() == (away**2 - np.asarray(base.offsets)).argmin(1).tolist()
     paper = estimator(12, refine="none", whiten=0, random_state=0).fit(x, known)
     assert paper.refine_ == "none"
     assert paper.labels_.tolist() != model.labels_.tolist()
@@ -219,7 +217,7 @@ def test_refinement_by_what_hidden_labels_tell(estimator):
     assert model.labels_.tolist() == asked_for.labels_.tolist()
     assert estimator(6, random_state=0).fit(x).refine_ == "proportional"  # without labels
     assert clone(model).get_params()["refine"] == "auto"
-    with pytest.raises(InputError, match="refine must be auto, none, uniform, proportional or balanced, not 'large'"):
+    with pytest.raises(InputError, match="refine must be auto, none, proportional or balanced, not 'large'"):
         estimator(6, refine="large").fit(x)
 
 

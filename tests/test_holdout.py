@@ -80,7 +80,7 @@ def surprise(rows, level, index, own, warmth):
     return total
 
 
-@pytest.mark.parametrize("refine", ["none", "uniform", "proportional", "balanced"])
+@pytest.mark.parametrize("refine", ["none", "proportional", "balanced"])
 @pytest.mark.parametrize("whiten", [0.0, 0.5])
 def test_the_temperature_makes_hidden_labels_likeliest(refine, whiten):
     """Half of those of each category, with clusters made of the other half."""
@@ -171,7 +171,7 @@ def test_labels_are_checked():
 def test_copies_of_one_row_and_a_row_for_each_cluster():
     rows, labels = np.tile([[0.6, 0.8]], (40, 1)), np.where(np.arange(40) < 10, 0, -1)
     few, two = cloud([1] * 6)[0], np.array([0, 0, -1, -1, -1, -1])
-    for refine in ("uniform", "proportional", "balanced"):
+    for refine in ("proportional", "balanced"):
         assert temperature(rows, labels, 2, refine=refine, rng=0) > 0
         assert temperature(few, two, 6, refine=refine, rng=0) > 0
 

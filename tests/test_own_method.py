@@ -151,6 +151,8 @@ def test_a_package_that_is_wrong_is_one_line(site, place, value, message):
 
 def test_a_method_that_classifies_is_not_refined(site, place):
     install(site, {"mine": "other:Mine"}, other="from selex.training.methods import SimGCD\nclass Mine(SimGCD): pass\n")
-    config = Config.of(str(place / "photos"), **{**SETTINGS, "method": "mine", "refine": "uniform"})
-    with pytest.raises(InputError, match=r"cluster\.refine uniform: mine is a classifier, with no clusters to refine"):
+    config = Config.of(str(place / "photos"), **{**SETTINGS, "method": "mine", "refine": "proportional"})
+    with pytest.raises(
+        InputError, match=r"cluster\.refine proportional: mine is a classifier, with no clusters to refine"
+    ):
         discover(config, place / "run")

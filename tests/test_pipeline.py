@@ -274,7 +274,7 @@ def test_digits_in_another_order_are_the_same_from_everywhere(found, tmp_path):
         assert [int(row["level_1"]) for row in csv.DictReader(file)] == expected
 
 
-@pytest.mark.parametrize("refine", ["none", "uniform", "proportional", "balanced"])
+@pytest.mark.parametrize("refine", ["none", "proportional", "balanced"])
 def test_rows_of_length_zero_are_where_new_ones_would_go(refine):
     """Black images: to unit centres all of them are equally far, and rounding must not decide."""
     x, truth = blobs(12, 20, spread=2, seed=1)

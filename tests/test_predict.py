@@ -84,7 +84,7 @@ def test_features_that_are_whitened_and_seen_in_ten_views(home):
     assert "balanced, best of 3, features whitened by 0.5" in page
 
 
-@pytest.mark.parametrize("refine", ["uniform", "proportional", "balanced"])
+@pytest.mark.parametrize("refine", ["proportional", "balanced"])
 @pytest.mark.parametrize("whiten", [0, 0.5])
 def test_categories_that_count_for_more_or_less_take_the_same_photos_again(home, refine, whiten):
     out = f"{refine} {whiten}"
@@ -92,8 +92,7 @@ def test_categories_that_count_for_more_or_less_take_the_same_photos_again(home,
     done = selex(*base, "--refine", refine, "--set", f"cluster.whiten={whiten}", cwd=home)
     assert done.returncode == 0, done.stderr
     assert json.loads((home / out / "config.json").read_text())["config"]["cluster"]["refine"] == refine
-    offsets = load(home / out).assigner.offsets
-    assert offsets is None if refine == "uniform" else offsets.shape == (5,)
+    assert load(home / out).assigner.offsets.shape == (5,)
     done = selex("predict", out, "photos", "--out", f"{out}.csv", "--store", "store", cwd=home)
     assert done.returncode == 0, done.stderr
     found, table = read(home / f"{out}.csv"), read(home / out / "clusters.csv")
@@ -124,7 +123,7 @@ def test_a_model_without_what_categories_count_for_is_one_of_before(home, tmp_pa
     [
         ("--set", "cluster.whiten=1.5", "whiten must be from 0 to 1, not 1.5"),
         ("--set", "features.views=3", "views must be 1, 2 or 10, not 3"),
-        ("--refine", "large", "refine must be auto, none, uniform, proportional or balanced, not 'large'"),
+        ("--refine", "large", "refine must be auto, none, proportional or balanced, not 'large'"),
         ("--set", "train.prototypes=-1", "prototypes must be at least 0, not -1.0"),
         ("--set", "train.random_crop=1.5", "random_crop must be from 0 to 1, not 1.5"),
         ("--set", "train.color_jitter=-0.5", "color_jitter must be from 0 to 1, not -0.5"),

@@ -12,7 +12,7 @@ from selex.cluster.hierarchy import level_sizes
 from selex.cluster.refine import refine_level
 from selex.types import UNLABELLED
 
-FORMS = pytest.mark.parametrize("refine", ["uniform", "proportional", "balanced"])
+FORMS = pytest.mark.parametrize("refine", ["proportional", "balanced"])
 
 
 def unit(rows):
@@ -86,10 +86,7 @@ def same_as_plain(found, rows, labels, level, refine):
     assert len(np.unique(clusters)) == len(level.centers)  # none is left out
     assert np.asarray(found.labels).tolist() == clusters.tolist()
     np.testing.assert_allclose(found.centers, centers, atol=1e-6)
-    if refine == "uniform":
-        assert found.offsets is None
-    else:
-        np.testing.assert_allclose(found.offsets, offsets, atol=1e-6)
+    np.testing.assert_allclose(found.offsets, offsets, atol=1e-6)
     assert found.inertia == pytest.approx(((rows - centers[clusters]) ** 2).sum())
     assert found.n_iter == level.n_iter + 30
 
@@ -132,8 +129,7 @@ def test_rows_of_another_length_are_as_good(overlapping, refine):
     found = refine_level(7 * rows, labels, far, refine)
     assert found.labels.tolist() == once.labels.tolist()
     np.testing.assert_allclose(found.centers, 7 * once.centers, atol=1e-7)
-    if refine != "uniform":
-        np.testing.assert_allclose(found.offsets, 49 * once.offsets, atol=1e-7)
+    np.testing.assert_allclose(found.offsets, 49 * once.offsets, atol=1e-7)
 
 
 def test_the_papers_way_leaves_a_level_as_it_is(overlapping):
@@ -224,29 +220,27 @@ def test_balanced_clusters_are_never_empty():
     assert np.bincount(refine_level(rows, labels, level, "balanced").labels, minlength=5).min() >= 8
 
 
-@pytest.mark.parametrize("refine", ["uniform", "proportional"])
-def test_a_novel_cluster_without_rows_is_left_out(refine):
+def test_a_novel_cluster_without_rows_is_left_out():
     rows, truth = cloud([30] * 4, spread=0.3)
     rows = unit(rows + 1.5 * rows.mean(0))
     labels = half_labelled(truth, 2)
     level = bssk(rows, labels, 4, rng=0)
     with pytest.warns(Note, match="1 of 5 clusters have no row: there are 4"):
-        found = refine_level(rows, labels, with_an_empty_one(rows, level, 2), refine)
+        found = refine_level(rows, labels, with_an_empty_one(rows, level, 2), "proportional")
     assert (found.n_known, found.n_novel) == (2, 2)
     assert found.labels.tolist() == level.labels.tolist()  # as if it had never been there
-    assert found.offsets is None if refine == "uniform" else found.offsets.shape == (4,)
+    assert found.offsets.shape == (4,)
     for cluster in range(4):
         mean = unit(rows[found.labels == cluster].mean(0, keepdims=True))[0]
         assert mean @ found.centers[cluster] > 0.999
 
 
-@pytest.mark.parametrize("refine", ["uniform", "proportional"])
-def test_a_known_cluster_is_never_left_out(refine):
+def test_a_known_cluster_is_never_left_out():
     """One labelled row on the far side, which no other will join."""
     rows, _ = cloud([40, 40], spread=0.2)
     rows = np.concatenate([-unit(rows.mean(0, keepdims=True)), rows])
     labels = np.array([0] + [UNLABELLED] * 80)
-    found = refine_level(rows, labels, Level(labels, rows[:3], 1, 20.0, 1), refine)
+    found = refine_level(rows, labels, Level(labels, rows[:3], 1, 20.0, 1), "proportional")
     assert np.flatnonzero(found.labels == 0).tolist() == [0]
     assert (found.n_known, found.n_novel) == (1, 2)
 
@@ -254,7 +248,7 @@ def test_a_known_cluster_is_never_left_out(refine):
 def test_nor_is_one_that_no_row_is_labelled_as():
     rows, _ = cloud([40, 40], spread=0.2)
     level = replace(with_an_empty_one(rows, bssk(rows, None, 2, rng=0), 0), n_known=1)
-    found = refine_level(rows, None, level, "uniform")
+    found = refine_level(rows, None, level, "proportional")
     assert (found.n_known, found.n_novel) == (1, 2)
     assert 0 not in found.labels
 
@@ -265,7 +259,7 @@ def test_one_cluster(refine):
     found = refine_level(rows, None, bssk(rows, None, 1, rng=0), refine)
     assert found.labels.tolist() == [0] * 12
     np.testing.assert_allclose(found.centers, unit(rows.sum(0, keepdims=True)))
-    assert found.offsets is None or found.offsets.tolist() == [0]
+    assert found.offsets.tolist() == [0]
 
 
 @FORMS
@@ -284,13 +278,12 @@ def test_tensors_and_arrays_agree(overlapping, refine):
     tensor = refine_level(*given, bssk(*given, 6, rng=0), refine)
     for name in ("labels", "centers", "offsets"):
         values = getattr(tensor, name)
-        if name != "offsets" or refine != "uniform":
-            assert isinstance(values, torch.Tensor)
-            assert isinstance(getattr(array, name), np.ndarray)
-            assert values.tolist() == getattr(array, name).tolist()
+        assert isinstance(values, torch.Tensor)
+        assert isinstance(getattr(array, name), np.ndarray)
+        assert values.tolist() == getattr(array, name).tolist()
     host = tensor.on_host()
     assert isinstance(host.centers, np.ndarray)
-    assert host.offsets is None if refine == "uniform" else isinstance(host.offsets, np.ndarray)
+    assert isinstance(host.offsets, np.ndarray)
 
 
 @FORMS
@@ -360,7 +353,7 @@ def test_progress_counts_levels_that_are_made():
     rows, _ = cloud([10] * 8, spread=0.0)
     seen = []
     with pytest.warns(Note, match="have no row"):
-        hssk(rows, None, 14, rng=0, refine="uniform", progress=lambda done, total: seen.append((done, total)))
+        hssk(rows, None, 14, rng=0, refine="proportional", progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 3), (2, 3), (3, 3)]  # of 8, 4 and 2
 
 
@@ -378,7 +371,7 @@ def test_rows_of_very_different_lengths_are_refused(overlapping):
     rows, labels, level = overlapping
     longer = rows * np.linspace(1, 3, len(rows))[:, None]
     with pytest.raises(InputError, match=r"of one length, but theirs are from 1\.\d+ to 2\.\d+: normalise them"):
-        refine_level(longer, labels, level, "uniform")
+        refine_level(longer, labels, level, "proportional")
     assert refine_level(longer, labels, level, "none").labels.tolist() == level.labels.tolist()
 
 
@@ -404,14 +397,14 @@ def test_rows_of_length_zero_have_no_direction_and_do_no_harm(refine):
 def test_another_word_is_refused(overlapping):
     rows, labels, level = overlapping
     for call in (lambda: refine_level(rows, labels, level, "even"), lambda: hssk(rows, labels, 6, refine="even")):
-        with pytest.raises(InputError, match="refine must be none, uniform, proportional or balanced, not 'even'"):
+        with pytest.raises(InputError, match="refine must be none, proportional or balanced, not 'even'"):
             call()
 
 
 def test_tight_blobs_stay_whole():
     rows, truth = blobs(10, 12)
     rows = unit(rows)
-    for form in ("uniform", "proportional", "balanced"):
+    for form in ("proportional", "balanced"):
         found = hssk(rows, half_labelled(truth, 5), 10, rng=0, refine=form).levels[0].labels
         assert split_accuracy(truth, found, truth < 5).all == 1
 

@@ -154,7 +154,7 @@ def test_images_on_the_page_are_the_photos_encoded_anew(run, page):
 def ended(tmp_path_factory):
     """Runs of the same photos that ended in different ways."""
     folders = {}
-    for refine in ("none", "uniform", "proportional", "balanced"):
+    for refine in ("none", "proportional", "balanced"):
         folders[refine] = tmp_path_factory.mktemp(refine)
         make(folders[refine], refine=refine)
     return folders
@@ -171,7 +171,7 @@ def softened(ended, refine, softer, tmp_path):
     features = facts.model.maps.transform(np.load(tmp_path / "home/run/embeddings.npy").astype(np.float64))
     judged = facts.model.assigner(features, facts.category)
     offsets = facts.model.assigner.offsets
-    assert (offsets is None) == (refine in ("none", "uniform"))
+    assert (offsets is None) == (refine == "none")
     less = np.zeros(len(facts.names)) if offsets is None else offsets.astype(np.float64)
     return replace(facts, confidence=judged.confidence.astype(np.float64)), features, less
 
@@ -195,7 +195,7 @@ def test_loo_confidence_is_confidence_with_the_centre_worked_out_without_the_ima
 
 
 @pytest.mark.parametrize("softer", [1, 30])
-@pytest.mark.parametrize("refine", ["uniform", "proportional", "balanced"])
+@pytest.mark.parametrize("refine", ["proportional", "balanced"])
 def test_loo_confidence_counts_what_categories_count_for(ended, tmp_path, refine, softer):
     """Where images take part in several categories: the own centre n / (n - 1) times as far, offsets as they are."""
     facts, features, less = softened(ended, refine, softer, tmp_path)
@@ -215,7 +215,7 @@ def test_loo_confidence_counts_what_categories_count_for(ended, tmp_path, refine
         assert facts.loo_confidence[row] == pytest.approx(weights[own] / weights.sum(), abs=2e-3)
 
 
-@pytest.mark.parametrize("refine", ["none", "uniform", "proportional", "balanced"])
+@pytest.mark.parametrize("refine", ["none", "proportional", "balanced"])
 def test_the_page_says_how_the_clustering_ended(ended, refine):
     text = page_of(Run.open(ended[refine] / "run")).one(id="about").text
     assert "balanced, best of 3, features whitened by 0.5" in text
@@ -293,7 +293,7 @@ def test_wrong_labels_are_found_and_the_right_one_is_suggested(tmp_path):
     assert "1 label to check" in card.text
 
 
-@pytest.mark.parametrize("refine", ["none", "uniform", "proportional", "balanced"])
+@pytest.mark.parametrize("refine", ["none", "proportional", "balanced"])
 def test_label_errors_are_rows_nearer_to_another_centre(tmp_path, refine):
     """Nearer by what clusters are told apart by: features whitened, squared distances less offsets."""
     photos = tmp_path / "photos"

@@ -98,9 +98,9 @@ def test_names_leave_every_other_image_where_it_was(made, folder):
 
 def test_other_settings_cluster_from_nothing(made, folder):
     decide(folder, ("name", {"category": 3, "name": "three"}))
-    recluster(folder, store=made / "store", change=lambda config: config.change(refine="uniform"))
+    recluster(folder, store=made / "store", change=lambda config: config.change(refine="balanced"))
     done = [entry for entry in Run.open(folder).metrics if entry["step"] == "cluster"][-1]
-    assert ("resumed" not in done, done["refine"]) == (True, "uniform")
+    assert ("resumed" not in done, done["refine"]) == (True, "balanced")
 
 
 def test_a_second_round_keeps_the_first(made, folder):

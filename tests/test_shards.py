@@ -83,7 +83,7 @@ def fits():
         "refined": (x, labels, {"categories": 8, "refine": "proportional"}),
         "balanced": (x, labels, {"categories": 8, "refine": "balanced", "whiten": 0.0}),
         "uneven": (x * np.linspace(1, 3, 240, dtype=np.float32)[:, None], labels, {"categories": 8, "refine": "none"}),
-        "estimate": (x, labels, {"refine": "uniform"}),
+        "estimate": (x, labels, {"refine": "proportional"}),
         "silhouette": (x, None, {"refine": "none", "levels": 1, "restarts": 1}),
         "swaps": (x, labels, {"categories": 8, "refine": "auto", "search": "swaps", "levels": 1, "restarts": 1}),
         "unequal": (x, labels, {"categories": 8, "refine": "none", "search": "unequal", "levels": 1, "restarts": 1}),
@@ -117,7 +117,7 @@ def refusals(group):
         "label": lambda: bssk(Shard(mine(x, group, 0), group), mine(late, group, 0), 4),
         "many": lambda: bssk(Shard(mine(x, group, 0), group), None, 41),
         "search": lambda: hssk(Shard(mine(x, group, 0), group), None, 4, search="spectral"),
-        "refine": lambda: hssk(Shard(mine(x, group, 0), group), None, 4, refine="uniform"),
+        "refine": lambda: hssk(Shard(mine(x, group, 0), group), None, 4, refine="proportional"),
         "spectral": lambda: fit_clusters(Shard(mine(x, group, 0), group), None, ClusterConfig(search="spectral")),
     }
     said = {}

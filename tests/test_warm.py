@@ -48,7 +48,7 @@ def states(first, labels):
     return State(Results(files, names, N_KNOWN, judged.labels, labels >= 0, judged.confidence, judged.runner_up))
 
 
-@pytest.mark.parametrize("refine", ["none", "uniform", "proportional"])
+@pytest.mark.parametrize("refine", ["none", "proportional"])
 def test_nothing_decided_nothing_changes(refine):
     rows, _, labels = overlapping(0)
     first = found(rows, labels, refine)

@@ -15,9 +15,9 @@ UNLABELLED = -1
 """The label of a row whose category is not known."""
 
 
-Refinement = Literal["none", "uniform", "proportional", "balanced"]
+Refinement = Literal["none", "proportional", "balanced"]
 """How the last clustering is refined: not, as in the paper, every row in its nearest cluster; or softly, with rows that
-take part in several (`cluster.refine`), all equally likely, each by its size, or all held to one size."""
+take part in several (`cluster.refine`), each by its size, or all held to one size."""
 REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 
 

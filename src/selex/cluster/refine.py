@@ -46,13 +46,13 @@ def refine_level(data: Any, labels: Any, level: Level, refine: Refinement, memor
         data: `n × d` features, all of one length: numpy (also memory-mapped) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         level: where to start, such as what `bssk` found.
-        refine: the prior of clusters: `"uniform"`, all equally likely; `"proportional"` to their shares of rows;
-            `"balanced"`, pulled to equal shares. `"none"` leaves the level unchanged.
+        refine: the prior of clusters: `"proportional"` to their shares of rows; `"balanced"`, pulled to equal shares.
+            `"none"` leaves the level unchanged.
         memory: bytes that temporary arrays may take.
 
     Returns:
-        The level, with centres as long as rows are, and `offsets` unless all clusters are equally likely. Novel
-        clusters without rows are dropped. If clusters cannot be pulled to equal shares, the level is unchanged.
+        The level, with centres as long as rows are, and `offsets`. Novel clusters without rows are dropped. If
+        clusters cannot be pulled to equal shares, the level is unchanged.
     """
     rows = as_rows(data, memory)
     check_refinement(refine, rows)
@@ -104,8 +104,7 @@ def refined(rows: Rows, known: Tensor, level: Level, refine: Refinement) -> Leve
     if refine == "balanced" and not _settled(rows.group.sum(count(labels, k)), held_counts):
         warnings.warn("category sizes differ too much to be balanced: clusters are not refined", Note, stacklevel=4)
         return level
-    offsets_kept = offsets if refine != "uniform" else None
-    return without_empty(rows, labels, centers, offsets_kept, level.n_known, level.n_iter + _ROUNDS)
+    return without_empty(rows, labels, centers, offsets, level.n_known, level.n_iter + _ROUNDS)
 
 
 def of_one_length(rows: Rows) -> bool:

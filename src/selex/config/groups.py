@@ -106,12 +106,11 @@ class ClusterConfig(Group):
         "category in it. `auto` chooses `swaps`, one of these two, or `unequal` if numbers of labels differ, whichever "
         "recovers held-out labels best; after training on all labels it is `swaps`.",
     )
-    refine: Literal["auto", "none", "uniform", "proportional", "balanced"] = setting(
+    refine: Literal["auto", "none", "proportional", "balanced"] = setting(
         "auto",
-        "Soft refinement: `auto`, `none` (as in the paper), `uniform`, `proportional` or `balanced`.",
-        "Images belong to several clusters, all equally likely (`uniform`), likely by size (`proportional`), or pulled "
-        "to equal size (`balanced`). `auto` chooses what recovers held-out labels best; after training on all labels "
-        "it is `none`.",
+        "Soft refinement: `auto`, `none` (as in the paper), `proportional` or `balanced`.",
+        "Images belong to several clusters, large ones more likely (`proportional`), or all pulled to equal size "
+        "(`balanced`). `auto` chooses what recovers held-out labels best; after training on all labels it is `none`.",
     )
     balanced: bool = setting(
         True, "Limit cluster sizes while centres settle.", "Turn it off if category sizes differ a lot."
