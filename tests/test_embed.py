@@ -339,8 +339,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_features(backbone, tmp_path, monk
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("compile", [False, True])
-def test_gpu_agrees_with_cpu(compile, backbone):
+def test_gpu_agrees_with_cpu(backbone):
     expected = whole(backbone)
-    features = embed(backbone, Noise(), device="cuda", batch_size=16, compile=compile)
+    features = embed(backbone, Noise(), device="cuda", batch_size=16)
     assert (features * expected).sum(axis=1).min() > 0.999

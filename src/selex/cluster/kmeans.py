@@ -119,9 +119,9 @@ def as_data(level: Level, rows: Rows, data: Any) -> Level:
     return moved if isinstance(data, Tensor) else moved.on_host()
 
 
-def distances_to_own(data: Any, level: Level, memory: int = DEFAULT_MEMORY) -> Any:
+def distances_to_own(data: Any, level: Level) -> Any:
     """Distance of every row to the centre of its own cluster, in the data's kind."""
-    rows = Rows(data, memory)
+    rows = Rows(data)
     centers = torch.as_tensor(level.centers) - rows.shift
     distances = rows.distances_to_own(centers, torch.as_tensor(level.labels)).sqrt_()
     return distances if isinstance(data, Tensor) else distances.numpy()

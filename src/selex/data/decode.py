@@ -79,11 +79,11 @@ def decode(source: str | bytes | Image.Image, size: int, box: Box | None = None)
         raise as_unreadable(error) from error
 
 
-def check_sent(file: bytes, most: int = MAX_SENT) -> None:
+def check_sent(file: bytes) -> None:
     """Refuse what somebody sent and is no image, or one of too many pixels: by its header, before it is decoded."""
     width, height = _size(file)
-    if width * height > most:
-        raise Unreadable(f"too large: {width} x {height} pixels, an image that is sent may have {most}")
+    if width * height > MAX_SENT:
+        raise Unreadable(f"too large: {width} x {height} pixels, an image that is sent may have {MAX_SENT}")
 
 
 def is_image(path: str) -> bool:
@@ -256,12 +256,12 @@ def thumbnail(path: str, side: int = 96, quality: int = 70) -> bytes:
     return _jpeg(image, quality)
 
 
-def picture(path: str, shorter: int = 768, quality: int = 85) -> bytes:
+def picture(path: str, shorter: int = 768) -> bytes:
     """A whole image, upright, as a JPEG whose shorter side has at most `shorter` pixels; else as `thumbnail`."""
     try:
-        return _jpeg(Image.fromarray(decode(path, min(*_size(path), shorter))), quality)
+        return _jpeg(Image.fromarray(decode(path, min(*_size(path), shorter))), quality=85)
     except Unreadable:
-        return _jpeg(Image.new("RGB", (shorter // 2, shorter // 2), PLACEHOLDER), quality)
+        return _jpeg(Image.new("RGB", (shorter // 2, shorter // 2), PLACEHOLDER), quality=85)
 
 
 def _size(source: str | bytes) -> tuple[int, int]:

@@ -56,7 +56,6 @@ def embed(
     batch_size: int | None = None,
     views: int = 1,
     progress: bool = False,
-    compile: bool = False,
     doing: str = "embedding",
     cache: FeatureCache | None = None,
 ) -> Features:
@@ -64,9 +63,9 @@ def embed(
 
     With `out`, a `.npy` file that the result is mapped from: it is there once all rows are done, and only then. Until
     then the rows done are in `out` + ".part", and a call with the same backbone and images resumes from there.
-    `compile` speeds up a GPU after a minute of compiling. With `views` of 2 or 10 a feature is the mean over so many
-    fixed views of an image, see `fixed_crops`: images must have `crops` as `HostImages` do, and it takes so many times
-    as long. Of `TwoScaleImages` it is the mean over both scales. The bar says what it is `doing`.
+    With `views` of 2 or 10 a feature is the mean over so many fixed views of an image, see `fixed_crops`: images must
+    have `crops` as `HostImages` do, and it takes so many times as long. Of `TwoScaleImages` it is the mean over both
+    scales. The bar says what it is `doing`.
     With `cache`, see `feature_cache`, features of images that are in it are taken from there, and the others put there:
     images must have `digests`, as those of a store do.
     """
@@ -81,7 +80,7 @@ def embed(
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device is {device}, but no GPU can be used here")
     size = batch_size or max(1, default_batch(device) // (views * len(scales(images))))
-    work = _Work(backbone, images, device, size, compile, views, doing, cache)
+    work = _Work(backbone, images, device, size, views, doing, cache)
     if out is not None:
         return _embed_to(Path(out), work, batch_size, progress)
     features = np.empty((len(images), backbone.dim), dtype=np.float32)
@@ -110,7 +109,6 @@ class _Work:
     images: Images
     device: torch.device
     size: int
-    compile: bool
     views: int = 1
     doing: str = "embedding"
     cache: FeatureCache | None = None
@@ -218,9 +216,7 @@ class _Forward:
     def __init__(self, work: _Work) -> None:
         self.size, self.device = work.size * work.n_crops, work.device
         self.on_gpu = work.device.type == "cuda"
-        self.compiled = work.compile and self.on_gpu
         self.backbone = fold_norms(work.backbone)
-        self.network: Any = torch.compile(self.backbone, dynamic=False) if self.compiled else self.backbone
 
     def __call__(self, crops: torch.Tensor) -> torch.Tensor:
         while True:
@@ -235,10 +231,7 @@ class _Forward:
 
     @torch.no_grad()
     def _piece(self, crops: torch.Tensor) -> torch.Tensor:
-        n = len(crops)
-        if self.compiled and n < self.size:  # one shape, one compilation
-            crops = torch.cat([crops, crops[-1:].expand(self.size - n, -1, -1, -1)])
-        return normalize(self.network(crops)[:n].float(), dim=1)
+        return normalize(self.backbone(crops).float(), dim=1)
 
 
 def _prefetched(work: _Work, rows: np.ndarray[Any, Any]) -> Iterator[torch.Tensor]:

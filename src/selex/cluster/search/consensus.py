@@ -24,6 +24,7 @@ from selex.errors import InputError
 from selex.types import Level
 
 RUNS = 20
+SUBSPACE = 0.5  # of the dimensions, in each run
 _POWER = 3  # iterations towards the directions in which memberships vary most
 
 
@@ -33,7 +34,7 @@ def agreement_runs(
     n_clusters: int,
     n_runs: int = RUNS,
     *,
-    subspace: float = 0.5,
+    subspace: float = SUBSPACE,
     balanced: bool = True,
     n_iter: int = 10,
     rng: np.random.Generator | int | None = None,
@@ -66,14 +67,14 @@ def agreement(ours: Tensor, theirs: Tensor) -> Tensor:
     return together / len(ours)
 
 
-def consensus(problem: Problem, rng: np.random.Generator, n_runs: int = RUNS, subspace: float = 0.5) -> Level:
+def consensus(problem: Problem, rng: np.random.Generator) -> Level:
     """The clusters that many runs agree on: rows clustered by the clusters that they were in, then by features again.
 
     Runs end with swaps. Their memberships, one column for each cluster of each run, are brought to k dimensions (their
     first singular vectors, rows of length 1) and clustered as features are; no table of rows by rows is made. Stage 3
     of BSSK among the features goes on from there, so that every row is in its nearest cluster.
     """
-    parts = _parts(problem, n_runs, subspace, rng)
+    parts = _parts(problem, RUNS, SUBSPACE, rng)
     runs = torch.stack([torch.as_tensor(swapped(part, part.solve(rng)).labels) for part in parts])
     seen = problem.rows.made(memberships(runs, problem.k, rng, problem.rows.memory, problem.rows))
     agreed = Problem(seen, problem.known, problem.n_known, problem.k - problem.n_known, problem.settings)

@@ -134,7 +134,7 @@ _TOGETHER = 2 / 3
 _TURNS = 20
 
 
-def parts_of(features: Array, rows: Array, count: int, given: Array | None = None, seed: int = 0) -> list[Array]:
+def parts_of(features: Array, rows: Array, count: int, given: Array | None = None) -> list[Array]:
     """`rows` in `count` parts by k-means on their features; the same every time.
 
     The first part keeps the name of the category: the one with most rows of `given`, which have the label of that name,
@@ -147,12 +147,12 @@ def parts_of(features: Array, rows: Array, count: int, given: Array | None = Non
     from sklearn.cluster import KMeans  # takes a second to import: not everybody splits
 
     rows = np.sort(rows)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     sample = rows if len(rows) <= _SAMPLE else np.sort(rng.choice(rows, _SAMPLE, replace=False))
     points = np.asarray(features[sample], dtype=np.float32)
     if len(np.unique(points, axis=0)) < count:
         raise Refused("these images are too alike to be split: move some of them manually")
-    model = KMeans(count, n_init=4, random_state=seed).fit(points)
+    model = KMeans(count, n_init=4, random_state=0).fit(points)
     held = np.zeros(0, dtype=np.int64) if given is None else given[np.isin(given, rows)]
     centers = _around(points, model.labels_, model.cluster_centers_, np.isin(sample, held))
     labels = _nearest(np.asarray(features[rows], dtype=np.float32), centers)
