@@ -32,7 +32,7 @@ from selex.features.ray_cluster import RayEngine, running
 from selex.features.sources import is_url
 from selex.models.backbones import default_backbone
 from selex.runs.earlier import Earlier
-from selex.runs.run import LABELS, Run
+from selex.runs.run import LABELS, Run, labelled_by_review
 from selex.runs.writer import write_run
 from selex.training.devices import fabric_library, start_fabric
 from selex.training.fit import Seen, TrainOptions, train_run, train_worker
@@ -78,7 +78,7 @@ def discover(
     """
     check_method(config)
     config = _resolved(config, device)
-    if labels is None and Run(Path(out)).labelled_by_review(config):
+    if labels is None and labelled_by_review(Path(out), config):
         Run.open(out).result(LABELS)
     given = labels if labels is not None else config.data.labels
     if engine is not None:

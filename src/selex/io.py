@@ -88,6 +88,14 @@ def locked(path: Path, wait: bool = False) -> Iterator[bool]:
         os.close(handle)
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether another process writes to a folder now."""
+    if not folder.is_dir():
+        return False
+    with locked(folder) as ours:
+        return not ours
+
+
 def is_plain_file(path: Path) -> bool:
     """Whether there is a file itself, not a link to one."""
     return _kind(path) == stat.S_IFREG

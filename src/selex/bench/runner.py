@@ -37,7 +37,7 @@ from selex.features.prepare import load_backbone_for, place_for
 from selex.folders import take_folder
 from selex.io import temporary_folder
 from selex.metrics import split_accuracy
-from selex.runs.predictor import load
+from selex.runs.predictor import features_of, load
 from selex.runs.run import Run, last_training
 from selex.runs.versions import commit_of, versions
 from selex.training.fit import TrainOptions, make_method
@@ -277,7 +277,7 @@ def _inductive(found: Run, test: Benchmark, job: Job) -> dict[str, Scores]:
     model = load(found.folder)
     folder = place_for(job.store, test.table.root, test.table.root, model.size)
     images = ImageStore.build(test.table, folder, size=model.size, strict=True)
-    features = model.features(model.load_backbone(job.device), images, folder, device=job.device)
+    features = features_of(model, model.load_backbone(job.device), images, folder, job.device)
     return _scores(test, model.assigner(model.maps.transform(features)).labels, np.ones(len(test.truth), dtype=bool))
 
 

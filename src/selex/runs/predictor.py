@@ -128,22 +128,6 @@ class Model:
         with _embedded(self, images, **how) as (_, features):
             return self.assigner.probabilities(self.maps.transform(features))
 
-    def features(
-        self,
-        backbone: Backbone,
-        images: ImageStore,
-        folder: Path,
-        *,
-        device: str | torch.device = "cpu",
-        progress: bool = False,
-    ) -> Any:
-        """Features `(n, d)` of the images of the store in `folder`; `maps` makes of them what is compared."""
-        cut = None
-        if self.attention_crop:
-            cut = crop_to_attention(self.untrained(backbone, device), images, folder, device=device, progress=progress)
-        cache = None if self.trained else feature_cache(backbone, device, self.views)  # a trained network's are its own
-        return self.embed(backbone, images, cut, device=device, progress=progress, cache=cache)
-
     def embed(
         self,
         backbone: Backbone,
@@ -212,7 +196,7 @@ def load(run: str | Path) -> Model:
         tensors = _tensors(opened, "model.safetensors")
         centers, reach = tensors["centers"].numpy(), tensors["reach"].numpy()
         offsets, margins = (tensors[name].numpy() if name in tensors else None for name in ("offsets", "margins"))
-        calibration = Calibration(about.pop("temperature"), about.pop("share", 1.0), about.pop("shift", 0.0))
+        calibration = Calibration(*(about.pop(name) for name in Calibration._fields))
         assigner = Assigner(centers, reach, calibration, offsets, margins, about["n_known"])
         trained = _tensors(opened, _TRAINED) if opened.has(f"model/{_TRAINED}") else {}
         return Model(assigner, **about, trained=trained, maps=FeatureMaps.from_tensors(tensors))
@@ -241,7 +225,22 @@ def _embedded(
     folder = place_for(store, images, table.root, model.size)
     stored = ImageStore.build(table, folder, size=model.size, strict=strict, progress=progress)
     _tell_of_skipped(stored.skipped, len(table))
-    yield stored.table.files, model.features(backbone, stored, folder, device=device, progress=progress)
+    yield stored.table.files, features_of(model, backbone, stored, folder, device, progress)
+
+
+def features_of(
+    model: Model,
+    backbone: Backbone,
+    images: ImageStore,
+    folder: Path,
+    device: str | torch.device,
+    progress: bool = False,
+) -> Any:
+    """Features `(n, d)` of the images of the store in `folder`; the model's `maps` make of them what is compared."""
+    how: dict[str, Any] = {"device": device, "progress": progress}
+    cut = crop_to_attention(model.untrained(backbone, device), images, folder, **how) if model.attention_crop else None
+    cache = None if model.trained else feature_cache(backbone, device, model.views)  # a trained network's are its own
+    return model.embed(backbone, images, cut, **how, cache=cache)
 
 
 @contextmanager

@@ -24,8 +24,8 @@ from selex.data.store_files import KIND
 from selex.data.table import real_path
 from selex.errors import InputError, Note
 from selex.folders import check_name, is_marked
-from selex.io import first_line, is_plain_file, locked, read_csv, reported
-from selex.runs.stage import CONFIG, CONTENT, EMBEDDINGS, Stage
+from selex.io import first_line, is_plain_file, read_csv, reported
+from selex.runs.stage import CONFIG, EMBEDDINGS, Stage
 
 FORMAT = 3
 """Changes when a run folder's files do, so that an older program does not misread a newer one."""
@@ -119,14 +119,6 @@ class Run:
         return bool(self.about["files"])
 
     @property
-    def busy(self) -> bool:
-        """Whether a command is writing to it now."""
-        if not self.folder.is_dir():
-            return False
-        with locked(self.folder) as ours:
-            return not ours
-
-    @property
     def work(self) -> Path:
         """Where unfinished work is kept: features, checkpoints."""
         return Stage(self.folder).work
@@ -164,11 +156,9 @@ class Run:
     @property
     def content_size(self) -> int | None:
         """The size at which images are decoded to tell them apart, that of the first round; None if unknown."""
-        if not self.complete or not self.has(CONTENT):
-            return None
         try:
-            size = self.hierarchy.get("content_size", self.config.data.size)
-        except InputError:  # damaged: the run is done again for that
+            size = self.hierarchy.get("content_size")
+        except InputError:  # no results yet, or damaged ones, for which the run is done again
             return None
         return size if isinstance(size, int) and size > 0 else None
 
@@ -208,9 +198,10 @@ class Run:
         again = "`selex recluster`" if name == LABELS else "the same `selex discover`"
         raise Damaged(f"{self.folder / name}: {wrong}; put it back, or run {again} again")
 
-    def labelled_by_review(self, config: Config) -> bool:
-        """Whether the labels of `config` are the ones that decisions gave to this run."""
-        return os.path.abspath(config.data.labels or "") == os.path.abspath(self.folder / LABELS)
+
+def labelled_by_review(folder: Path, config: Config) -> bool:
+    """Whether the labels of `config` are the ones that decisions gave to the run in `folder`."""
+    return os.path.abspath(config.data.labels or "") == os.path.abspath(folder / LABELS)
 
 
 def last_training(metrics: Iterable[Any]) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ from selex.io import (
     reported,
 )
 from selex.progress import step_done
-from selex.runs.run import FORMAT, LABELS, METRICS, Run
+from selex.runs.run import FORMAT, LABELS, METRICS, Run, labelled_by_review
 from selex.runs.stage import CONFIG, CONTENT, EMBEDDINGS, FEATURE_FILES, MODEL, PUBLISHED, Stage
 from selex.runs.versions import versions_after
 
@@ -109,7 +109,7 @@ class RunWriter(Run):
             save_model(place / MODEL)
             for name in FEATURE_FILES:
                 os.replace(self.features.with_name(name), place / name)
-            own = {LABELS: file_digest(self.folder / LABELS)} if self.labelled_by_review(config) else {}
+            own = {LABELS: file_digest(self.folder / LABELS)} if labelled_by_review(self.folder, config) else {}
             record = _record(config, root, self.id, _digests(place) | own, self.about.get("versions"))
             files = (block["file"].to_pylist() for block in read_blocks(place / TABLE, ["file"]))
             (place / CONFIG).write_text(stamped({**record, "seal": seal(root, files)}))

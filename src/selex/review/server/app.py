@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from selex import __version__
 from selex.data.decode import Unreadable
 from selex.errors import InputError
+from selex.io import is_locked
 from selex.review.core.decisions import Decision, Refused
 from selex.review.core.overview import MOST_PARTS
 from selex.review.core.session import Conflict, Review
@@ -261,7 +262,7 @@ def _step(views: Views, job: Job, kind: str, given: schema.StepIn) -> schema.Dec
 
 def _idle(views: Views, job: Job) -> None:
     """Refuse to decide about results that are about to go, whoever makes the new ones."""
-    if job.running or views.review.run.busy:
+    if job.running or is_locked(views.review.run.folder):
         raise Refused("not now: the run is being reclustered with the decisions so far")
 
 
