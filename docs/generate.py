@@ -1,6 +1,7 @@
 """Write what comes from code and from results: references, benchmarks.md, results.md and reliability.md.
 
-Of each page, what stands above its mark is written by hand and stays; what is below is made anew.
+Of each page, what stands above its mark is written by hand and stays; what is below is made anew. Pages in
+`benchmarks/`, one for each benchmark with results, are made as a whole.
 
 python docs/generate.py            writes them
 python docs/generate.py --check    writes nothing; exits with code 1 if a committed page is out of date
@@ -8,7 +9,9 @@ python docs/generate.py --check    writes nothing; exits with code 1 if a commit
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,11 +28,43 @@ from selex.review.server.app import schema_of
 from selex.serve import schema_of as serve_schema
 
 DOCS = Path(__file__).parent
-RESULTS = DOCS.parent / "benchmarks" / "results"
+BENCH = DOCS.parent / "benchmarks"
+RESULTS = BENCH / "results"
 PAPER_RESULTS = RESULTS / "paper"
 CHAOS = RESULTS / "reliability" / "chaos.json"
 FIGURES = DOCS / "images" / "paper"
 MARK = "<!-- Below this line docs/generate.py writes: change the code or the results, then run it again. -->"
+
+BENCHMARKS = {
+    "How fast it is": [
+        "cluster_cpu",
+        "cluster_gpu",
+        "embed_gpu",
+        "decode",
+        "train_gpu",
+        "view_bank_cpu",
+        "stream_epoch",
+        "growing",
+        "review_server",
+        "report_size",
+        "busy",
+    ],
+    "How much memory it takes": ["discover_memory", "run_memory"],
+    "Beyond one machine": [
+        "scale_cpu",
+        "scale_gpu",
+        "scale_nccl",
+        "scale_faiss",
+        "scale_probes",
+        "ray_overhead",
+        "scale_cost",
+    ],
+    "How good the clusters are": ["minima", "digits", "demo_seeds", "whiten", "closer", "sizes", "choice"],
+    "How many, how sure, and what fits nothing": ["estimate_k", "calibration", "strangers", "label_errors"],
+    "What a person's work is worth": ["decisions", "suggestions", "quality"],
+    "Why training pays or not": ["ladder", "theory"],
+}
+"""Benchmarks by the question they answer."""
 
 TRIED = {
     "killed at a write": "kills at a write",
@@ -99,11 +134,44 @@ def all_commands(group: Any, prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def results_of() -> dict[str, dict[str, dict[str, Any]]]:
+    """Every result file by the benchmark that made it, and by its name."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        record = json.loads(path.read_text())
+        script = re.search(r"benchmarks/(\w+)\.py", record["command"])
+        if not script:
+            sys.exit(f"{path}: its command names no benchmark")
+        found.setdefault(script[1], {})[path.stem] = record
+    return found
+
+
 def benchmarks_page() -> str:
-    """Every result file as a table, with the command that makes it again."""
-    files = sorted(RESULTS.glob("*.json"))
-    parts = [_benchmark(path.stem, json.loads(path.read_text())) for path in files] or ["No result is stored yet."]
-    return "\n\n".join(parts)
+    """What each benchmark measures, by the question that it answers, and where its results are."""
+    made = results_of()
+    groups = []
+    for question, scripts in BENCHMARKS.items():
+        rows = [
+            {"benchmark": f"[`{script}`](benchmarks/{script}.md)", "what it measures": _summary(script)}
+            for script in scripts
+            if script in made
+        ]
+        groups += [f"## {question}\n\n{_table(rows)}"] if rows else []
+    return "\n\n".join(groups) or "No result is stored yet."
+
+
+def benchmark_page(script: str, records: dict[str, dict[str, Any]]) -> str:
+    """What a benchmark measures, and every result file of it as a table, with the command that makes it again."""
+    parts = [_benchmark(name, record) for name, record in records.items()]
+    return "\n\n".join([f"# {script}", _docstring(script), *parts])
+
+
+def _docstring(script: str) -> str:
+    return ast.get_docstring(ast.parse((BENCH / f"{script}.py").read_text())) or ""
+
+
+def _summary(script: str) -> str:
+    return " ".join(_docstring(script).split("\n\n")[0].split())
 
 
 def reliability_page() -> str:
@@ -249,7 +317,7 @@ def _benchmark(name: str, record: dict[str, Any]) -> str:
     machine = ", ".join(f"{key.replace('_', ' ')}: {_cell(value)}" for key, value in about.items())
     parts = [f"## {name}", machine, f"```bash\n{record['command']}\n```", _table(record["results"])]
     if (DOCS / "images" / f"{name}.png").exists():
-        parts.append(f"![{name}](images/{name}.png)")
+        parts.append(f"![{name}](../images/{name}.png)")
     return "\n\n".join(parts)
 
 
@@ -282,6 +350,7 @@ PAGES = {
     DOCS / "reference" / "api.md": lambda: api_page(schema_of()),
     DOCS / "reference" / "serve.md": lambda: api_page(serve_schema()),
 }
+"""Pages whose lower part is written here."""
 
 
 def page(path: Path) -> str:
@@ -292,11 +361,19 @@ def page(path: Path) -> str:
     return f"{by_hand}{MARK}\n\n{PAGES[path]()}\n"
 
 
+def all_pages() -> dict[Path, str | None]:
+    """Every page as it should be; None is one that should not be."""
+    whole = {DOCS / "benchmarks" / f"{script}.md": benchmark_page(script, of) for script, of in results_of().items()}
+    gone = dict.fromkeys(set((DOCS / "benchmarks").glob("*.md")) - set(whole))
+    return {path: page(path) for path in PAGES} | {path: f"{made}\n" for path, made in whole.items()} | gone
+
+
 if __name__ == "__main__":
     check = "--check" in sys.argv[1:]
-    stale = {path: made for path in PAGES if (made := page(path)) != path.read_text()}
+    (DOCS / "benchmarks").mkdir(exist_ok=True)
+    stale = {path: made for path, made in all_pages().items() if not path.exists() or made != path.read_text()}
     for path, made in stale.items():
-        print(f"{'out of date' if check else 'wrote'}: {path.relative_to(DOCS.parent)}")
+        print(f"{'out of date' if check else 'wrote' if made else 'removed'}: {path.relative_to(DOCS.parent)}")
         if not check:
-            path.write_text(made)
+            path.write_text(made) if made else path.unlink()
     sys.exit(1 if stale and check else 0)

@@ -120,15 +120,29 @@ def test_generated_pages_are_fresh(page):
     assert path.read_text() == generate.page(path), "run python docs/generate.py"
 
 
-def test_benchmarks_page_shows_whatever_a_result_holds(tmp_path, monkeypatch):
+def test_pages_of_benchmarks_are_fresh():
+    generate = load_generator()
+    made = {path: text for path, text in generate.all_pages().items() if path.parent.name == "benchmarks"}
+    stale = [path.name for path, text in made.items() if not path.exists() or path.read_text() != text]
+    assert stale == [], "run python docs/generate.py"
+
+
+def test_every_benchmark_with_results_answers_one_question():
+    generate = load_generator()
+    listed = [script for scripts in generate.BENCHMARKS.values() for script in scripts]
+    assert sorted(listed) == sorted(generate.results_of())
+
+
+def test_page_of_a_benchmark_shows_whatever_a_result_holds(tmp_path, monkeypatch):
     generate = load_generator()
     results = [{"n": 1000000, "k": [2, 1]}, {"s": 0.5}]
-    record = {"command": "python benchmarks/x.py", "device": "a|b", "results": results}
+    record = {"command": "python benchmarks/decode.py", "device": "a|b", "results": results}
     (tmp_path / "x.json").write_text(json.dumps(record))
     monkeypatch.setattr(generate, "RESULTS", tmp_path)
-    page = generate.benchmarks_page()
+    assert "[`decode`](benchmarks/decode.md) | Decoding and storing" in generate.benchmarks_page()
+    page = generate.benchmark_page("decode", generate.results_of()["decode"])
     table = "| n | k | s |\n| --- | --- | --- |\n| 1,000,000 | 2, 1 |  |\n|  |  | 0.5 |"
-    for part in ("## x\n", "device: a\\|b", "```bash\npython benchmarks/x.py\n```", table):
+    for part in ("# decode\n", "## x\n", "device: a\\|b", "```bash\npython benchmarks/decode.py\n```", table):
         assert part in page
 
 
