@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,10 @@ from selex.config import Config
 from selex.runs.writer import write_run
 
 
-def make_run(folder: Path, n: int, k: int, d: int) -> None:
+def make_run(folder: Path, n: int, k: int, d: int, seed: int = 0) -> None:
     """A finished run: half of the categories known, a tenth of their rows labelled, features around directions."""
     features, truth = embeddings(n, d, k, "cpu")
-    rng, category, n_known = np.random.default_rng(0), truth.numpy(), k // 2
+    rng, category, n_known = np.random.default_rng(seed), truth.numpy(), k // 2
     names = [f"category {i}" if i < n_known else f"novel-{i - n_known + 1}" for i in range(k)]
     levels, sizes, labels = [], k, np.arange(k)
     at_levels = []
@@ -121,6 +122,16 @@ def steps(client: Client, n: int, k: int) -> Iterator[tuple[str, Callable[[], fl
     yield "decision: merge two", lambda: client.decide(kind="merge", categories=next(pairs))
 
 
+def new_round(client: Client, folder: Path, n: int, k: int, d: int) -> float:
+    """Seconds of the first page of a new round, where all images were confirmed before, and every 300th set aside."""
+    for category in range(k):
+        with suppress(AssertionError):  # merged into another
+            client.decide(kind="confirm", category=category)
+    client.decide(kind="junk", rows=list(range(0, n, 300)))
+    make_run(folder, n, k, d, seed=1)
+    return client("/")[0]
+
+
 def memory(process: subprocess.Popen[str], key: str) -> float:
     text = Path(f"/proc/{process.pid}/status").read_text()
     return round(int(re.search(rf"{key}:\s+(\d+)", text)[1]) / 1024)  # type: ignore[index]
@@ -153,6 +164,8 @@ def main(n: int, k: int, d: int, repeats: int) -> None:
                 results.append(
                     {"what": what, "median_ms": round(median, 1), "p95_ms": round(high, 1), "repeats": repeats}
                 )
+            took = new_round(client, Path(folder), n, k, d)
+            results.append({"what": "first page of a new round", "median_ms": round(took * 1e3)})
             for what, key in (("memory of its own", "RssAnon"), ("memory with mapped features and files", "VmRSS")):
                 results.append({"what": what, "mib": memory(server, key)})
         finally:

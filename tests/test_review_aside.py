@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from commands import digit_photos
+from commands import digit_photos, selex
 from review_runs import junk_files, labels_by_file
 from selex import Config, Run, discover
 from selex.review.core.decisions import Decision, Refused
@@ -16,6 +16,7 @@ from selex.review.recluster import recluster
 from selex.review.server.app import create_app
 from selex.review.server.guard import Door
 from selex.runs.results import Results
+from selex.training.checkpoint import Checkpoints
 
 HOST = "127.0.0.1:8760"
 
@@ -237,3 +238,84 @@ def test_decisions_follow_photos_when_they_are_decoded_at_another_size(place, re
         assert [table[files[now[row]]]["labelled"] for row in (moved, other)] == [1, 0]
         decide(place, "unsure", rows=(0,))
         again(place)
+
+
+def test_they_stay_aside_whatever_command_is_run(place):
+    """Not only `recluster`: `discover` from Python, with other settings too, or with a list of photos."""
+    run = Run.open(place / "run")
+    rows, config = labelled_and_not(run), run.config.change(categories=None)
+    files = {run.clusters["file"][row].as_py() for row in rows}
+    decide(place, "junk", rows=rows)
+    for change in ({}, {"seed": 1}, {"size": 40}):
+        lines = []
+        done = discover(config.change(**change), place / "run", store=place / "store", tell=lines.append)
+        assert lines[0] == "left out: 2 images that were set aside in `selex review`"
+        assert not files & set(done.clusters["file"].to_pylist())
+        assert set(pairs(place).values()) == files
+    (place / "photos" / sorted(files)[0]).rename(place / "photos" / "elsewhere.png")
+    assert len(discover(config, place / "run", store=place / "store").clusters) == 118
+    decide(place, "restore", photos=tuple(pairs(place)))
+    done = discover(config, place / "run", store=place / "store")
+    assert {"elsewhere.png", sorted(files)[1]} < set(done.clusters["file"].to_pylist())
+    assert not pairs(place)
+
+
+def test_a_copy_of_a_photo_that_was_set_aside_is_not(place):
+    files = Run.open(place / "run").clusters["file"].to_pylist()
+    shutil.copy(place / "photos" / files[0], place / "photos" / "copy.png")
+    config = Run.open(place / "run").config.change(categories=None)
+    run = discover(config, place / "run", store=place / "store")
+    decide(place, "junk", rows=(run.clusters["file"].to_pylist().index("copy.png"),))
+    (place / "photos" / "copy.png").unlink()
+    assert discover(config, place / "run", store=place / "store").clusters["file"].to_pylist() == files
+
+
+def test_photos_of_a_list_in_python_stay_aside_too(made, tmp_path):
+    files = [str(path) for path in sorted((made / "photos").rglob("*.png"))]
+    config = Config.of("", categories=4, backbone="pixels")
+    discover(config, tmp_path / "run", photos=files, store=made / "store")
+    decide(tmp_path, "junk", rows=(3,))
+    done = discover(config, tmp_path / "run", photos=files, store=made / "store")
+    assert done.clusters["file"].to_pylist() == files[:3] + files[4:]
+
+
+def test_a_photo_that_is_in_the_run_though_it_was_set_aside_is_taken_back_by_its_row(place, monkeypatch):
+    """As earlier versions let it in."""
+    run = Run.open(place / "run")
+    rows = labelled_and_not(run)
+    decide(place, "junk", rows=rows)
+    monkeypatch.setattr("selex.discovery.without_aside", lambda run, table, *how: table)
+    discover(run.config.change(categories=5), place / "run", store=place / "store")
+    review = Review(place / "run")
+    assert (review.round, {aside[:2] for aside in review.aside.values()}) == (2, {(1, row) for row in rows})
+    review.decide(Decision("confirm", category=int(review.state.category[rows[1]])), review.version)
+    assert len(labels_of(review.run).left_out) == 2, "nobody spoke of the photos themselves"
+    review.decide(Decision("junk", rows=rows), review.version)
+    review.decide(Decision("restore", rows=rows), review.version)
+    review.ledger.close()
+    assert labels_of(Run.open(place / "run")).left_out == set()
+    assert len(again(place).clusters) == 120
+    assert pairs(place) == {}
+
+
+def test_a_training_that_was_interrupted_resumes_without_them(place, monkeypatch):
+    training = {"epochs": 2, "batch": 32, "lr": 0.01, "temperature": 0.1, "flip": False}
+    config = Config.of(str(place / "photos"), categories=6, backbone="tiny-vit", method="selex", **training)
+    shutil.rmtree(place / "run")
+    discover(config, place / "run", store=place / "store")
+    decide(place, "junk", rows=(3, 50))
+    saved = Checkpoints.save
+
+    def stopped(self, epoch, state):
+        saved(self, epoch, state)
+        self.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoints, "save", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        again(place)
+    done = selex("train", "run", "--resume", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert "2 left out" in done.stdout
+    epochs = [entry["epoch"] for entry in Run.open(place / "run").metrics if entry["step"] == "epoch"]
+    assert (len(Run.open(place / "run").clusters), epochs) == (118, [0, 1, 0, 1])

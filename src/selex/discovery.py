@@ -24,13 +24,14 @@ from selex.config.groups import FROZEN
 from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable, folder_label, read_sources, read_table
-from selex.discovery_steps import Job, Tell, check_categories, on_device, publish
+from selex.discovery_steps import Job, Tell, check_categories, on_device, publish, without_aside
 from selex.discovery_training import Training
 from selex.errors import InputError, Note
 from selex.features.prepare import load_backbone_for
 from selex.features.ray_cluster import RayEngine, running
 from selex.features.sources import is_url
 from selex.models.backbones import default_backbone
+from selex.review.core.aside import set_aside
 from selex.runs.earlier import Earlier
 from selex.runs.run import LABELS, Run, labelled_by_review
 from selex.runs.writer import write_run
@@ -84,11 +85,15 @@ def discover(
     if engine is not None:
         if photos is not None:
             raise InputError("a Ray cluster reads photos from a folder, a table or a URL, not from a list in Python")
+        if set_aside(Path(out)):
+            raise InputError(f"{out}: photos are set aside in `selex review`: use `selex recluster`, or another --out")
         options = options or TrainOptions(progress=progress)
         return _discover_on_ray(config, Path(out), given, engine, device, strict, progress, tell, options)
     if photos is None and is_url(config.data.photos):
         raise InputError(f"{config.data.photos}: photos at a URL need --engine ray")
-    table = read_sources(config.data.sources, given) if photos is None else read_table(photos, given)
+    everything = read_sources(config.data.sources, given) if photos is None else read_table(photos, given)
+    reviewed = isinstance(photos, ImageTable)  # by who clusters a run again, with all that was decided
+    table = everything if reviewed else without_aside(Run(Path(out)), everything, store, progress)
     check_categories(config, table)
     if photos is None and given is None:
         _note_if_all_labelled(table)
@@ -105,6 +110,8 @@ def discover(
     with write_run(Path(out), config, table.root) as run:
         backbone, config = load_backbone_for(config, device)
         job = Job(run, config, backbone, device, progress, tell)
+        if left_out := len(everything) - len(table):
+            tell(f"left out: {left_out} images that were set aside in `selex review`")
         images, folder = job.decode(table, store, strict)
         content = job.content(images, store)
         cut = job.attention_crop(images, folder)

@@ -33,10 +33,12 @@ from selex.features.ray_embed import Embedded, embed_on_ray
 from selex.features.ray_fit import fit_on_ray
 from selex.models.network import Backbone
 from selex.models.trunk import trained_weights
+from selex.review.core.aside import rows_set_aside, set_aside
 from selex.runs.earlier import Earlier
 from selex.runs.naming import lasting_names
 from selex.runs.predictor import BLOCK, Model
 from selex.runs.results import Results
+from selex.runs.run import Run
 from selex.runs.writer import RunWriter
 from selex.training.fit import classify_features
 from selex.training.methods import Method
@@ -191,6 +193,30 @@ def _about(found: FittedClusters, **more: Any) -> dict[str, Any]:
 def on_device(features: Any, device: str | torch.device) -> Any:
     """Features where they are clustered fastest: on a GPU, if there is one."""
     return torch.from_numpy(np.array(features)).to(device) if torch.device(device).type == "cuda" else features
+
+
+def without_aside(run: Run, table: ImageTable, store: str | Path | None, progress: bool) -> ImageTable:
+    """The photos but for those that a person set aside in `selex review`, and did not take back."""
+    aside = set_aside(run.folder)
+    if not aside:
+        return table
+    rows = rows_set_aside(aside, Results.read_if_any(run), table.files, content_of(run, table, store, progress))
+    if len(rows) == len(table):
+        raise InputError(f"{run.folder}: every image is marked as junk: nothing is left to cluster")
+    return table.take(np.delete(np.arange(len(table)), rows))
+
+
+def content_of(run: Run, table: ImageTable, store: str | Path | None, progress: bool) -> NDArray[Any] | None:
+    """What tells the images of a table from each other whatever their files are called; "" for what cannot be read."""
+    size = run.content_size or run.config.data.size or 0
+    place = place_for(store, run.config.data.sources, table.root, size)
+    try:  # they are needed decoded in any case
+        found = ImageStore.build(table, place, size=size, progress=progress)
+    except InputError:  # none of them can be read
+        return None
+    content = np.zeros(len(table), "S16")
+    content[found.rows] = found.digests
+    return content
 
 
 def check_categories(config: Config, table: ImageTable) -> None:

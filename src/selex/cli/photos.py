@@ -137,8 +137,11 @@ def train(
     refine = "auto" if method and method != FROZEN and not find_method(method).clusters else None  # nothing to refine
     config = configured(base, config_file, changes, method=method, epochs=epochs, refine=refine)
     config = interrupted_config(opened) if resume else config
+    reviewed = not resume or opened.labelled_by_review(config)
+    if resume and reviewed:  # decisions give the same labels again, and leave the same photos out
+        config = config.change(labels=opened.config.data.labels)
     train = {"restart": restart, "tensorboard": tensorboard}
-    _discover(config, run, train, not resume, device=find_device(device), store=store or opened.store, strict=False)
+    _discover(config, run, train, reviewed, device=find_device(device), store=store or opened.store, strict=False)
 
 
 @app.command()

@@ -14,13 +14,13 @@ import numpy as np
 
 from selex.config import Config
 from selex.data.names import cell_of_label
-from selex.data.store import ImageStore
 from selex.data.table import ImageTable, folder_label, read_sources
 from selex.discovery import discover
+from selex.discovery_steps import content_of
 from selex.errors import InputError, Note
-from selex.features.prepare import place_for
 from selex.io import write_csv
-from selex.review.core.labels import Labels, Photo, labels_of, photos_of
+from selex.review.core.aside import Photo, photos_of, rows_set_aside
+from selex.review.core.labels import Labels, labels_of
 from selex.review.core.ledger import Ledger
 from selex.review.core.outcome import Changes, compare
 from selex.review.core.state import JUNK, State
@@ -76,13 +76,17 @@ def recluster(
     number, before = _standing(run)
     options |= {"store": options.get("store") or run.store, "numbers_taken": before.state.last}
     table = read_sources((config or run.config).data.sources)
-    now = _names_now(run, labels, before.state, table, config, options)
-    junk = {now[photo] for photo in labels.left_out if photo in now}
-    photos = _photos(run, labels, now, junk, table)
+    content = content_of(run, table, options["store"], options.get("progress", False))
+    kept = np.delete(np.arange(len(table)), rows_set_aside(labels.left_out, before.state.results, table.files, content))
+    if not len(kept):
+        raise InputError(f"{run.folder}: every image is marked as junk: nothing is left to cluster")
+    photos, junk = table.take(kept), len(table) - len(kept)
+    now = _names_now(labels, before.state, photos, None if content is None else content[kept], config)
+    _note_if_gone(labels, now)
     given = _given(photos, labels, now, config)
     write_csv(folder / LABELS, ["file_name", "label"], [(file, cell_of_label(name)) for file, name in given.items()])
     known = len(set(given.values()))
-    tell(f"labels: {len(given)} images in {known} categories, {len(junk)} left out")
+    tell(f"labels: {len(given)} images in {known} categories, {junk} left out")
     asked = config or change(run.config.change(categories=min(max(labels.categories, known), len(photos))))
     count = asked.cluster.categories and max(asked.cluster.categories, known)
     path = str((folder / LABELS).absolute())
@@ -134,45 +138,26 @@ def _given(photos: ImageTable, labels: Labels, now: dict[Photo, str], config: Co
 
 
 def _names_now(
-    run: Run, labels: Labels, state: State, table: ImageTable, config: Config | None, options: dict[str, Any]
+    labels: Labels, state: State, table: ImageTable, there: Array | None, config: Config | None
 ) -> dict[Photo, str]:
     """The name that photos have now, of those that are there: renamed or swapped ones are found by their content.
 
     Where folders are labels, a photo that went to the folder of another category is labelled anew by that, and one that
-    had its label from its folder alone loses it outside. Junk is junk wherever it is, and a photo that now has its name
-    is not.
+    had its label from its folder alone loses it outside.
     """
-    rows = photos_of(state, state.mark != JUNK)
-    photos = [*dict.fromkeys([*rows, *labels.decided]), *sorted(labels.left_out)]
+    photos = list(dict.fromkeys([*photos_of(state, state.mark != JUNK), *labels.decided]))
     content = np.array([photo.content for photo in photos], "S16")
-    there = _content(run, table, options)
     found = same_images([photo.file for photo in photos], table.files, content, there)
     now = {photos[old]: new for old, new in zip(*(rows.tolist() for rows in found), strict=True)}
-    own = table.label_names
+    own, anew = table.label_names, _folders_count(config)
 
     def follows(photo: Photo, row: int) -> bool:
         folder = folder_label(photo.file)
-        if photo in labels.left_out:
-            return there is None or not photo.content or there[row] in (photo.content, b"")
         if not anew or photo.file == table.files[row] or own[row] == folder:
             return True
         return not own[row] and labels.decided.get(photo) != folder
 
-    anew = _folders_count(config)
     return {photo: table.files[row] for photo, row in now.items() if follows(photo, row)}
-
-
-def _content(run: Run, table: ImageTable, options: dict[str, Any]) -> Array | None:
-    """What tells the images of a table from each other whatever their files are called; "" for what cannot be read."""
-    size = run.content_size or run.config.data.size or 0
-    place = place_for(options["store"], run.config.data.sources, table.root, size)
-    try:  # they are needed decoded in any case
-        found = ImageStore.build(table, place, size=size, progress=options.get("progress", False))
-    except InputError:  # none of them can be read
-        return None
-    content = np.zeros(len(table), "S16")
-    content[found.rows] = found.digests
-    return content
 
 
 def _folders_count(config: Config | None) -> bool:
@@ -180,17 +165,12 @@ def _folders_count(config: Config | None) -> bool:
     return config is not None and config.data.labels is None
 
 
-def _photos(run: Run, labels: Labels, now: dict[Photo, str], junk: set[str], table: ImageTable) -> ImageTable:
-    """The photos of the run that are not junk."""
-    kept = [row for row, file in enumerate(table.files) if file not in junk]
-    if not kept:
-        raise InputError(f"{run.folder}: every image is marked as junk: nothing is left to cluster")
+def _note_if_gone(labels: Labels, now: dict[Photo, str]) -> None:
     gone = [photo.file for photo in labels.decided if photo not in now]
     if gone:
         many = "1 image" if len(gone) == 1 else f"{len(gone)} images"
         text = f"decisions about {many} are ignored, whose files are gone or labelled anew; the first is {gone[0]}"
         warnings.warn(text, Note, stacklevel=3)
-    return table.take(kept)
 
 
 def _changes(run: Run, before: State) -> Changes:

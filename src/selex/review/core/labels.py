@@ -1,15 +1,13 @@
-"""What the decisions of all rounds say about photos: labels to continue with, and which are set aside."""
+"""What the decisions of all rounds say about photos: labels to continue with, and which to leave out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from selex.data.parquet import text_blocks
+from selex.review.core.aside import Aside, Photo, SetAside, photos_of
 from selex.review.core.ledger import Ledger
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, State
 from selex.review.core.timeline import Timeline
@@ -18,30 +16,6 @@ from selex.runs.results import Results
 from selex.runs.run import Run
 
 Array = np.ndarray[Any, Any]
-
-
-class Photo(NamedTuple):
-    """An image by the name that its file had last, and by its content, "" where that is not known.
-
-    The name alone does not tell: another image may have it by now.
-    """
-
-    file: str
-    content: bytes
-
-
-class Aside(NamedTuple):
-    """How a photo was set aside: the row of a round that was marked, its category then, when, and why if that was said.
-
-    `label` is the label that it came with in that round.
-    """
-
-    round: int
-    row: int
-    category: str
-    label: str | None
-    time: float
-    reason: str | None
 
 
 @dataclass(frozen=True)
@@ -76,17 +50,7 @@ def labels_of(run: Run) -> Labels:
     finally:
         ledger.close()
     live = np.unique(timeline.state.category[timeline.state.mark != JUNK])
-    return Labels(told.labels, set(told.junk), len(live), told.decisions)
-
-
-def set_aside_before(ledger: Ledger, number: int) -> dict[Photo, Aside]:
-    """The photos that were left out of a round because they had been set aside in earlier ones."""
-    earlier, told = [other for other in ledger.rounds() if other < number], _Told()
-    junk = (event.decision for other in earlier for event in ledger.events(other))
-    if any(decision is not None and decision.kind == "junk" for decision in junk):  # or there is nothing to go through
-        for other in earlier:
-            told.take(other, ledger.replay(other))
-    return told.junk
+    return Labels(told.labels, set(told.aside.photos), len(live), told.decisions)
 
 
 class _Told:
@@ -94,19 +58,19 @@ class _Told:
 
     Attributes:
         labels: the label of some photos.
-        junk: those that are set aside.
+        aside: those that are set aside.
         decisions: how many decisions count.
     """
 
     def __init__(self) -> None:
-        self.labels, self.junk, self.decisions = dict[Photo, str](), dict[Photo, Aside](), 0
+        self.labels, self.aside, self.decisions = dict[Photo, str](), SetAside(), 0
         self._given = set[Photo]()  # photos whose labels nobody decided
         self._seen = list[Array]()  # content of all photos so far
 
     def take(self, number: int, timeline: Timeline) -> None:
         """What a round says, which counts where earlier ones say otherwise."""
         state = timeline.state
-        now = _names_now(self.labels, self.junk, state, self._seen)
+        now = _names_now(self.labels, self.aside.photos, state, self._seen)
         if state.results.content is not None:
             self._seen.append(state.results.content)
         # this round has given renamed ones their labels again, or has not
@@ -115,58 +79,13 @@ class _Told:
         labels = {now.get(photo, photo): name for photo, name in self.labels.items() if photo not in stale}
         self.labels = {photo: name for photo, name in labels.items() if photo not in decided} | _held(state)
         self._given = {now.get(photo, photo) for photo in self._given - stale} - decided | _given(state)
-        junk = {now.get(photo, photo): aside for photo, aside in self.junk.items()}
-        self.junk = {photo: aside for photo, aside in junk.items() if photo not in decided} | _junk(number, timeline)
-        self._restore(state)
-        self.decisions += timeline.n_decisions
-
-    def _restore(self, state: State) -> None:
-        """Photos that were taken back have the label that they came with, if there is still such a category."""
         there = {state.names[category] for category in np.unique(state.category)}
-        for photo in [photo for photo, aside in self.junk.items() if aside[:2] in state.restored]:
-            label = self.junk.pop(photo).label
-            if label is not None and label in there:
-                self.labels[photo] = label
-
-
-def photos_of(state: State, rows: Array) -> Iterator[Photo]:
-    """Some rows of the results that a state is about; all are read in order, which is much faster than one by one."""
-    done, content = 0, state.results.content
-    for block in text_blocks(state.results.files):
-        part = rows[done : done + len(block)]
-        keys = content[done : done + len(block)][part].tolist() if content is not None else [b""] * int(part.sum())
-        yield from map(Photo, block.filter(pa.array(part)).to_pylist(), keys)
-        done += len(block)
-
-
-def asides_of(number: int, timeline: Timeline) -> list[Aside]:
-    """How the photos of a round that are junk were set aside, in the order of rows."""
-    state, events = timeline.state, timeline.set_aside
-    results = state.results
-
-    def label(row: int) -> str | None:
-        """As its category is called now; a photo that was moved has the label that it came with."""
-        if not results.labelled[row]:
-            return None
-        given, category = results.category[row], state.category[row]
-        return state.names[category] if category == given else results.names[given]
-
-    return [
-        Aside(
-            number,
-            row,
-            state.names[state.category[row]],
-            label(row),
-            events[row].time,
-            events[row].decided.reason,
-        )
-        for row in sorted(events)
-    ]
-
-
-def _junk(number: int, timeline: Timeline) -> dict[Photo, Aside]:
-    state = timeline.state
-    return dict(zip(photos_of(state, state.mark == JUNK), asides_of(number, timeline), strict=True))
+        for photo, aside in self.aside.take(number, timeline).items():
+            if aside.label is not None and aside.label in there:  # taken back, with the label that it came with
+                self.labels[photo] = aside.label
+        for photo in self.aside.photos:
+            self.labels.pop(photo, None)
+        self.decisions += timeline.n_decisions
 
 
 def _names_now(
