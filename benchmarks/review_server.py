@@ -129,6 +129,7 @@ def new_round(client: Client, folder: Path, n: int, k: int, d: int) -> float:
             client.decide(kind="confirm", category=category)
     client.decide(kind="junk", rows=list(range(0, n, 300)))
     make_run(folder, n, k, d, seed=1)
+    client.connection.close()  # the server has, of one that asked nothing for so long
     return client("/")[0]
 
 

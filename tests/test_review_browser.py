@@ -370,6 +370,21 @@ def test_a_name_that_is_there_in_other_letters_is_asked_about(served):
     said(page, "Moved 1 image to Siamese cat")
 
 
+def test_a_name_that_is_too_long_is_not_cut_but_refused(served):
+    page = served.page("category/3")
+    page.click("#act-name")
+    page.locator("#ask-text").fill("")
+    page.keyboard.insert_text(201 * "é")
+    sync_api.expect(page.locator("#ask-hint")).to_have_text("A name may have 200 characters, this one has 201.")
+    page.keyboard.press("Enter")
+    sync_api.expect(page.locator("#ask")).to_be_visible()
+    page.keyboard.press("Backspace")
+    sync_api.expect(page.locator("#ask-hint")).to_have_text("")
+    page.keyboard.press("Enter")
+    said(page, "Named")
+    assert 200 * "é" in served.sizes()
+
+
 def test_a_name_that_another_category_has_merges_only_after_a_look_at_both(served):
     page = served.page()
     names = {card["id"]: card["name"] for card in served.api("api/categories")["categories"]}

@@ -284,11 +284,13 @@ def test_requests_made_of_the_description_are_answered_as_described(served):
     assert answers["/healthz"] == {200}
 
 
-def test_the_command_serves_until_it_is_stopped_and_writes_nothing(home, photos, expected):
+def test_the_command_serves_until_it_is_stopped_and_writes_nothing(home, photos, expected, tmp_path):
     before = contents(home)
-    command = [sys.executable, "-m", "selex", "serve", "run", "--port", "0", "--device", "cpu"]
+    log = tmp_path / "log.jsonl"
+    command = [sys.executable, "-m", "selex", "--log-json", log, "serve", "run", "--port", "0", "--device", "cpu"]
     server = subprocess.Popen(command, cwd=home, stdout=subprocess.PIPE, text=True)
     try:
+        assert server.stdout.readline() == "loading the network of run; this takes a few seconds\n"
         port = int(re.search(r"serving: http://127.0.0.1:(\d+)/$", server.stdout.readline())[1])
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.request("POST", "/predict", photos[0].read_bytes(), {"content-type": "image/png"})
@@ -302,8 +304,12 @@ def test_the_command_serves_until_it_is_stopped_and_writes_nothing(home, photos,
     finally:
         server.send_signal(signal.SIGINT)
         assert server.wait(60) == 0
+        assert server.stdout.read().endswith("\nThe server has ended.\n")
         server.stdout.close()
     assert contents(home) == before
+    said = [json.loads(line).get("message", "").split(":")[0] for line in log.read_text().splitlines()]
+    assert said[1:3] == ["loading the network of run; this takes a few seconds", "serving"]
+    assert said[-2:] == ["The server has ended.", ""]
 
 
 def test_what_cannot_be_served(home):

@@ -224,3 +224,4 @@ def serve(
             warnings.filterwarnings("ignore", module=r"PIL\.")  # of odd metadata and large images: we have our limits
             server.run(sockets=[listener])  # raises KeyboardInterrupt again once it has ended in good order
         sorter.close()
+        tell("The server has ended.")

@@ -151,6 +151,12 @@ def _tell(event: str, line: str) -> None:
     LOG.write(event, message=line.removeprefix(f"{event}: "))
 
 
+def tell_of_server(line: str) -> None:
+    """What a server does, for a person and for the log, in which there is no token."""
+    typer.echo(line)
+    LOG.write("server", message=line.partition("?token=")[0])
+
+
 def _fail(line: str) -> NoReturn:
     with suppress(OSError):  # nobody can be told
         _tell("error", f"error: {' '.join(line.split())}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from selex.cli.app import RunFolder, app, decisions, estimate_line, find_device
+from selex.cli.app import RunFolder, app, decisions, estimate_line, find_device, tell_of_server
 from selex.cli.settings import Device, value
 from selex.errors import needs_extra
 from selex.progress import progress_bar
@@ -155,7 +155,7 @@ def review(
     with needs_extra("review", "the review page"):
         from selex.review.server.serve import serve
 
-    serve(run, host=host, port=port, browser=not no_browser, table=table, tell=typer.echo)
+    serve(run, host=host, port=port, browser=not no_browser, table=table, tell=tell_of_server)
 
 
 @app.command()
@@ -169,10 +169,14 @@ def serve(
 
     Example: `selex serve birds`
     """
+    from selex.runs.run import Run
+
+    Run.open(run)
+    tell_of_server(f"loading the network of {run}; this takes a few seconds")
     with needs_extra("review", "the server"):
         from selex.serve import serve as run_server
 
-    run_server(run, host=host, port=port, device=find_device(device), tell=typer.echo)
+    run_server(run, host=host, port=port, device=find_device(device), tell=tell_of_server)
 
 
 def _about(run: Run) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from selex.data.decode import picture, thumbnail
+from selex.review.core.decisions import LONGEST_NAME
 from selex.review.core.metadata import Where
 from selex.review.core.session import Review
 from selex.review.server import schema
@@ -166,7 +167,8 @@ class _Templates:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.globals |= {"static": static, "largest": LARGEST_IMAGE, "scripts": _SCRIPTS}
+        limits = {"largest": LARGEST_IMAGE, "longest": LONGEST_NAME}
+        self._environment.globals |= {"static": static, "scripts": _SCRIPTS, **limits}
         self._environment.filters |= {"percent": _percent, "count": _count, "moment": _moment, "base": _base}
         self._environment.filters["confidence"] = _confidence
 

@@ -135,6 +135,7 @@ def serve(
             app.state.job.stop()
             app.state.views.eye.close()
             review.ledger.close()
+        tell("The server has ended. Every decision is saved.")
 
 
 def server_of(app: ASGIApp) -> uvicorn.Server:

@@ -26,9 +26,11 @@ export async function choose({ title, go, text = "", create = "", without = [], 
   by("ask-label").textContent = create === "rename" ? "Name" : "Category";
   by("ask-same").hidden = true;
   field.value = text;
+  const longest = Number(field.dataset.longest), length = () => [...field.value.trim()].length;
   const hint = () => {
     const chosen = options[at];
-    if (!chosen) by("ask-hint").textContent = create ? "Type a name." : "No such category.";
+    if (length() > longest) by("ask-hint").textContent = `A name may have ${longest} characters, this one has ${length()}.`;
+    else if (!chosen) by("ask-hint").textContent = create ? "Type a name." : "No such category.";
     else if (chosen.id === undefined) by("ask-hint").textContent = create === "new" ? "This makes a new category." : "";
     else by("ask-hint").textContent = create === "rename" ? `${chosen.name} already exists: this merges them.` : "";
   };
@@ -43,11 +45,11 @@ export async function choose({ title, go, text = "", create = "", without = [], 
   const show = async () => {
     const words = field.value.trim(), turn = ++asked;
     const query = create === "rename" && words === text ? "" : words;
-    const found = await offers(query, create === "rename", near);
+    const long = length() > longest, found = long ? [] : await offers(query, create === "rename", near);
     if (turn !== asked) return;
     const there = found.filter((category) => !without.includes(category.id)).slice(0, 12);
     const same = there.findIndex((category) => category.name === words);
-    const fresh = create && words && same < 0 ? [{ name: words }] : [];
+    const fresh = create && words && same < 0 && !long ? [{ name: words }] : [];
     options = create === "rename" ? [...fresh, ...there.filter((category) => category.name === words)] : [...there, ...fresh];
     if (words === text) options.push(...offer.filter((name) => name !== words).map((name) => ({ name })));
     at = Math.max(0, create === "rename" ? 0 : same);
