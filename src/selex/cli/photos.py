@@ -128,7 +128,7 @@ def train(
 
     Example: `selex train birds --epochs 50`
     """
-    from selex.runs.run import Run
+    from selex.runs.run import Run, labelled_by_review
     from selex.training.fit import interrupted_config
     from selex.training.methods import find_method
 
@@ -137,7 +137,7 @@ def train(
     refine = "auto" if method and method != FROZEN and not find_method(method).clusters else None  # nothing to refine
     config = configured(base, config_file, changes, method=method, epochs=epochs, refine=refine)
     config = interrupted_config(opened) if resume else config
-    reviewed = not resume or opened.labelled_by_review(config)
+    reviewed = not resume or labelled_by_review(run, config)
     if resume and reviewed:  # decisions give the same labels again, and leave the same photos out
         config = config.change(labels=opened.config.data.labels)
     train = {"restart": restart, "tensorboard": tensorboard}
