@@ -1,6 +1,7 @@
 """`--engine ray` on a cluster of three nodes: the run that the local engine makes, also where a node is lost."""
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -77,8 +78,10 @@ def kills_when_told(order):
             calls.append(1)
             with suppress(FileNotFoundError):
                 if len(calls) >= int(Path(order).read_text()):
+                    node = os.getppid()
+                    assert Path(f"/proc/{node}/comm").read_text() == "raylet\n"  # and nobody else
                     os.rename(order, f"{order}-carried-out")  # by one worker only
-                    os.kill(os.getppid(), signal.SIGKILL)  # the node
+                    os.kill(node, signal.SIGKILL)
                     os.kill(os.getpid(), signal.SIGKILL)
             return finish(self, centers)
 
@@ -283,7 +286,7 @@ def test_workers_that_cluster_find_what_one_process_finds(cluster, home, expecte
     monkeypatch.setattr(ray_fit, "BLOCK", 1000)
     done, alone = run(home / "photos", tmp_path / "run", SPREAD), Run.open(home / "local")
     assert [entry["workers"] for entry in done.metrics if entry["step"] == "cluster"] == [2]
-    assert done.hierarchy == alone.hierarchy
+    assert done.hierarchy | {"content_size": 32} == alone.hierarchy
     assert [entry["refine"] for entry in done.metrics if entry["step"] == "cluster"] == [
         entry["refine"] for entry in alone.metrics if entry["step"] == "cluster"
     ]
@@ -399,9 +402,14 @@ def test_attention_crops_of_tar_shards_trained_on_and_predicted(cluster, pieces,
         ("127.0.0.1:99999999", "no Ray cluster at 127.0.0.1:99999999"),
     ],
 )
-def test_an_address_where_nobody_listens(address, line):
+def test_an_address_where_nobody_listens(home, address, line, tmp_path):
     with pytest.raises(InputError, match=line):
         ray_cluster._join(ray, address)
+    given = ("--backbone", "tiny-vit", "--categories", 5, "--engine", "ray", "--address", address, "--out", "run")
+    done = selex("discover", home / "photos", *given, cwd=tmp_path)
+    assert done.returncode == 2
+    assert re.fullmatch(f"error: .*{line}.*\n", done.stderr)
+    assert not (tmp_path / "run").exists()
 
 
 def test_without_an_address_ray_is_started_whatever_else_runs_here(monkeypatch):

@@ -1,11 +1,17 @@
 """How a Ray cluster is started and its workers are set up, as far as this can be told without Ray."""
 
+import socket
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from commands import digit_photos
+from selex.config import Config
+from selex.discovery import discover
+from selex.errors import InputError
 from selex.features import ray_cluster
 from selex.features.ray_cluster import RayEngine, Worker, threads_each
 from selex.features.ray_embed import Way, _Embedder
@@ -46,3 +52,56 @@ def test_only_a_ray_started_here_gathers_no_metrics(monkeypatch):
     ray_cluster._join(ray, None)
     assert ray_cluster.os.environ["RAY_enable_metrics_collection"] == "0"
     assert ray_cluster.os.environ["RAY_event_stats"] == "1"
+
+
+SLOW = "The current node timed out during startup. This could happen because some of the raylet failed.\nMore."
+
+
+@pytest.mark.parametrize("method", ["frozen", "gcd"])
+@pytest.mark.parametrize(
+    ("address", "line"), [(None, "Ray does not start on this machine: "), ("auto", "no Ray cluster at auto: ")]
+)
+def test_a_cluster_that_does_not_start_in_time_is_one_line_and_nothing_is_left(
+    method, address, line, monkeypatch, tmp_path
+):
+    def init(**how):
+        raise Exception(SLOW)  # as Ray does
+
+    ray = SimpleNamespace(init=init, is_initialized=lambda: False)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.data", SimpleNamespace())
+    monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
+    digit_photos(tmp_path / "photos", per_digit=2)
+    config = Config.of(str(tmp_path / "photos")).change(backbone="tiny-vit", categories=5, method=method)
+    with pytest.raises(InputError, match=f"^{line}{SLOW.splitlines()[0]}") as error:
+        discover(config, tmp_path / "run", engine=RayEngine(address))
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def server(request):
+    """Listens, and says this to everybody; with None it says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            there, _ = server.accept()
+            there.recv(100)
+            there.sendall(request.param)
+            there.close()
+
+        if request.param is not None:
+            threading.Thread(target=answer).start()
+        yield "{}:{}".format(*server.getsockname())
+
+
+@pytest.mark.parametrize(
+    ("server", "line"),
+    [(None, "timed out"), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "something else answers"), (b"", "something else")],
+    indirect=["server"],
+)
+def test_an_address_where_something_else_listens(server, line, monkeypatch):
+    monkeypatch.setattr(ray_cluster, "ANSWER", 0.2)
+    monkeypatch.delenv("RAY_USE_TLS", raising=False)
+    with pytest.raises(InputError, match=f"^no Ray cluster at {server}: {line}.*start one"):
+        ray_cluster._join(SimpleNamespace(init=lambda **how: pytest.fail("joined")), server)

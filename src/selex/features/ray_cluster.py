@@ -23,8 +23,11 @@ PATIENCE = 300
 """Seconds for a worker to start: a cluster may have to find a machine for it."""
 NOTICE = 30
 """Seconds for Ray to notice who else is lost."""
+ANSWER = 30
+"""Seconds for an address to answer."""
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""What gRPC, which Ray speaks, begins with; the answer begins with settings too, which are of kind 4."""
 _STARTED = {
-    "RAY_BACKEND_LOG_LEVEL": "fatal",  # a user sees our own lines only
     "RAY_worker_niceness": "0",  # work is as urgent as without Ray
     "RAY_enable_metrics_collection": "0",  # nobody could read what these gather by the second: it ends with the command
     "RAY_task_events_report_interval_ms": "0",
@@ -68,28 +71,40 @@ def running(engine: RayEngine, device: torch.device) -> Iterator[int]:
 
 def _join(ray: Any, address: str | None) -> None:
     _check_address(address)
-    for name, value in _STARTED.items() if address is None else [("RAY_BACKEND_LOG_LEVEL", "fatal")]:
+    for name, value in _STARTED.items() if address is None else ():
         os.environ.setdefault(name, value)
     here = {} if address else {"num_cpus": max(2, os.cpu_count() or 1), "include_dashboard": False}
     try:
         # by itself Ray would join a cluster that happens to run here
         ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **here)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        line = first_line(error)
-        raise InputError(f"no Ray cluster at {address}: {line} (start one: ray start --head)") from None
+    except Exception as error:  # of a start that takes too long no kind of its own
+        if address is None:
+            raise InputError(f"Ray does not start on this machine: {first_line(error)}") from None
+        raise _no_cluster(address, first_line(error)) from None
 
 
 def _check_address(address: str | None) -> None:
-    """Refuse an address at which nobody listens: Ray itself would go on trying for minutes."""
+    """Refuse an address at which nobody answers: Ray itself would go on trying for minutes."""
     host, _, port = (address or "").rpartition(":")
-    if not host or "/" in host:  # auto, or a client's URL, which Ray refuses itself
+    if address is None or not host or "/" in host:  # auto, or a client's URL, which Ray refuses itself
         return
+    if os.environ.get("RAY_USE_TLS", "0") != "0":
+        return  # it answers in cipher
     if not port.isdigit():
         raise InputError(f"--address {address}: the port after the colon must be a number")
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
+        with socket.create_connection((host, int(port)), timeout=5) as there:
+            there.settimeout(ANSWER)
+            there.sendall(_HELLO)
+            answer = there.recv(9)
     except (OSError, OverflowError) as error:
-        raise InputError(f"no Ray cluster at {address}: {first_line(error)} (start one: ray start --head)") from None
+        raise _no_cluster(address, first_line(error)) from None
+    if answer[3:4] != b"\x04":
+        raise _no_cluster(address, "something else answers")
+
+
+def _no_cluster(address: str, why: str) -> InputError:
+    return InputError(f"no Ray cluster at {address}: {why} (start one: ray start --head)")
 
 
 def _workers(resources: dict[str, float], engine: RayEngine, device: torch.device) -> int:
