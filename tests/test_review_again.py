@@ -121,7 +121,7 @@ def test_a_second_round_keeps_the_first(made, folder):
     third = Review(folder)
     assert third.round == 3
     history = [event.summary for event in Views(third).history(number=1).events]
-    assert history == ["marked 1 image as junk", "named novel-1 “three”"]
+    assert history == ["set 1 image aside", "named novel-1 “three”"]
 
 
 def test_the_count_of_categories_follows_merging_and_splitting(made, folder):
@@ -191,9 +191,9 @@ def test_mistakes_are_one_line_and_change_nothing(folder, tmp_path, monkeypatch)
     refused("nothing has been decided yet", "recluster", "run", cwd=tmp_path)
     refused("no such run folder", "recluster", "nowhere", cwd=tmp_path)
     decide(folder, ("junk", {"rows": tuple(range(120))}))
-    refused("every image is marked as junk", "recluster", "run", cwd=tmp_path)
+    refused("every image is set aside", "recluster", "run", cwd=tmp_path)
     refused("No such option: --categories", "recluster", "run", "--categories", "5", cwd=tmp_path)
-    refused("every image is marked as junk", "export", "run", "--to", "csv", "--out", "x.csv", cwd=tmp_path)
+    refused("every image is set aside", "export", "run", "--to", "csv", "--out", "x.csv", cwd=tmp_path)
 
 
 def test_images_from_a_list_cannot_be_found_again(made, tmp_path):

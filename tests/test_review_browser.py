@@ -223,7 +223,7 @@ def test_keyboard_only(served):
         page.keyboard.press(key)
         said(page, text)
     page.locator("main").focus()
-    for keys, text in ((("ArrowRight", "x", "u"), "as not sure"), (("ArrowRight", "x", "j"), "as junk")):
+    for keys, text in ((("ArrowRight", "x", "u"), "as not sure"), (("ArrowRight", "x", "j"), "aside")):
         for key in keys:
             page.keyboard.press(key)
         said(page, text)
@@ -235,7 +235,7 @@ def test_keyboard_only(served):
     version = served.api("api/standing")["version"]
     page.keyboard.press("z")
     page.keyboard.press("Control+z")
-    said(page, "Undone: marked 1 image as junk")
+    said(page, "Undone: set 1 image aside")
     assert int(served.api("api/standing")["version"].split(".")[1]) == int(version.split(".")[1]) + 1, "z alone is off"
 
 
@@ -253,7 +253,7 @@ def test_a_box_and_a_double_click(served):
     page.wait_for_url("**/image/*")
     assert page.locator("#like").is_visible()
     page.click("#act-junk")
-    said(page, "Marked 1 image as junk")
+    said(page, "Set 1 image aside")
 
 
 def test_nothing_confirmed_is_lost_by_kill_9(served):
@@ -263,8 +263,8 @@ def test_nothing_confirmed_is_lost_by_kill_9(served):
     answer(page, "wren")
     said(page, "Named")
     page.locator(".tile .shot").nth(0).click()
-    page.click("#chosen >> text=Junk")
-    said(page, "junk")
+    page.click("#chosen >> text=Set aside")
+    said(page, "aside")
     served.kill()
     page.locator(".tile .shot").nth(1).click()
     page.click("#chosen >> text=Not sure")
@@ -275,7 +275,7 @@ def test_nothing_confirmed_is_lost_by_kill_9(served):
     assert [event["kind"] for event in served.api("api/history")["events"]] == ["decide", "decide"]
     assert (served.api("api/standing")["junk"], served.api("api/standing")["unsure"]) == (1, 0)
     page.keyboard.press("z")
-    said(page, "Undone: marked 1 image as junk")
+    said(page, "Undone: set 1 image aside")
 
 
 def test_a_list_is_selected_with_its_other_pages(served):
@@ -342,7 +342,7 @@ def test_keys_that_have_nothing_to_work_on_say_so(served):
     said(page, "Select images first")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("j")
-    said(page, "Marked 1 image as junk")
+    said(page, "Set 1 image aside")
     page.goto(served.address)
     page.keyboard.press("n")
     said(page, "Choose a category first")
@@ -413,14 +413,14 @@ def test_bad_photos_and_near_duplicates_are_set_aside_together(browser, tmp_path
     sync_api.expect(headings).to_have_text(["2 near-duplicates", "2 blurred photos", "1 dark photo", "1 empty photo"])
     sync_api.expect(page.locator(".finding").first.locator(".tile .note")).to_have_text(["kept", "kept"])
     page.click("#aside-near-duplicate")
-    said(page, "Marked 2 images as junk")
+    said(page, "Set 2 images aside")
     sync_api.expect(headings).to_have_text(["2 blurred photos", "1 dark photo", "1 empty photo"])
     junk = [card["file"] for card in served.api("api/images?filter=junk")["images"]]
     assert sorted(junk) == sorted(made_up["copies"]), "of each pair the sharper one is kept"
     page.click("#aside-blurred")
-    said(page, "Marked 2 images as junk")
+    said(page, "Set 2 images aside")
     page.keyboard.press("z")
-    said(page, "Undone: marked 2 images as junk")
+    said(page, "Undone: set 2 images aside")
     sync_api.expect(headings.first).to_have_text("2 blurred photos")
     page.locator(".finding").first.locator(".shot").first.click()  # this one is fine
     page.keyboard.press("c")
@@ -529,7 +529,7 @@ def test_the_map_is_zoomed_coloured_and_selected_in(served):
     sync_api.expect(page.locator("#chosen strong")).to_have_text(f"{inside} selected")
     sync_api.expect(page.locator("#map-chosen li")).to_have_count(min(inside, 48))
     page.keyboard.press("j")
-    said(page, f"Marked {inside} images as junk")
+    said(page, f"Set {inside} images aside")
     sync_api.expect(page.locator("#map-says")).to_have_text(f"{121 - inside} images")
     page.keyboard.press("z")
     said(page, "Undone")
@@ -641,13 +641,13 @@ def test_what_was_set_aside_rounds_ago_is_seen_and_taken_back(served):
     for tile in (1, 2, 60):
         page.locator(".tile .shot").nth(tile).click()
     page.keyboard.press("j")
-    said(page, "Marked 3 images as junk")
+    said(page, "Set 3 images aside")
     recluster(page)
     sync_api.expect(page.locator(".far a").last).to_have_text("3 set aside")
     page.goto(f"{served.address}images?sort=name")
     page.locator(".tile .shot").first.click()
     page.keyboard.press("j")
-    said(page, "Marked 1 image as junk")
+    said(page, "Set 1 image aside")
     page.click("text=4 set aside")
     photos = page.locator(".asides li")
     sync_api.expect(photos).to_have_count(4)

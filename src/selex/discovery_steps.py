@@ -202,7 +202,7 @@ def without_aside(run: Run, table: ImageTable, store: str | Path | None, progres
         return table
     rows = rows_set_aside(aside, Results.read_if_any(run), table.files, content_of(run, table, store, progress))
     if len(rows) == len(table):
-        raise InputError(f"{run.folder}: every image is marked as junk: nothing is left to cluster")
+        raise InputError(f"{run.folder}: every image is set aside: nothing is left to cluster")
     return table.take(np.delete(np.arange(len(table)), rows))
 
 

@@ -50,7 +50,7 @@ def recluster(
     config: Config | None = None,
     **options: Any,
 ) -> Reclustered:
-    """Do a run again with its own settings and its decisions, and without the images that are junk.
+    """Do a run again with its own settings and its decisions, and without the images that are set aside.
 
     Confirmed images are labelled with the names of their categories. Where settings are as they were and nothing is
     trained, it continues from the categories as they stand; see `cluster.warm`.
@@ -79,7 +79,7 @@ def recluster(
     content = content_of(run, table, options["store"], options.get("progress", False))
     kept = np.delete(np.arange(len(table)), rows_set_aside(labels.left_out, before.state.results, table.files, content))
     if not len(kept):
-        raise InputError(f"{run.folder}: every image is marked as junk: nothing is left to cluster")
+        raise InputError(f"{run.folder}: every image is set aside: nothing is left to cluster")
     photos, junk = table.take(kept), len(table) - len(kept)
     now = _names_now(labels, before.state, photos, None if content is None else content[kept], config)
     _note_if_gone(labels, now)

@@ -73,7 +73,7 @@ class Changes:
 
 
 def reviewed(run: Run) -> tuple[Iterator[Columns], int] | None:
-    """The clusters table as decided, in blocks and without junk, and how many decisions; None where none was made.
+    """The table as decided, in blocks, without images set aside, and the number of decisions; None if there are none.
 
     `cluster` and `category` are as decided, `known` is 1 for what was known or named by a person, and a column `review`
     says what was decided of each image: `confirmed`, `unsure`, or `undecided` where nothing was.
@@ -104,7 +104,7 @@ def _timeline(run: Run) -> Timeline | None:
 def corrected(state: State) -> Iterator[Columns]:
     """The clusters table of a run as a state of its results has it now, a block at a time; see `reviewed`."""
     if (state.mark == JUNK).all():
-        raise InputError("every image is marked as junk: nothing is left")
+        raise InputError("every image is set aside: nothing is left")
     table = state.results.files
     assert isinstance(table, TextColumn)  # of the table itself, which stays open: no new results get into it
     known = [int(state.known(number) or state.named[number]) for number in range(len(state.names))]

@@ -81,7 +81,7 @@ class State:
         return category < self.results.n_known
 
     def sizes(self) -> Array:
-        """Images of every category, junk among them."""
+        """Images of every category, those set aside among them."""
         return np.bincount(self.category, minlength=len(self.names))
 
     def apply(self, decision: Decision) -> Patch:
@@ -234,7 +234,7 @@ def _confirm(state: State, decision: Decision) -> _Change:
 def _marking(mark: int, words: str) -> Callable[[State, Decision], _Change]:
     def change(state: State, decision: Decision) -> _Change:
         rows, why = state._checked(decision.rows), f" ({decision.reason})" if decision.reason else ""
-        return _Change(rows, None, mark, summary=f"marked {_images(len(rows))} {words}{why}")
+        return _Change(rows, None, mark, summary=words.format(_images(len(rows))) + why)
 
     return change
 
@@ -260,8 +260,8 @@ _KINDS: dict[str, Callable[[State, Decision], _Change]] = {
     "split": _split,
     "move": _move,
     "confirm": _confirm,
-    "unsure": _marking(UNSURE, "as not sure"),
-    "junk": _marking(JUNK, "as junk"),
+    "unsure": _marking(UNSURE, "marked {} as not sure"),
+    "junk": _marking(JUNK, "set {} aside"),
     "clear": _clear,
     "restore": _restore,
 }

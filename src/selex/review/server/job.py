@@ -184,7 +184,7 @@ def write_export(review: Review, to: str) -> Written:
         own_folder(folder)
     with review.steady():
         if (review.state.mark == JUNK).all():
-            raise Refused("every image is marked as junk: there is nothing to export")
+            raise Refused("every image is set aside: there is nothing to export")
         table, run, version = corrected(review.state), review.run, review.version
     done = export(run, to, _new(folder, f"{to}-{version}", _ENDINGS.get(to, "")), table=table)
     path, advice = spell(str(done.out.absolute())), spell(done.advice)

@@ -26,7 +26,7 @@ class Standing(BaseModel):
     version: str = Field(description="Identifies the state; every decision names the version it was made on.")
     round: int = Field(description="How many times the run has been clustered.")
     run: str
-    images: int = Field(description="Without junk.")
+    images: int = Field(description="Without those set aside.")
     categories: int
     confirmed: int = Field(description="Images whose category is decided.")
     unsure: int
@@ -159,7 +159,7 @@ class Spot(BaseModel):
 
 
 class Map(BaseModel):
-    """Positions of images, similar ones together. Lists are in the order of `row`, without junk."""
+    """Positions of images, similar ones together. Lists are in the order of `row`, without images set aside."""
 
     standing: Standing
     width: int
@@ -213,7 +213,7 @@ class Similar(BaseModel):
     """The category that an image from outside the run would be sorted into, and the most similar images."""
 
     standing: Standing
-    category: Category | None = Field(description="The nearest category as it is now; null if all its images are junk.")
+    category: Category | None = Field(description="The nearest category as it is now; null if all of it is set aside.")
     fits: bool = Field(description="Whether it is as close to that category as its images usually are.")
     confidence: float
     runner_up: str | None = Field(description="The next best category.")

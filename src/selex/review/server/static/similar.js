@@ -76,7 +76,7 @@ async function preview(file, turn) {
 const percent = (value) => `${Math.round(100 * value)} %`;
 
 function verdict({ category, fits, confidence, runner_up }) {
-  if (!category) return element("p", "All images of the nearest category are junk.");
+  if (!category) return element("p", "All images of the nearest category are set aside.");
   const link = element("a", element("bdi", category.name), { href: `/category/${category.id}` });
   const sure = `, confidence ${percent(Math.min(confidence, 0.99))}`, next = runner_up ? `; next best ${runner_up}` : "";
   return element("p", fits ? ["Would be sorted into ", link, `${sure}${next}.`] : ["Unlike any category; the nearest is ", link, `${sure}${next}.`]);
