@@ -18,7 +18,7 @@ from selex.review.core.decisions import Decision, Refused
 from selex.review.core.overview import MOST_PARTS
 from selex.review.core.session import Conflict, Review
 from selex.review.core.timeline import REDO, UNDO
-from selex.review.server import schema
+from selex.review.server import actions, schema
 from selex.review.server.guard import IMAGES, ONE_IMAGE, Door, Guard, Room, Threads
 from selex.review.server.job import Job, write_export
 from selex.review.server.pages import Asked, Page, Pictures, Words, add_pages
@@ -33,7 +33,7 @@ others, the decision is carried out and the response says what was missed. A dec
 """
 
 
-def _error(about: str, model: type[BaseModel] | None = schema.Problem) -> dict[str, Any]:
+def _error(about: str, model: type[BaseModel] | None = actions.Problem) -> dict[str, Any]:
     """How an error is described: a record, or a line of text."""
     return {"description": about} | ({"model": model} if model else {"content": {"text/plain": {"schema": TEXT}}})
 
@@ -57,7 +57,7 @@ SENT_IMAGE: Errors = {status: about for status, about in SENT.items() if status 
     422: _error("The body is not a readable image, or has too many pixels."),
     503: _error("The run cannot be read, the weights of its network are missing, or the server is busy."),
 }
-DECIDED: Errors = SENT | {409: _error("The state has changed since that version.", schema.Missed)}
+DECIDED: Errors = SENT | {409: _error("The state has changed since that version.", actions.Missed)}
 
 
 SIMILAR = "/api/similar"
@@ -193,7 +193,7 @@ def _overviews(app: FastAPI, views: Views) -> None:
         return views.aside(page)
 
     @app.get("/api/history", tags=["read"], responses=GONE)
-    def history(page: Page = 1, round: int | None = None) -> schema.History:
+    def history(page: Page = 1, round: int | None = None) -> actions.History:
         """What was decided in this round, or in an earlier one."""
         return views.history(page, round)
 
@@ -202,22 +202,22 @@ def _deciding(app: FastAPI, views: Views, job: Job) -> None:
     """What changes the state."""
 
     @app.post("/api/decisions", tags=["decide"], responses=DECIDED)
-    def decide(given: schema.DecisionIn) -> schema.Decided:
+    def decide(given: actions.DecisionIn) -> actions.Decided:
         """Make a decision."""
         _idle(views, job)
         parts = tuple(map(tuple, given.parts))
         fields = (given.category, tuple(given.categories), tuple(given.rows), parts, given.name)
         decision = Decision(given.kind, *fields, tuple(given.photos), given.reason)
         done = views.review.decide(decision, given.version)
-        return schema.Decided(summary=done.summary, missed=done.missed, standing=views.standing())
+        return actions.Decided(summary=done.summary, missed=done.missed, standing=views.standing())
 
     @app.post("/api/undo", tags=["decide"], responses=DECIDED)
-    def undo(given: schema.StepIn) -> schema.Decided:
+    def undo(given: actions.StepIn) -> actions.Decided:
         """Undo the latest decision."""
         return _step(views, job, UNDO, given)
 
     @app.post("/api/redo", tags=["decide"], responses=DECIDED)
-    def redo(given: schema.StepIn) -> schema.Decided:
+    def redo(given: actions.StepIn) -> actions.Decided:
         """Redo what was undone last."""
         return _step(views, job, REDO, given)
 
@@ -226,17 +226,17 @@ def _leaving(app: FastAPI, views: Views, job: Job) -> None:
     """What makes something of the decisions."""
 
     @app.post("/api/export", tags=["leave"], responses=SENT)
-    def export(given: schema.ExportIn) -> schema.Written:
+    def export(given: actions.ExportIn) -> actions.Written:
         """Write the current categories to `exports` in the run folder."""
         return write_export(views.review, given.to)
 
     @app.post("/api/recluster", tags=["leave"], responses=SENT)
-    def start_recluster() -> schema.ReclusterOut:
+    def start_recluster() -> actions.ReclusterOut:
         """Recluster with the decisions; until that is done, none can be made."""
         return job.start()
 
     @app.get("/api/recluster", tags=["leave"])
-    def recluster_status() -> schema.ReclusterOut:
+    def recluster_status() -> actions.ReclusterOut:
         """Progress of reclustering."""
         return job.status()
 
@@ -254,10 +254,10 @@ def _looking(app: FastAPI, views: Views) -> None:
         return await looking(views.similar, await request.body())
 
 
-def _step(views: Views, job: Job, kind: str, given: schema.StepIn) -> schema.Decided:
+def _step(views: Views, job: Job, kind: str, given: actions.StepIn) -> actions.Decided:
     _idle(views, job)
     done = views.review.step(kind, given.version)
-    return schema.Decided(summary=done.summary, missed=done.missed, standing=views.standing())
+    return actions.Decided(summary=done.summary, missed=done.missed, standing=views.standing())
 
 
 def _idle(views: Views, job: Job) -> None:

@@ -20,7 +20,7 @@ from selex.review.core.decisions import Refused
 from selex.review.core.outcome import corrected
 from selex.review.core.session import Review
 from selex.review.core.state import JUNK
-from selex.review.server.schema import ReclusterOut, Written
+from selex.review.server.actions import ReclusterOut, Written
 from selex.runs.export import export
 from selex.runs.export_formats import FORMATS
 from selex.runs.run import Run

@@ -16,7 +16,7 @@ from selex.review.core.names import Suggested, count_words, from_files, read_sug
 from selex.review.core.overview import Overview, Space, parts_of
 from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE
-from selex.review.server import schema
+from selex.review.server import actions, schema
 from selex.review.server.cards import Gone, Tree, category_card, gone_photos, image_card, natural, one_page, standing_of
 
 Array = np.ndarray[Any, Any]
@@ -166,7 +166,7 @@ class Lists:
             raise Gone(f"there is no image {row}")
 
 
-def history_of(lists: Lists, page: int, number: int | None) -> schema.History:
+def history_of(lists: Lists, page: int, number: int | None) -> actions.History:
     """What was decided in a round, this one if none is given, the latest first."""
     review = lists.review
     with lists.now() as overview:
@@ -177,7 +177,7 @@ def history_of(lists: Lists, page: int, number: int | None) -> schema.History:
         played = (review.timeline if number == review.round else review.ledger.replay(number)).played
         page, pages, part = one_page(np.arange(len(played))[::-1], page, EVENTS_A_PAGE)
         events = [
-            schema.Happened(
+            actions.Happened(
                 number=place + 1,
                 kind=played[place].event.kind,
                 summary=played[place].summary,
@@ -186,7 +186,7 @@ def history_of(lists: Lists, page: int, number: int | None) -> schema.History:
             for place in part.tolist()
         ]
         standing = lists.standing(overview)
-    return schema.History(
+    return actions.History(
         standing=standing, total=len(played), page=page, pages=pages, round=number, rounds=rounds, events=events
     )
 

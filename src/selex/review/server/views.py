@@ -7,7 +7,7 @@ from dataclasses import asdict
 from selex.review.core.metadata import Where
 from selex.review.core.overview import NEIGHBOURS
 from selex.review.core.session import Review
-from selex.review.server import schema
+from selex.review.server import actions, schema
 from selex.review.server.aside import SetAside
 from selex.review.server.cards import category_card, facets, one_page, suggestion_cards
 from selex.review.server.checks import Checks
@@ -161,6 +161,6 @@ class Views:
         """The parts that a category falls into."""
         return parts_page(self._lists, number, count)
 
-    def history(self, page: int = 1, number: int | None = None) -> schema.History:
+    def history(self, page: int = 1, number: int | None = None) -> actions.History:
         """What was decided in a round, this one if none is given, the latest first."""
         return history_of(self._lists, page, number)
