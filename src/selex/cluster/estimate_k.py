@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from selex.cluster.holdout.known_share import QUICK, Count, count_by_share
-from selex.cluster.kmeans import Problem, Settings, note, prepare, run
-from selex.cluster.rows import DEFAULT_MEMORY, Rows, count
+from selex.cluster.kmeans import Problem, Settings, note, prepare
+from selex.cluster.rows import DEFAULT_MEMORY, Rows
+from selex.cluster.score_k import Accuracy, Judge, Silhouette, Values
 from selex.cluster.search.swaps import swapped
 from selex.errors import InputError
-from selex.metrics import contingency
-from selex.types import UNLABELLED, KEstimate, Level
+from selex.types import KEstimate, Level
 
 Method = Literal["auto", "combined", "accuracy", "silhouette"]
 _GRID = 8  # counts tried first, evenly in their logarithm
 _SEARCH = 10  # counts tried by Brent's method after that
-_RESAMPLES = 500
-_TIE_BREAK = 1e-6  # weight of the silhouette beside the accuracy, which cannot see how novel categories split or merge
-_FLAT = 0.1  # below the best silhouette, which is 1 at most: counts that reach this are as good
 _LEVEL = 0.9  # of the probability is in the interval
 _SPREAD = 1.0  # relative spread of sizes of categories, as if one more category had shown it: a few do not tell
 _FEW = 3  # degrees of freedom of an interval, at least
@@ -38,10 +32,6 @@ _LOWEST = -1.5  # but no more than so much, unless clusters are clear: silhouett
 _POINTS = 200  # counts whose likelihood is worked out, at most
 AT_BEST = 0.06
 """Standard error of the logarithm of a count by shares that no number of labels goes below."""
-
-Values = NDArray[np.float64]
-Solve = Callable[[Problem, np.random.Generator], Level]
-Curve = tuple[tuple[int, float], ...]
 
 
 def estimate_k(
@@ -96,7 +86,7 @@ def estimate_k(
         limits = _limits(rows.total, n_known, max_clusters, tried=True)
     if method == "accuracy" and n_known < 2:
         raise InputError(f"method 'accuracy' needs two labelled categories, there are {n_known}; use 'silhouette'")
-    judge = _Accuracy(rows, known) if method == "accuracy" else _Silhouette(rows, known, n_known)
+    judge = Accuracy(rows, known) if method == "accuracy" else Silhouette(rows, known, n_known)
     return _agreed(_Tries(judge, settings, generator, progress).best(*limits), rows)
 
 
@@ -134,7 +124,7 @@ def _combined(
     error = float(np.hypot(count.error, AT_BEST))
     shares = student(n_known - 1, np.log(count.n_clusters), error)
     ends = np.clip(np.exp(shares.interval(_WIDE)), *limits)
-    judge = _Silhouette(count.rows, count.known, n_known, _solve)
+    judge = Silhouette(count.rows, count.known, n_known, _solve)
     silhouette = _silhouettes(judge, ends, balanced, rng, progress)
     ks = np.unique(np.geomspace(ends[0], ends[1], _POINTS).round().astype(int))
     likely = shares.logpdf(np.log(ks)) + silhouette(np.log(ks))
@@ -150,7 +140,7 @@ def _combined(
 
 
 def _silhouettes(
-    judge: _Silhouette,
+    judge: Silhouette,
     ends: Values,
     balanced: bool,
     rng: np.random.Generator,
@@ -202,7 +192,7 @@ def _tell_of_limits(best: int, low: int, high: int) -> None:
 class _Tries:
     """Counts that are tried one after the other."""
 
-    judge: _Judge
+    judge: Judge
     settings: Settings
     rng: np.random.Generator
     progress: Callable[[int, float], None] | None
@@ -244,101 +234,3 @@ def _search(score: Callable[[float], float], low: int, high: int) -> None:
 
         options = {"maxiter": _SEARCH, "xatol": 0.5}
         minimize_scalar(lambda k: -score(k), bounds=(left, right), method="bounded", options=options)
-
-
-class _Judge(ABC):
-    """Scores a clustering unit by unit: labelled categories, or groups of rows, that the interval can resample."""
-
-    rows: Rows
-    weights: Values
-    name: str
-
-    @abstractmethod
-    def __call__(self, k: int, settings: Settings, rng: np.random.Generator) -> Values:
-        """Each unit's part of the score of one clustering into k, a sum over its rows."""
-
-    def mean(self, values: Values) -> float:
-        """The score: over all units, the mean of all clusterings."""
-        return float(values.sum(-1).mean() / self.weights.sum())
-
-    @abstractmethod
-    def interval(self, curve: Curve, values: Values, rng: np.random.Generator) -> tuple[int, int]:
-        """Lowest and highest count that may be right, of those tried; `values` is counts × clusterings × units."""
-
-
-class _Accuracy(_Judge):
-    """Hungarian accuracy of the labelled rows, by category, when clustering has not seen their labels."""
-
-    name = "accuracy"
-
-    def __init__(self, rows: Rows, known: Tensor) -> None:
-        self.rows, self.held = rows, known != UNLABELLED
-        self.categories = rows.group.gather(known[self.held]).cpu().numpy()
-        self.weights = np.bincount(self.categories).astype(np.float64)
-
-    def __call__(self, k: int, settings: Settings, rng: np.random.Generator) -> Values:
-        from scipy.optimize import linear_sum_assignment
-
-        level = run(self.rows, torch.full_like(self.held, UNLABELLED, dtype=torch.long), 0, k, settings, rng)
-        found = self.rows.group.gather(torch.as_tensor(level.labels)[self.held]).cpu().numpy()
-        table = contingency(self.categories, found)
-        hits: Values = _TIE_BREAK * _margin_sum(self.rows, level) / self.rows.total * self.weights
-        category, cluster = linear_sum_assignment(table, maximize=True)
-        hits[category] += (1 - _TIE_BREAK) * table[category, cluster]
-        return hits
-
-    def interval(self, curve: Curve, values: Values, rng: np.random.Generator) -> tuple[int, int]:
-        """5th and 95th percentile of the best counts when categories are drawn with replacement, and a clustering."""
-        n_counts, n_runs, n_units = values.shape
-        winners = []
-        for _ in range(_RESAMPLES):
-            times = np.bincount(rng.integers(n_units, size=n_units), minlength=n_units)
-            drawn = values[np.arange(n_counts), rng.integers(n_runs, size=n_counts)]
-            winners.append(curve[int(np.argmax(drawn @ times / (self.weights @ times)))][0])
-        low, high = np.percentile(winners, [5, 95], method="nearest")
-        return int(low), int(high)
-
-
-class _Silhouette(_Judge):
-    """Mean of 1 - (distance to the nearest centre / distance to the next one), over all rows; uses all labels."""
-
-    name = "silhouette"
-
-    def __init__(self, rows: Rows, known: Tensor, n_known: int, solve: Solve = Problem.solve) -> None:
-        self.rows, self.known, self.n_known, self.solve = rows, known, n_known, solve
-        self.n_free = int(rows.group.sum((known == UNLABELLED).sum()))
-        self.weights = np.array([float(rows.total)])
-
-    def __call__(self, k: int, settings: Settings, rng: np.random.Generator) -> Values:
-        problem = Problem(self.rows, self.known, self.n_known, min(k - self.n_known, self.n_free), settings)
-        return np.array([_margin_sum(self.rows, self.solve(problem, rng))])
-
-    def interval(self, curve: Curve, values: Values, rng: np.random.Generator) -> tuple[int, int]:
-        """All counts that do about as well as the best."""
-        best = max(score for _, score in curve)
-        good = [count for count, score in curve if score >= best - _FLAT]
-        return good[0], good[-1]
-
-
-def _margin_sum(rows: Rows, level: Level) -> float:
-    return float(rows.group.sum(_margins(rows, level).double().sum()))
-
-
-def _margins(rows: Rows, level: Level) -> Tensor:
-    """How much nearer every row is to its nearest centre than to the next: 0 is not at all, 1 is on it.
-
-    Without one of its n rows a centre is n / (n - 1) times as far from that row; a row alone is not near anything.
-    """
-    centers = torch.as_tensor(level.centers)
-    if len(centers) < 2:
-        return torch.zeros_like(rows.norms)
-    sizes = rows.group.sum(count(torch.as_tensor(level.labels), len(centers))).to(rows.dtype)
-    apart = sizes / (sizes - 1)
-    margins = []
-    step = rows.step(2 * len(centers))
-    for start in range(0, rows.n, step):
-        nearest, which = rows.distances(centers, slice(start, start + step)).topk(2, largest=False)
-        first, second = nearest.sqrt().unbind(1)
-        ratio = first * apart[which[:, 0]] / second.clamp(min=torch.finfo(rows.dtype).tiny)
-        margins.append((1 - ratio.nan_to_num(nan=1.0)).clamp(min=0))
-    return torch.cat(margins)
