@@ -132,7 +132,7 @@ def ours(**settings: Any) -> Callable[[Data, int], np.ndarray]:
 
 
 def chosen(data: Data, seed: int) -> np.ndarray:
-    """Swaps with one of three refinements, or the graph of neighbours: what sorts hidden labels best."""
+    """Swaps with one of three refinements, or the graph of neighbours: what sorts held-out labels best."""
     found = select(data.features, data.labels, data.k, search=("swaps", "spectral"), whiten=0.5, rng=0)
     return ours(adapt="off", search=found.search, refine=found.refine)(data, seed)
 

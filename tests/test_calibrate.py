@@ -83,7 +83,7 @@ def test_clear_clusters_stay_sure():
     assert found.lowered(np.float32([0.999])) > 0.95
 
 
-def test_nothing_is_right_where_no_hidden_row_is():
+def test_nothing_is_right_where_no_held_out_row_is():
     found, right = np.zeros(calibrate._BINS), np.zeros(calibrate._BINS)
     found[-20:] = 5
     share, shift = calibrate._lowered(found, right)
@@ -93,7 +93,7 @@ def test_nothing_is_right_where_no_hidden_row_is():
     assert share * expit(8 + shift) > 0.95
 
 
-def test_no_more_rows_are_expected_to_be_right_than_hidden_ones_say():
+def test_no_more_rows_are_expected_to_be_right_than_held_out_ones_say():
     """Half by the factor, half by the summand; what is not too much is left as it is."""
     odds = np.linspace(-9.2, 9.2, 2 * calibrate._BINS + 1)[1::2]
     found = np.ones(calibrate._BINS)
@@ -119,7 +119,7 @@ def test_rows_that_look_surer_in_the_end_are_no_more_often_right():
 
 @pytest.mark.filterwarnings("error")
 def test_two_labels_of_each_category_are_too_few_to_count_by():
-    """Whichever categories a fold hides: they do not leave a label of another to hide with them in every draw."""
+    """Whichever categories a fold holds out: they do not leave a label of another to hold out with them each time."""
     x, truth = blobs(6, 40)
     labels = np.full(len(truth), -1)
     for category in range(3):

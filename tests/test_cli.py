@@ -142,7 +142,7 @@ def test_refinements_reach_the_library(folder):
         assert tables[refine] == found.levels[0].labels.tolist()
     assert len({tuple(tables[refine]) for refine in ("none", "proportional", "balanced")}) == 3
     done = selex(*base, *plain, "--refine", "auto", cwd=folder)
-    assert "refine: proportional (auto)\n" in done.stdout  # fewer than 20 labels can be hidden
+    assert "refine: proportional (auto)\n" in done.stdout  # fewer than 20 labels can be held out
     assert [int(line["cluster"]) for line in read(folder / "clusters.csv")] == tables["proportional"]
     done = selex(*base[:2], *base[4:], "--refine", "auto", cwd=folder)
     assert done.stderr.splitlines() == ["note: no row is labelled: every cluster will be novel"]

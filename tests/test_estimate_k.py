@@ -167,10 +167,10 @@ def test_held_out_rows_stand_for_categories_with_as_few_labels_as_theirs_keep():
     rows = Rows(torch.from_numpy(rng.standard_normal((len(truth), 4)).astype(np.float32)))
     labels = np.unique(labels, return_inverse=True)[1] - 1  # categories without a label are not known
     look = known_share._Look(rows, labels, int(labels.max()) + 1, (1.0, 1.0), True)
-    for hidden, held in look._folds(rng):
-        kept = np.where(hidden | held, -1, labels)
+    for whole, held_out in look._folds(rng):
+        kept = np.where(whole | held_out, -1, labels)
         left = np.bincount(kept[kept >= 0], minlength=look.n_known)
-        weights, own = look._as_known(kept, held), labels[held]
+        weights, own = look._as_known(kept, held_out), labels[held_out]
         for number in (1, 2):
             wanted = (left == number).sum() / (left > 0).sum()
             assert weights[left[own] == number].sum() / weights.sum() == pytest.approx(wanted, abs=0.03)
@@ -182,8 +182,8 @@ def test_held_out_rows_count_alike_where_every_category_has_many_labels():
     labels = np.where(np.arange(600) % 2, np.repeat(np.arange(10), 60), -1)
     rows = Rows(torch.from_numpy(rng.standard_normal((600, 4)).astype(np.float32)))
     look = known_share._Look(rows, labels, 10, (1.0, 1.0), True)
-    for hidden, held in look._folds(rng):
-        np.testing.assert_array_equal(look._as_known(np.where(hidden | held, -1, labels), held), 1.0)
+    for whole, held_out in look._folds(rng):
+        np.testing.assert_array_equal(look._as_known(np.where(whole | held_out, -1, labels), held_out), 1.0)
 
 
 def test_silhouettes_do_not_exclude_what_shares_make_likely():

@@ -53,7 +53,7 @@ def test_whitening_follows_scikit_learn(amount):
     run_checks(Whitening(amount), {})
 
 
-def test_whitening_in_a_pipeline_finds_what_was_hidden():
+def test_whitening_in_a_pipeline_finds_what_was_held_out():
     rng = np.random.default_rng(0)
     truth = np.arange(600) % 10
     rows = np.c_[rng.normal(size=(600, 8)), np.eye(10)[truth] + 0.15 * rng.normal(size=(600, 10))]
@@ -207,7 +207,7 @@ def test_probabilities_of_new_rows_are_worth_what_they_say(spread):
 
 
 @BOTH
-def test_refinement_by_what_hidden_labels_tell(estimator):
+def test_refinement_by_what_held_out_labels_tell(estimator):
     x, truth = blobs(6, 30, spread=0.8)
     x, known = x / np.linalg.norm(x, axis=1, keepdims=True), half_labelled(truth, 4)
     model = estimator(6, random_state=0).fit(x, known)

@@ -20,7 +20,7 @@ from test_refine import cloud
 UNEVEN = [240, 20, 120, 20, 240, 20, 120, 20, 160, 20, 200, 20]
 
 
-def hidden_of(labels, rows=None):
+def held_out_of(labels, rows=None):
     """What is held out to see how sure to be, and to choose an ending; rows stand in the order of what they hold."""
     half = halves(labels, Rows(in_order(len(labels)) if rows is None else rows))
     return half, half | wholes(labels)
@@ -33,23 +33,23 @@ def in_order(n):
     return rows
 
 
-def test_every_second_label_of_a_category_and_all_of_every_fourth_category_is_hidden():
+def test_every_second_label_of_a_category_and_all_of_every_fourth_category_is_held_out():
     labels = np.array([0, 1, -1, 0, 0, 1, 2, -1, 0, 3, 4, 3, 4])
-    half, more = (np.flatnonzero(rows).tolist() for rows in hidden_of(labels))
+    half, more = (np.flatnonzero(rows).tolist() for rows in held_out_of(labels))
     assert half == [3, 5, 8, 11, 12]
     assert more == [3, 5, 8, 9, 11, 12]
-    half, more = (np.flatnonzero(rows).tolist() for rows in hidden_of(np.repeat(np.arange(9), 2)))
+    half, more = (np.flatnonzero(rows).tolist() for rows in held_out_of(np.repeat(np.arange(9), 2)))
     assert half == [1, 3, 5, 7, 9, 11, 13, 15, 17]
     assert more == [1, 3, 5, 6, 7, 9, 11, 13, 14, 15, 17]
 
 
-def test_other_categories_are_hidden_as_a_whole_in_each_draw():
+def test_other_categories_are_held_out_as_a_whole_in_each_draw():
     labels = np.arange(-1, 8)
     drawn = [labels[wholes(labels, draw)].tolist() for draw in range(4)]
     assert drawn == [[3, 7], [2, 6], [1, 5], [0, 4]]
 
 
-def test_the_same_rows_are_hidden_wherever_they_stand():
+def test_the_same_rows_are_held_out_wherever_they_stand():
     rows, truth = cloud([20] * 6)
     labels = half_labelled(truth, 4)
     order = np.random.default_rng(1).permutation(len(rows))
@@ -82,12 +82,12 @@ def surprise(rows, level, index, own, warmth):
 
 @pytest.mark.parametrize("refine", ["none", "proportional", "balanced"])
 @pytest.mark.parametrize("whiten", [0.0, 0.5])
-def test_the_temperature_makes_hidden_labels_likeliest(refine, whiten):
+def test_the_temperature_makes_held_out_labels_likeliest(refine, whiten):
     """Half of those of each category, with clusters made of the other half."""
     rows, truth = cloud([40] * 8, spread=1.5)
     labels = half_labelled(truth, 5)
     best = temperature(rows, labels, 8, refine=refine, whiten=whiten, rng=0)
-    held_out, _ = hidden_of(labels, rows)
+    held_out, _ = held_out_of(labels, rows)
     left = np.where(held_out, -1, labels)
     white = fit_whitener(rows, left, whiten)(rows) if whiten else rows
     level = refine_level(white, left, bssk(white, left, 8, rng=0), refine)
@@ -97,20 +97,20 @@ def test_the_temperature_makes_hidden_labels_likeliest(refine, whiten):
     assert least < min(surprise(white, level, index, own, best * factor) for factor in (1 / 1.1, 1.1))
 
 
-def test_where_nothing_can_be_hidden():
+def test_where_nothing_can_be_held_out():
     rows, _ = cloud([9], dims=4)
     for labels in (np.full(9, -1), np.array([0, 1, 2] + 6 * [-1])):
         assert temperature(rows, labels, 4, whiten=0.5) is None
     assert temperature(rows, np.array([0, 0] + 7 * [-1]), 1) is None  # one cluster: sure of everything
 
 
-def test_a_category_hidden_as_a_whole_does_not_tell_how_sure_to_be():
+def test_a_category_held_out_as_a_whole_does_not_tell_how_sure_to_be():
     """One label each in eighty categories: those of twenty are held out, and no half of any."""
     rows, truth = cloud([4] * 90)
     labels = np.full(len(truth), -1)
     for category in range(80):
         labels[np.flatnonzero(truth == category)[0]] = category
-    assert [held_out.sum() for held_out in hidden_of(labels)] == [0, 20]
+    assert [held_out.sum() for held_out in held_out_of(labels)] == [0, 20]
     assert temperature(rows, labels, 90, rng=0) is None
 
 
@@ -150,7 +150,7 @@ def test_few_rows_are_taken_from_all_over(monkeypatch):
 
 
 @pytest.mark.filterwarnings("error")
-def test_what_is_hidden_is_not_complained_of():
+def test_what_is_held_out_is_not_complained_of():
     """Categories of two labels have one left, which the clustering would note."""
     rows, truth = cloud([40] * 6)
     labels = np.full(len(truth), -1)

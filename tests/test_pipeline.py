@@ -146,8 +146,8 @@ def test_maps_are_applied_in_order_and_come_back_from_tensors():
     assert FeatureMaps().transform(x) is x
 
 
-def test_few_labels_that_leave_nothing_to_whiten_by_once_half_are_hidden():
-    """Two labels a category: with one of them hidden, rows keep their own lengths."""
+def test_few_labels_that_leave_nothing_to_whiten_by_once_half_are_held_out():
+    """Two labels a category: with one of them held out, rows keep their own lengths."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 6)) * rng.uniform(1, 9, size=(200, 1))
     labels = np.r_[np.repeat(np.arange(20), 2), np.full(160, -1)]
@@ -178,7 +178,7 @@ def test_a_graph_is_cut_unless_that_would_be_refined_away(monkeypatch, refine, t
     assert searches == ("swaps", "spectral", "spectral-unjoined")[:tried]
 
 
-def test_features_are_adapted_where_hidden_labels_say_so(monkeypatch, short):
+def test_features_are_adapted_where_held_out_labels_say_so(monkeypatch, short):
     x, truth = blobs(8, 20, spread=2, seed=1)
     labels, config = half_labelled(truth, 4), ClusterConfig(categories=8)
     assert not fit_clusters(x, labels, config).selection.adapt  # too few rows to try

@@ -225,7 +225,7 @@ def test_the_page_says_how_the_clustering_ended(ended, refine):
 
 def test_the_page_says_what_was_chosen_and_not_that_it_was_left_open(run, page):
     chosen = [entry["refine"] for entry in run.metrics if entry["step"] == "cluster"]
-    assert chosen == ["proportional"]  # of 12 labels too few were hidden to tell
+    assert chosen == ["proportional"]  # of 12 labels too few were held out to tell
     assert run.config.cluster.refine == "auto"
     assert "soft refinement (proportional)" in page.one(id="about").text
 

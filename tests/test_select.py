@@ -87,7 +87,7 @@ def test_a_category_is_recovered_as_far_as_its_cluster_is_of_it():
     assert once(found, np.full(8, False), np.array([8, 8])).tolist() == [0, 0]
 
 
-def test_a_hidden_row_stands_for_more_where_fewer_are_hidden():
+def test_a_held_out_row_stands_for_more_where_fewer_are_held_out():
     half = recovery(held_out=2)
     assert half(np.repeat([0, 1], 2), np.full(4, True), np.array([6, 6])).tolist() == [
         1,
@@ -96,7 +96,7 @@ def test_a_hidden_row_stands_for_more_where_fewer_are_hidden():
     assert half.unlabelled == 1
 
 
-def test_a_category_of_which_no_row_is_hidden_does_not_count():
+def test_a_category_of_which_no_row_is_held_out_does_not_count():
     """With few labels: a category with a single one, and ten unlabelled rows for each labelled one."""
     one = module._Recovery(np.repeat([0, 1], 2), np.array([4, 4, 1]), np.array([True, True, True]))
     found = one(np.repeat([0, 1], 2), np.full(4, True), np.array([42, 42, 7]))
@@ -105,7 +105,7 @@ def test_a_category_of_which_no_row_is_hidden_does_not_count():
 
 
 @pytest.mark.parametrize("n_known", [1, 3, 4])
-def test_searches_are_compared_only_where_categories_can_be_hidden_as_a_whole(quick, monkeypatch, n_known):
+def test_searches_are_compared_only_where_categories_can_be_held_out_as_a_whole(quick, monkeypatch, n_known):
     rows, truth = cloud([60] * 8, dims=16, spread=0.5, seed=1)
     tried, search = [], module._Trial.search
     monkeypatch.setattr(module._Trial, "search", lambda self, *how: tried.append(how[0]) or search(self, *how))
@@ -119,7 +119,7 @@ def test_where_nothing_tells_how_large_clusters_should_be_only_what_is_missed_co
     assert alone(np.array([0, 1, 1, 1]), hit, np.array([50, 9])).tolist() == [0.5, 1]
 
 
-def test_a_way_that_merges_categories_is_not_taken_though_it_sorts_hidden_rows(monkeypatch):
+def test_a_way_that_merges_categories_is_not_taken_though_it_sorts_held_out_rows(monkeypatch):
     """Eight clear categories; one search puts novel ones in pairs, and loses no held-out row by that."""
     rows, truth = cloud([40] * 8, dims=16, spread=0.3, seed=5)
     labels = half_labelled(truth, 4)
@@ -136,14 +136,14 @@ def test_a_way_that_merges_categories_is_not_taken_though_it_sorts_hidden_rows(m
     assert ending(rows, labels, 8, search=("bssk", "swaps"), refine=("none",), rng=0) == ("swaps", "none")
 
 
-def test_categories_hidden_as_a_whole_count_as_much_as_the_others():
+def test_categories_held_out_as_a_whole_count_as_much_as_the_others():
     truth, seen = np.array([0, 0, 1, 2, 3]), np.array([True, True, True, True, False])
     assert module._weights(truth, seen).tolist() == [0.125] * 4 + [0.5]
     assert module._weights(truth, seen | True).tolist() == [0.2] * 5
 
 
 @pytest.mark.parametrize(("labelled", "tried"), [((20, 20), 1), ((20, 19), 0)])
-def test_few_hidden_rows_tell_nothing(quick, labelled, tried):
+def test_few_held_out_rows_tell_nothing(quick, labelled, tried):
     rows, truth = cloud([200] * 12, dims=6)
     labels = np.full(len(truth), -1)
     for category, count in enumerate(labelled):
@@ -154,7 +154,7 @@ def test_few_hidden_rows_tell_nothing(quick, labelled, tried):
     assert tried or found == ("swaps", "proportional")
 
 
-def test_where_nothing_can_be_hidden_it_is_the_first_of_each():
+def test_where_nothing_can_be_held_out_it_is_the_first_of_each():
     rows, _ = cloud([9], dims=4)
     for labels in (np.full(9, -1), np.array([0, 1, 2] + 6 * [-1]), None):
         assert ending(rows, labels, 4, whiten=0.5) == ("swaps", "proportional")
@@ -193,7 +193,7 @@ def test_nothing_given_is_changed(quick):
 
 
 @pytest.mark.filterwarnings("error")
-def test_what_is_hidden_is_not_complained_of(quick):
+def test_what_is_held_out_is_not_complained_of(quick):
     """Categories of few labels have one left, which the clustering would note."""
     rows, truth = cloud([40] * 20)
     labels = np.full(len(truth), -1)

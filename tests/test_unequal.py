@@ -62,7 +62,7 @@ def test_what_swaps_and_splits_promise_is_what_the_cost_changes_by(seed):
     x, labels = scattered(seed)
     problem = problem_of(x, labels, 8)
     cost = _Cost(problem, 0.3)
-    clusters = cost.settled(torch.as_tensor(problem.solve(np.random.default_rng(0)).labels)[problem.free_index])
+    clusters = cost.converged(torch.as_tensor(problem.solve(np.random.default_rng(0)).labels)[problem.free_index])
     costs, heirs = cost._drops(clusters)
     assert torch.isinf(costs[:3]).all()
     for cluster in range(3, 8):

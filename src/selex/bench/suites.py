@@ -33,7 +33,7 @@ class Row:
     paper: str | None = None  # key into the paper's numbers (see `paper.scores_of`), None where it has none
     method: str | None = None  # where the suite is about methods; None takes the one asked for
     value: float | None = None  # where on the axis of a figure the row stands
-    fold: int | None = None  # hide this fold of the labels and score it alone; None scores the unlabelled images
+    fold: int | None = None  # hold out this fold of the labels and score it alone; None scores the unlabelled images
     shuffled: bool = False  # shuffle the rows, which the dataset lists by class
 
 

@@ -1,4 +1,4 @@
-"""New rows into known clusters: which one, how sure, what else it could be, and whether it fits at all.
+"""New rows into known clusters: which one, with what confidence, what else it could be, and whether it fits at all.
 
 Shapes: n rows, d dimensions, k clusters, b rows of a block.
 """

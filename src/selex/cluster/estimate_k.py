@@ -1,4 +1,4 @@
-"""How many categories are there, when nobody knows? From hidden labels, or by trying counts and scoring each."""
+"""How many categories are there, when nobody knows? From held-out labels, or by trying counts and scoring each."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def estimate_k(
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         max_clusters: the highest count to allow; by default no more than half the rows, and where counts are tried no
             more than five times the known categories or `2 √n`, whichever is more.
-        method: `"combined"` hides labels and whole categories, learns from them how rows of known and of novel
+        method: `"combined"` holds out labels and whole categories, learns from them how rows of known and of novel
             categories look to a clustering, and so which share of the rows belongs to known categories: if novel ones
             are as large on average, that tells how many there are. Silhouettes of the counts that this makes likely
             have their say beside it. The others try counts, first on a coarse grid, then by Brent's method.
@@ -82,7 +82,8 @@ def estimate_k(
         if count:
             return _agreed(_combined(count, n_known, limits, balanced, generator, progress), rows)
         if method == "combined":
-            raise InputError(_UNTOLD.format("combined"))
+            need = "two labelled categories, one of them with two labels, and unlabelled rows"
+            raise InputError(f"method 'combined' needs {need}; use 'silhouette'")
         limits = _limits(rows.total, n_known, max_clusters, tried=True)
     if method == "accuracy" and n_known < 2:
         raise InputError(f"method 'accuracy' needs two labelled categories, there are {n_known}; use 'silhouette'")
@@ -94,11 +95,6 @@ def _agreed(found: KEstimate, rows: Rows) -> KEstimate:
     """The same in every process."""
     agree = rows.group.agree
     return replace(found, n_clusters=agree(found.n_clusters), low=agree(found.low), high=agree(found.high))
-
-
-_UNTOLD = (
-    "method {!r} needs two labelled categories, one of them with two labels, and unlabelled rows; use 'silhouette'"
-)
 
 
 def _limits(n: int, n_known: int, asked: int | None, tried: bool) -> tuple[int, int]:

@@ -193,8 +193,8 @@ class Problem:
         previous = None
         for iteration in range(self.settings.n_iter):
             labels, _, centers = self.repaired(*self._assign(centers, iteration), centers)
-            settled = previous is not None and self._equal(labels, previous)
-            if settled and self.settings.variant.balancing == "stable":  # a growing number of sweeps may go on
+            converged = previous is not None and self._equal(labels, previous)
+            if converged and self.settings.variant.balancing == "stable":  # a growing number of sweeps may go on
                 break
             previous = labels
             centers = torch.cat([centers[: self.n_known], self.means(labels)[self.n_known :]])

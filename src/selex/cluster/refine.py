@@ -30,7 +30,7 @@ _LEAST = 0.5  # rows; a cluster counts for no fewer, or it would never have any 
 _INNER = 3  # steps towards equal shares in each round, which goes on from those of the last
 _FIRST = 8  # steps at each temperature to begin with
 _LAST = 30  # and at the end
-_SETTLED = 3.0  # times an equal share, or that part of it: larger or smaller clusters are not of one size
+_TOO_FAR = 3.0  # times an equal share, or that part of it: larger or smaller clusters are not of one size
 _EQUAL = 0.02  # shares are equal if none is further off, as a logarithm
 _HARDER = (0.5, 0.25, 0.12)  # of the temperature: at the end a row is in one cluster, and these are to be of one size
 _ROOM = 0.25  # of an equal share is left for unlabelled rows where labelled ones fill it
@@ -101,7 +101,7 @@ def refined(rows: Rows, known: Tensor, level: Level, refine: Refinement) -> Leve
     labels = known.clone()
     if len(free_index):
         labels[free_index] = free.nearest(centers, offsets)[0]
-    if refine == "balanced" and not _settled(rows.group.sum(count(labels, k)), held_counts):
+    if refine == "balanced" and not _balanced(rows.group.sum(count(labels, k)), held_counts):
         warnings.warn("category sizes differ too much to be balanced: clusters are not refined", Note, stacklevel=4)
         return level
     return without_empty(rows, labels, centers, offsets, level.n_known, level.n_iter + _ROUNDS)
@@ -152,11 +152,11 @@ def _wanted(n: int, held_counts: Tensor) -> Tensor:
     return wanted * (n - held_counts.sum()) / wanted.sum()
 
 
-def _settled(sizes: Tensor, held_counts: Tensor) -> bool:
+def _balanced(sizes: Tensor, held_counts: Tensor) -> bool:
     """Whether no cluster is far from an equal share of rows, but for those that labelled rows fill."""
     share = float(sizes.sum()) / len(sizes)
-    most = torch.clamp(held_counts + share, min=_SETTLED * share)
-    return bool((sizes >= share / _SETTLED).all() and (sizes <= most).all())
+    most = torch.clamp(held_counts + share, min=_TOO_FAR * share)
+    return bool((sizes >= share / _TOO_FAR).all() and (sizes <= most).all())
 
 
 def _softer(temperature: float, length: Tensor, group: Group) -> list[float]:

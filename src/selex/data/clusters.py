@@ -1,4 +1,4 @@
-"""The clusters table: a line a row with its cluster, its category, how sure that is, its cluster at each level."""
+"""The clusters table: a line a row with its cluster, its category, the confidence in it, its cluster at each level."""
 
 from __future__ import annotations
 

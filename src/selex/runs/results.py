@@ -33,7 +33,7 @@ class Results:
     n_known: int
     category: Array  # of every row
     labelled: Array  # rows whose label was given
-    confidence: Array  # how sure the category of a row is
+    confidence: Array  # in the category of a row
     runner_up: Array  # the next best category of a row, -1 where there is none
     distance: Array | None = None  # of a row to the centre of its category; None where it was not asked for
     last_number: int = 0  # the last number that a `novel-…` of this run ever had

@@ -1,4 +1,4 @@
-"""How sure to be: what held-out labels say of the confidence with which rows are in their clusters.
+"""Calibration: what held-out labels say of the confidence with which rows are in their clusters.
 
 Half of the labels are held out and clusters are made without them. How likely held-out rows are in their own clusters
 sets the temperature. Known clusters hold rows of novel categories too, which no label tells of: but each held-out row

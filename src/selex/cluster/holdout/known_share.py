@@ -1,8 +1,8 @@
 """How large known categories are, unlabelled rows included, and so how many categories there would be of that size.
 
 Which unlabelled rows belong to known categories nobody knows, but how many do can be estimated: labelled rows that
-were hidden show how rows of known categories look to a clustering, and whole categories that were hidden show how
-novel rows look. Unlabelled rows are a mixture of the two. n rows, d dims, k clusters, c known categories, b bins.
+are held out show how rows of known categories look to a clustering, and categories held out as a whole show how novel
+rows look. Unlabelled rows are a mixture of the two. n rows, d dims, k clusters, c known categories, b bins.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from selex.cluster.rows import Rows
 from selex.cluster.whiten import fit_whitener
 from selex.types import UNLABELLED
 
-_FOLDS = 4  # of every so many categories one is hidden, and of every so many labels of the others
+_FOLDS = 4  # of every so many categories one is held out as a whole, and of every so many labels of the others one
 _DIMS = 128  # leading principal components are enough to tell, and quick
 _ROWS = 20_000  # unlabelled ones, and labelled ones, at most; shares need no more
 _WHITEN = 0.5
@@ -32,9 +32,9 @@ _RESAMPLES = 200
 _ROUNDS = 200  # of expectation-maximisation
 _FINER = ((2.0,), (1.25, 1.5))  # clusters for each category, one after the other: too many do less harm than too few
 _SELDOM = 0.5**0.5  # rows, the standard error of a number of mistakes of which none was seen (Jeffreys' prior)
-_WEIGHTS = (0.25, 4.0)  # least and most that a hidden category or a held-out row counts
+_WEIGHTS = (0.25, 4.0)  # least and most that a category or a row that is held out counts
 _MANY = 5  # labels of a category from which on more of them change little
-_BELIEF = 0.05  # added to shares of hidden and of novel rows before they are compared
+_BELIEF = 0.05  # added to shares of rows of whole categories and of novel ones before they are compared
 
 Values = NDArray[np.float64]
 
@@ -52,11 +52,11 @@ class Count(NamedTuple):
 class _Tables:
     """What one fold saw: rows by category and by bin of their score, `(c, b)`; a row of 0 where a category is absent.
 
-    `free` has unlabelled rows by the known category that is nearest; `left` says which categories were not hidden.
+    `free` has unlabelled rows by the known category that is nearest; `left` says which categories kept labels.
     """
 
-    held: Values
-    hidden: Values
+    held_out: Values
+    whole: Values
     free: Values
     left: NDArray[np.bool_]
 
@@ -139,10 +139,10 @@ class _Look:
         """The estimate and resampled ones, from so many clusters; from distances to known categories alone where None.
 
         Resampled ones may be below the number of known categories: how far they spread is what they are for. None at
-        all where labels are so few that no fold hides both some of a category and all of another.
+        all where labels are so few that no fold holds out both some of a category and all of another.
         """
-        folds = [self._tables(hidden, held, k, rng) for k in ks for hidden, held in self._folds(rng)]
-        folds = [fold for fold in folds if fold.held.sum() and fold.hidden.sum()]
+        folds = [self._tables(whole, held_out, k, rng) for k in ks for whole, held_out in self._folds(rng)]
+        folds = [fold for fold in folds if fold.held_out.sum() and fold.whole.sum()]
         draws = rng.multinomial(self.n_known, np.full(self.n_known, 1 / self.n_known), size=_RESAMPLES)
         times = np.concatenate([np.ones((1, self.n_known)), draws])
         if not folds:
@@ -155,7 +155,7 @@ class _Look:
     def error(self, counts: Values) -> float:
         """Standard error of the logarithm of the first of `counts`, the others being of resampled categories.
 
-        Where no hidden row is mistaken resampling sees no error: how seldom that may be has its own.
+        Where no held-out row is mistaken resampling sees no error: how seldom that may be has its own.
         """
         n_labelled = int((self.labels != UNLABELLED).sum())
         mistaken = _SELDOM / n_labelled * self.weight[1] * (len(self.labels) - n_labelled)
@@ -169,26 +169,26 @@ class _Look:
         return float(np.where(self.labels == UNLABELLED, self.weight[1], self.weight[0]).sum())
 
     def _folds(self, rng: np.random.Generator) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
-        """Rows of categories that are hidden, and rows of others whose labels are: each once."""
+        """Rows of categories that are held out as a whole, and held-out rows of the others: each once."""
         folds = min(_FOLDS, self.n_known)
         fold_of = rng.permutation(self.n_known) % folds
         labelled = self.labels != UNLABELLED
         place = places(self.labels, self.rows)
         for fold in range(folds):
-            hidden = labelled & (fold_of[self.labels] == fold)
-            yield hidden, labelled & ~hidden & (place > 0) & ((place + self.labels) % folds == fold)
+            whole = labelled & (fold_of[self.labels] == fold)
+            yield whole, labelled & ~whole & (place > 0) & ((place + self.labels) % folds == fold)
 
     def _tables(
-        self, hidden: NDArray[np.bool_], held: NDArray[np.bool_], k: int | None, rng: np.random.Generator
+        self, whole: NDArray[np.bool_], held_out: NDArray[np.bool_], k: int | None, rng: np.random.Generator
     ) -> _Tables:
-        kept = np.where(hidden | held, UNLABELLED, self.labels)
+        kept = np.where(whole | held_out, UNLABELLED, self.labels)
         ids, numbers = np.unique(np.append(kept, UNLABELLED), return_inverse=True)
         left, free = numbers[:-1] - 1, self.labels == UNLABELLED
         score, nearest, near = self._scores(left, len(ids) - 1, k, rng)
-        edges = np.unique([np.quantile(score[part], _QUARTILES) for part in (held, hidden) if part.any()])
+        edges = np.unique([np.quantile(score[part], _QUARTILES) for part in (held_out, whole) if part.any()])
         bins = np.searchsorted(edges, score)
         own = np.where(free, ids[1:][nearest], self.labels)
-        weights = _as_novel(near, score, hidden, free)
+        weights = _as_novel(near, score, whole, free)
 
         def table(part: NDArray[np.bool_]) -> Values:
             where = own[part] * (len(edges) + 1) + bins[part]
@@ -196,12 +196,12 @@ class _Look:
             counts: Values = np.bincount(where, weights[part], minlength=size).astype(np.float64)
             return counts.reshape(self.n_known, -1)
 
-        weights[held] = self._as_known(kept, held)
-        tables = table(held), table(hidden)
+        weights[held_out] = self._as_known(kept, held_out)
+        tables = table(held_out), table(whole)
         weights[free] = self.weight[1]
         return _Tables(*tables, table(free), np.isin(np.arange(self.n_known), ids[1:]))
 
-    def _as_known(self, kept: NDArray[np.int64], held: NDArray[np.bool_]) -> Values:
+    def _as_known(self, kept: NDArray[np.int64], held_out: NDArray[np.bool_]) -> Values:
         """What held-out rows count, so that their categories have kept as many labels as those of known rows have.
 
         A label can be held out where another one is left, so categories with few labels have too few held-out rows,
@@ -213,9 +213,9 @@ class _Look:
         sizes = labels.mean() + told * (labels - labels.mean())
         few = np.minimum(left, _MANY)
         wanted = np.bincount(few, sizes * (left > 0), minlength=_MANY + 1)
-        there = np.bincount(few[self.labels[held]], minlength=_MANY + 1)
+        there = np.bincount(few[self.labels[held_out]], minlength=_MANY + 1)
         times = np.clip(wanted * there.sum() / np.maximum(wanted[there > 0].sum() * there, 1e-9), *_WEIGHTS)
-        weights: Values = times[few[self.labels[held]]]
+        weights: Values = times[few[self.labels[held_out]]]
         return weights / weights.mean() if len(weights) else weights
 
     def _scores(
@@ -239,23 +239,23 @@ class _Look:
         labelled = self.weight[0] * np.bincount(self.labels[self.labels >= 0], minlength=self.n_known)
         total, number = np.zeros(len(times)), np.zeros(len(times))
         for fold in folds:
-            belongs = _mixture(times @ fold.held, times @ fold.hidden, fold.free.sum(0))
+            belongs = _mixture(times @ fold.held_out, times @ fold.whole, fold.free.sum(0))
             sizes = (labelled + belongs @ fold.free.T) * fold.left
             total += (times * sizes).sum(1)
             number += times @ fold.left
         return total / np.maximum(number, 1)
 
 
-def _as_novel(near: Values, score: Values, hidden: NDArray[np.bool_], free: NDArray[np.bool_]) -> Values:
-    """What hidden rows count, so that categories among them are as near to known ones as novel categories are."""
+def _as_novel(near: Values, score: Values, whole: NDArray[np.bool_], free: NDArray[np.bool_]) -> Values:
+    """What rows of whole categories count, so that these are as near to known ones as novel categories are."""
     weights = np.ones(len(near))
     sure = score > 0
-    if not (hidden & sure).any() or not (free & sure).any():
+    if not (whole & sure).any() or not (free & sure).any():
         return weights
-    bins = np.searchsorted(np.unique(np.quantile(near[hidden & sure], _QUARTILES)), near)
-    shares = [np.bincount(bins[part & sure], minlength=4) / np.sum(part & sure) + _BELIEF for part in (hidden, free)]
-    drawn = np.clip(shares[1] / shares[0], *_WEIGHTS)[bins[hidden]]
-    weights[hidden] = drawn / drawn.mean()
+    bins = np.searchsorted(np.unique(np.quantile(near[whole & sure], _QUARTILES)), near)
+    shares = [np.bincount(bins[part & sure], minlength=4) / np.sum(part & sure) + _BELIEF for part in (whole, free)]
+    drawn = np.clip(shares[1] / shares[0], *_WEIGHTS)[bins[whole]]
+    weights[whole] = drawn / drawn.mean()
     return weights
 
 

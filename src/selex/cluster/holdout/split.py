@@ -24,7 +24,7 @@ from selex.types import UNLABELLED, Refinement
 UNTOLD: Refinement = "proportional"
 """What suits where labels cannot tell: it costs little where sizes are equal and gains much where they are not."""
 ENOUGH = 20
-"""Hidden rows from which on they tell something."""
+"""Held-out rows from which on they tell something."""
 _ENOUGH_KNOWN = 5  # categories, of which one can be spared
 _WHOLE = 4  # of every so many categories one is held out as a whole: it has to be discovered
 

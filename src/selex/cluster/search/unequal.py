@@ -30,7 +30,7 @@ _SOFTNESS = 0.12  # of the mean squared distance, as in soft refinement: the low
 _RISE = 1.15  # times the last one
 _RISES = 10
 _ROUNDS = 40  # of swaps, at most, at each temperature
-_SETTLED = 30  # iterations of k-means after each
+_ITERATIONS = 30  # iterations of k-means after each
 _MARGIN = 0.1  # of what a drop costs, by which a split must gain more
 
 
@@ -73,7 +73,7 @@ def as_unequal(problem: Problem, level: Level) -> Level:
     for step in range(_RISES + 1):
         cost = _Cost(problem, _SOFTNESS * _RISE**step * mean)
         start = torch.as_tensor(level.labels)[problem.free_index] if clusters is None else clusters.labels
-        clusters = cost.swapped(cost.settled(start))
+        clusters = cost.swapped(cost.converged(start))
         even = problem.rows.group.agree(evenness(clusters.sizes))
         if best is None or abs(even - wanted) < abs(best[0] - wanted):
             best = (even, cost, clusters)
@@ -99,10 +99,10 @@ class _Cost:
     problem: Problem
     temperature: float
 
-    def settled(self, labels: Tensor) -> _Clusters:
+    def converged(self, labels: Tensor) -> _Clusters:
         """What k-means reaches from these clusters."""
         found = self._clusters(labels)
-        for _ in range(_SETTLED):
+        for _ in range(_ITERATIONS):
             labels = self._assigned(found)
             if self.problem.rows.group.all(torch.equal(labels, found.labels)):
                 break
@@ -116,7 +116,7 @@ class _Cost:
             labels, most = self._after_swaps(clusters, most)
             if not most:
                 break
-            tried = self.settled(labels)
+            tried = self.converged(labels)
             if self.problem.rows.group.agree(tried.cost < clusters.cost):
                 clusters = tried
             else:

@@ -97,7 +97,7 @@ class Job:
                 kind, told = pipe.recv()
                 self._first_word = self._first_word or time.time()
                 if kind == "at":
-                    self._see(*told)
+                    self._show_progress(*told)
                     continue
                 self._lines.append(told)
                 self._at = None  # whatever it was at is done
@@ -108,7 +108,7 @@ class Job:
             self._lines.append("it ended without a message")
         self._state = end
 
-    def _see(self, doing: str, done: int, total: int) -> None:
+    def _show_progress(self, doing: str, done: int, total: int) -> None:
         at = self._at
         began = at.began if at and at.doing == doing else time.time()
         first = at.first if at and at.doing == doing else done
