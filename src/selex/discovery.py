@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from selex.cluster.distributed.fit import fit_distributed
 from selex.cluster.distributed.group import ALONE, Group, check_same_job, join
@@ -78,64 +79,96 @@ def discover(
         The finished run.
     """
     check_method(config)
-    config = _resolved(config, device)
-    if labels is None and labelled_by_review(Path(out), config):
-        Run.open(out).result(LABELS)
-    given = labels if labels is not None else config.data.labels
+    config, out, options = _resolved(config, device), Path(out), options or TrainOptions(progress=progress)
+    labels = _labels(config, out) if labels is None else labels
     if engine is not None:
         if photos is not None:
             raise InputError("a Ray cluster reads photos from a folder, a table or a URL, not from a list in Python")
-        if set_aside(Path(out)):
+        if set_aside(out):
             raise InputError(f"{out}: photos are set aside in `selex review`: use `selex recluster`, or another --out")
-        options = options or TrainOptions(progress=progress)
-        return _discover_on_ray(config, Path(out), given, engine, device, strict, progress, tell, options)
-    if photos is None and is_url(config.data.photos):
-        raise InputError(f"{config.data.photos}: photos at a URL need --engine ray")
-    everything = read_sources(config.data.sources, given) if photos is None else read_table(photos, given)
-    reviewed = isinstance(photos, ImageTable)  # by who clusters a run again, with all that was decided
-    table = everything if reviewed else without_aside(Run(Path(out)), everything, store, progress)
-    check_categories(config, table)
-    if photos is None and given is None:
-        _note_if_all_labelled(table)
-    fabric = start_fabric(device) if config.train.method != FROZEN else None
-    group = join(device) if (fabric and fabric.world_size > 1) or (not fabric and _started()) else ALONE
-    check_same_job(group, str(out), json.dumps(config.to_json(), sort_keys=True, default=str))
-    if fabric and fabric.global_rank:
-        return train_worker(config, Path(out), table, fabric, Path(store) if store else None)
-    if group.size > 1 and not fabric:
-        check_spread(config.cluster)
+        return _discover_on_ray(config, out, labels, engine, device, strict, progress, tell, options)
+    table, left_out = _table(config, out, photos, labels, store, progress)
+    fabric, group = _processes(config, out, device)
     if group.rank:
-        fit_distributed(None, group)
-        return Run(Path(out))
-    with write_run(Path(out), config, table.root) as run:
+        return _follow(config, out, table, store, fabric, group)
+    with write_run(out, config, table.root) as run:
         backbone, config = load_backbone_for(config, device)
         job = Job(run, config, backbone, device, progress, tell)
-        if left_out := len(everything) - len(table):
+        if left_out:
             tell(f"left out: {left_out} images that were set aside in `selex review`")
         images, folder = job.decode(table, store, strict)
         content = job.content(images, store)
         cut = job.attention_crop(images, folder)
         shown = to_device(images, torch.device(device), cut)
         if fabric:
-            how = options or TrainOptions(progress=progress)
-
-            def fit(method: Method, seen: Seen, again: bool) -> int:
-                return train_run(run, config, method, images, cut, shown, seen, fabric, how, again)
-
-            found = Training(job, images, partial(job.embed, shown), fit).run()
-            fabric.broadcast(None)  # the other processes may go
+            found = _with_training(job, images, cut, shown, fabric, options)
         else:
-            earlier = earlier and earlier.of_images(backbone, images.table, content)
-            found, config = _without_training(job, images, shown, group, earlier)
+            found, config = _without_training(job, images, shown, group, earlier, content)
         publish(run, config, images, found, backbone, numbers_taken, content)
     return run
 
 
+def _labels(config: Config, out: Path) -> str | None:
+    """The labels that settings name; those that decisions gave to this run must be as they were written."""
+    if labelled_by_review(out, config):
+        Run.open(out).result(LABELS)
+    return config.data.labels
+
+
+def _table(
+    config: Config, out: Path, photos: Any, labels: Any, store: str | Path | None, progress: bool
+) -> tuple[ImageTable, int]:
+    """Which images there are and how they are labelled, and how many more were set aside.
+
+    What cannot be sorted is refused before any work.
+    """
+    if photos is None and is_url(config.data.photos):
+        raise InputError(f"{config.data.photos}: photos at a URL need --engine ray")
+    everything = read_sources(config.data.sources, labels) if photos is None else read_table(photos, labels)
+    reviewed = isinstance(photos, ImageTable)  # by who clusters a run again, with all that was decided
+    table = everything if reviewed else without_aside(Run(out), everything, store, progress)
+    check_categories(config, table)
+    if photos is None and labels is None:
+        _note_if_all_labelled(table)
+    return table, len(everything) - len(table)
+
+
+def _processes(config: Config, out: Path, device: str | torch.device) -> tuple[Any, Group]:
+    """What trains, None where nothing does, and the processes that were started together, all for this job."""
+    fabric = start_fabric(device) if config.train.method != FROZEN else None
+    group = join(device) if (fabric and fabric.world_size > 1) or (not fabric and _started()) else ALONE
+    check_same_job(group, str(out), json.dumps(config.to_json(), sort_keys=True, default=str))
+    if group.size > 1 and not fabric:
+        check_spread(config.cluster)
+    return fabric, group
+
+
+def _follow(config: Config, out: Path, table: ImageTable, store: str | Path | None, fabric: Any, group: Group) -> Run:
+    """What all processes do but the first: they train or cluster with it, and write nothing."""
+    if fabric:
+        return train_worker(config, out, table, fabric, Path(store) if store else None)
+    fit_distributed(None, group)
+    return Run(out)
+
+
+def _with_training(
+    job: Job, images: ImageStore, cut: ImageStore | None, shown: AnyImages, fabric: Any, options: TrainOptions
+) -> FittedClusters:
+    """Categories by the backbone after training, in which all processes take part."""
+
+    def fit(method: Method, seen: Seen, again: bool) -> int:
+        return train_run(job.run, job.config, method, images, cut, shown, seen, fabric, options, again)
+
+    found = Training(job, images, partial(job.embed, shown), fit).run()
+    fabric.broadcast(None)  # the other processes may go
+    return found
+
+
 def _without_training(
-    job: Job, images: ImageStore, shown: AnyImages, group: Group, earlier: Earlier | None
+    job: Job, images: ImageStore, shown: AnyImages, group: Group, earlier: Earlier | None, content: NDArray[Any]
 ) -> tuple[FittedClusters, Config]:
     """Categories by the backbone as it came, continued from earlier ones where that is possible; and the config."""
-    config = job.config
+    config, earlier = job.config, earlier and earlier.of_images(job.backbone, images.table, content)
     if earlier is None:
         features = job.embed(shown)
         return job.cluster(features, images) if group.size == 1 else job.cluster_distributed(images, group), config
@@ -207,7 +240,7 @@ def _note_if_all_labelled(table: ImageTable) -> None:
             f"every photo is in a sub-folder, which is its category: none is left to sort. The largest is {name} "
             f"({count:,}); if these are not of one category, call that folder “unlabelled”"
         )
-        warnings.warn(text, Note, stacklevel=3)
+        warnings.warn(text, Note, stacklevel=4)
 
 
 def _started() -> bool:
