@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from selex.cluster.adapt import adapt as adapt_to
-from selex.cluster.distributed.group import ALONE
+from selex.cluster.distributed.group import ALONE, Group
 from selex.cluster.holdout.split import ENOUGH, UNTOLD, halves, known_labels, numbered, present, wholes
 from selex.cluster.kmeans import Problem, Settings, novel_clusters, prepare
 from selex.cluster.refine import of_one_length, refined
@@ -108,42 +108,88 @@ def select(
         return Selection(adapt[0], refine[0], _untold(search))
     if held_out is None and len(present(known[known >= 0], rows.group)) < _FEW:  # none is held out as a whole
         search = (_untold(search),)
-    steps = list(product(adapt, draws))
-    generator, scores, sorted_right = np.random.default_rng(rng), Scores[Selection](), Scores[Selection]()
-    maps: dict[bool, Whitener | None] = {}
+    data = _Data(features, known, n_clusters, whiten, balanced, memory)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)  # of what is held out
-        for done, (adapted, draw) in enumerate(steps):
-            trial = _Trial(features, known, draw, n_clusters, adapted, whiten, balanced, generator, memory)
-            if not trial.soft:
-                return Selection(False, "none", _untold(search))
-            maps.setdefault(adapted, trial.whitener)
-            for number, one in enumerate(search):
-                if progress:
-                    progress(done * len(search) + number, len(steps) * len(search))
-                for refined, (right, recovered) in trial.search(one, refine, generator).items():
-                    way = Selection(adapted, refined, one)
-                    sorted_right.setdefault(way, []).append(right)
-                    scores.setdefault(way, []).append(recovered)
-        ways = list(scores)
-
-        def agreed(found: Selection) -> Selection:
-            return ways[rows.group.agree(ways.index(found))]
-
-        found = agreed(safest(scores, lambda way: _TOLD if way.search == "unequal" else _CHANCE))
-        sized = found._replace(search="unequal", refine="none")
-        cuts = found.search == "swaps" and sized in scores  # large categories, and there is a way that does not
-        if cuts and _follow(features, known, n_clusters, whiten, balanced, memory):
-            found = agreed(safest({way: scores[way] for way in (sized, found)}, lambda way: _FOLLOWED))
-    added = tuple(np.mean(sorted_right[found], axis=0).tolist())
-    return found._replace(whitener=maps[found.adapt], right=added)
+        tried = _tried(data, list(product(adapt, draws)), search, refine, np.random.default_rng(rng), progress)
+        if tried is None:
+            return Selection(False, "none", _untold(search))
+        found = _best(tried.recovered, data, rows.group)
+    right = tuple(np.mean(tried.right[found], axis=0).tolist())
+    return found._replace(whitener=tried.maps[found.adapt], right=right)
 
 
-def _follow(features: Any, known: NDArray[Any], n_clusters: int, whiten: float, balanced: bool, memory: int) -> bool:
+class _Data(NamedTuple):
+    """What is clustered, and how."""
+
+    features: Any
+    known: NDArray[Any]
+    n_clusters: int
+    whiten: float
+    balanced: bool
+    memory: int
+
+    def problem(self, labels: NDArray[Any], whitener: Whitener | None) -> Problem:
+        """The problem of the features through a map, where these labels are known."""
+        rows, given, n_known = prepare(whitener(self.features) if whitener else self.features, labels, self.memory)
+        n_novel = novel_clusters(self.n_clusters, n_known, given, rows)
+        return Problem(rows, given, n_known, n_novel, Settings(self.balanced))
+
+
+class _Tried(NamedTuple):
+    """What each way recovers of each category, and sorts right, in each draw; the first map with and without adapting.
+
+    Whoever compares ways takes the first of equals: they are in the order in which they were tried.
+    """
+
+    recovered: Scores[Selection]
+    right: Scores[Selection]
+    maps: dict[bool, Whitener | None]
+
+
+def _tried(
+    data: _Data,
+    steps: Sequence[tuple[bool, NDArray[np.bool_]]],
+    searches: Sequence[Search],
+    refinements: Sequence[Refinement],
+    rng: np.random.Generator,
+    progress: Callable[[int, int], None] | None,
+) -> _Tried | None:
+    """All ways, with the held-out rows of each step; None where rows differ in length and nothing can be refined."""
+    tried = _Tried({}, {}, {})
+    for done, (adapted, held_out) in enumerate(steps):
+        trial = _Trial(data, held_out, adapted, rng)
+        if not trial.soft:
+            return None
+        tried.maps.setdefault(adapted, trial.whitener)
+        for number, search in enumerate(searches):
+            if progress:
+                progress(done * len(searches) + number, len(steps) * len(searches))
+            for refine, (right, recovered) in trial.search(search, refinements, rng).items():
+                way = Selection(adapted, refine, search)
+                tried.right.setdefault(way, []).append(right)
+                tried.recovered.setdefault(way, []).append(recovered)
+    return tried
+
+
+def _best(scores: Scores[Selection], data: _Data, group: Group) -> Selection:
+    """The safest of the ways that are as good as the best, the same in all processes."""
+    ways = list(scores)
+
+    def agreed(found: Selection) -> Selection:
+        return ways[group.agree(ways.index(found))]
+
+    found = agreed(safest(scores, lambda way: _TOLD if way.search == "unequal" else _CHANCE))
+    sized = found._replace(search="unequal", refine="none")
+    cuts = found.search == "swaps" and sized in scores  # large categories, and there is a way that does not
+    if cuts and _sizes_follow_labels(data):
+        found = agreed(safest({way: scores[way] for way in (sized, found)}, lambda way: _FOLLOWED))
+    return found
+
+
+def _sizes_follow_labels(data: _Data) -> bool:
     """Whether known clusters hold more unlabelled rows the more labels they have."""
-    whitener = fit_whitener(features, known, whiten, memory)
-    rows, given, n_known = prepare(whitener(features) if whitener else features, known, memory)
-    problem = Problem(rows, given, n_known, novel_clusters(n_clusters, n_known, given, rows), Settings(balanced))
+    problem = data.problem(data.known, fit_whitener(data.features, data.known, data.whiten, data.memory))
     return follow(problem, searched(problem, "swaps", np.random.default_rng(0)))
 
 
@@ -173,36 +219,22 @@ def safest(scores: Scores[W], errors: Callable[[W], float] = lambda way: 1.0) ->
 class _Trial:
     """Features as if some labels were not there, and how well each way sorts the rows that had them."""
 
-    def __init__(
-        self,
-        features: Any,
-        known: NDArray[Any],
-        held_out: NDArray[np.bool_],
-        n_clusters: int,
-        adapted: bool,
-        whiten: float,
-        balanced: bool,
-        rng: np.random.Generator,
-        memory: int,
-    ) -> None:
+    def __init__(self, data: _Data, held_out: NDArray[np.bool_], adapted: bool, rng: np.random.Generator) -> None:
+        features, known, memory = data.features, data.known, data.memory
         group = features.group if isinstance(features, Rows) else ALONE
         left = numbered(np.where(held_out, UNLABELLED, known), group)
-        self.whitener = fit_whitener(features, left, whiten, memory)
+        self.whitener = fit_whitener(features, left, data.whiten, memory)
         if adapted:
-            self.whitener = adapt_to(
-                features, left, n_clusters, self.whitener, balanced=balanced, rng=rng, memory=memory
-            )
-        rows, given, n_known = prepare(self.whitener(features) if self.whitener else features, left, memory)
-        self.problem = Problem(
-            rows, given, n_known, novel_clusters(n_clusters, n_known, given, rows), Settings(balanced)
-        )
+            how: dict[str, Any] = {"balanced": data.balanced, "rng": rng, "memory": memory}
+            self.whitener = adapt_to(features, left, data.n_clusters, self.whitener, **how)
+        self.problem = data.problem(left, self.whitener)
         self.held_out, self.n_known = held_out, int(group.gather(torch.tensor([known.max()])).max()) + 1
         self.truth = group.gather(torch.from_numpy(known[held_out])).numpy()
         left_over = present(known[(known >= 0) & ~held_out], group)
         self.weights = _weights(self.truth, np.isin(self.truth, left_over))
         labelled = np.bincount(group.gather(torch.from_numpy(known[known >= 0])).numpy(), minlength=self.n_known)
         self.recovery = _Recovery(self.truth, labelled, np.isin(np.arange(self.n_known), left_over))
-        self.soft = of_one_length(rows)
+        self.soft = of_one_length(self.problem.rows)
 
     def search(
         self, search: Search, refinements: Sequence[Refinement], rng: np.random.Generator
