@@ -340,12 +340,12 @@ def test_the_time_left_goes_by_the_last_time_and_by_what_it_is_at(folder, monkey
     job._state, job._began, job._expected = "running", 990.0, 30.0
     assert (job.status().doing, job.status().seconds_left) == (None, None), "it has not begun"
     job._first_word = 1000.0
-    job._see("clustering, level", 1, 5)
+    job._show_progress("clustering, level", 1, 5)
     now[0] = 1010.0
     assert (job.status().doing, job.status().seconds_left) == ("clustering, level 1 of 5", 20.0)
-    job._see("clustering, level", 2, 5)
+    job._show_progress("clustering, level", 2, 5)
     assert job.status().seconds_left == 30.0, "ten seconds a level, three more"
-    job._see("clustering, level", 5, 5)
+    job._show_progress("clustering, level", 5, 5)
     now[0] = 1050.0
     assert job.status().seconds_left is None, "longer than last time"
     assert job.status().seconds == 60.0

@@ -25,7 +25,7 @@ from selex.config.groups import FROZEN
 from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable, folder_label, read_sources, read_table
-from selex.discovery_steps import Job, Tell, check_categories, on_device, publish, without_aside
+from selex.discovery_steps import Job, Tell, check_categories, on_device, without_aside
 from selex.discovery_training import Training
 from selex.errors import InputError, Note
 from selex.features.prepare import load_backbone_for
@@ -34,6 +34,7 @@ from selex.features.sources import is_url
 from selex.models.backbones import default_backbone
 from selex.review.core.aside import set_aside
 from selex.runs.earlier import Earlier
+from selex.runs.publish import publish
 from selex.runs.run import LABELS, Run, labelled_by_review
 from selex.runs.writer import write_run
 from selex.training.devices import fabric_library, start_fabric
@@ -78,14 +79,11 @@ def discover(
     Returns:
         The finished run.
     """
-    check_method(config)
     config, out, options = _resolved(config, device), Path(out), options or TrainOptions(progress=progress)
     labels = _labels(config, out) if labels is None else labels
     if engine is not None:
         if photos is not None:
             raise InputError("a Ray cluster reads photos from a folder, a table or a URL, not from a list in Python")
-        if set_aside(out):
-            raise InputError(f"{out}: photos are set aside in `selex review`: use `selex recluster`, or another --out")
         return _discover_on_ray(config, out, labels, engine, device, strict, progress, tell, options)
     table, left_out = _table(config, out, photos, labels, store, progress)
     fabric, group = _processes(config, out, device)
@@ -97,8 +95,7 @@ def discover(
         if left_out:
             tell(f"left out: {left_out} images that were set aside in `selex review`")
         images, folder = job.decode(table, store, strict)
-        content = job.content(images, store)
-        cut = job.attention_crop(images, folder)
+        content, cut = job.content(images, store), job.attention_crop(images, folder)
         shown = to_device(images, torch.device(device), cut)
         if fabric:
             found = _with_training(job, images, cut, shown, fabric, options)
@@ -192,6 +189,8 @@ def _discover_on_ray(
 ) -> Run:
     """The same with images that workers of a Ray cluster read, decode and embed; they may train and cluster too."""
     trains = config.train.method != FROZEN
+    if set_aside(out):
+        raise InputError(f"{out}: photos are set aside in `selex review`: use `selex recluster`, or another --out")
     if engine.spread and trains:
         raise InputError("--spread is for --method frozen: after training, this machine clusters")
     if engine.spread:
@@ -249,7 +248,8 @@ def _started() -> bool:
 
 
 def _resolved(config: Config, device: str | torch.device) -> Config:
-    """The config with a backbone, and with paths that mean the same in every folder: the model remembers them."""
+    """The config, checked, with a backbone, and with paths that mean the same everywhere: the model remembers them."""
+    check_method(config)
     backbone = config.features.backbone or default_backbone(device)
     kind, colon, path = backbone.partition(":")
     backbone = f"file:{_absolute(path)}" if (kind, colon) == ("file", ":") and path else backbone
