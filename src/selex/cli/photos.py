@@ -196,7 +196,7 @@ def _discover(
 
 def next_steps(run: Run, out: Path) -> dict[str, str]:
     """What can be done with a run, and what for. Images of URLs and archives are neither shown nor put into folders."""
-    files = run.clusters["file"][:1].to_pylist()
+    files = next(run.blocks("file"))["file"][:1].to_pylist()
     there = all(os.path.exists(path) for path in run.image_paths(files))
     shown = "" if there else "; photos are grey squares"
     how = "--to folders --out sorted" if there else "--to csv --out sorted.csv"

@@ -28,6 +28,7 @@ ANSWER = 30
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """What gRPC, which Ray speaks, begins with; the answer begins with settings too, which are of kind 4."""
 _STARTED = {
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # else Ray warns of what Ray Data does, and of every node that is lost
     "RAY_worker_niceness": "0",  # work is as urgent as without Ray
     "RAY_enable_metrics_collection": "0",  # nobody could read what these gather by the second: it ends with the command
     "RAY_task_events_report_interval_ms": "0",
@@ -71,7 +72,7 @@ def running(engine: RayEngine, device: torch.device) -> Iterator[int]:
 
 def _join(ray: Any, address: str | None) -> None:
     _check_address(address)
-    for name, value in _STARTED.items() if address is None else ():
+    for name, value in _STARTED.items() if address is None else [("RAY_BACKEND_LOG_LEVEL", "fatal")]:
         os.environ.setdefault(name, value)
     here = {} if address else {"num_cpus": max(2, os.cpu_count() or 1), "include_dashboard": False}
     try:

@@ -99,7 +99,8 @@ def _export_table(run: Run, form: Format, out: Path, blocks: Iterable[Columns]) 
 
 def _features(run: Run, files: Sequence[str]) -> Any:
     """Features of these images, which are all or some of the run's."""
-    row_of = {file: row for row, file in enumerate(run.clusters["file"].to_pylist())}
+    names = chain.from_iterable(block["file"].to_pylist() for block in run.blocks("file"))
+    row_of = {file: row for row, file in enumerate(names)}
     if not row_of.keys() >= set(files):
         raise InputError(f"{run.folder}: has new results since this began: export again")
     rows = [row_of[file] for file in files]

@@ -114,14 +114,15 @@ def suggest_names(
 ) -> dict[str, list[tuple[str, float]]]:
     """The words that suit each novel category best, with the probability of each among all words."""
     results = Results.read(run)
-    paths = run.image_paths(results.files)
+    place = run.places()
     texts = directions(model.embed_texts([f"a photo of {word}" for word in words]))
     novel = [number for number in np.unique(results.category).tolist() if number >= results.n_known]
     found = {}
     for done, number in enumerate(novel):
         rows = np.flatnonzero(results.category == number)
         typical = rows[np.argsort(-results.confidence[rows], kind="stable")][:PHOTOS]
-        photos = [image for row in typical.tolist() if (image := _photo(paths[row])) is not None]
+        paths = place([results.files[row] for row in typical.tolist()])
+        photos = [image for path in paths if (image := _photo(path)) is not None]
         if photos:
             found[results.names[number]] = _best(words, texts, directions(model.embed_images(photos)))
         progress(done + 1, len(novel))
