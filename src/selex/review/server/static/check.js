@@ -1,4 +1,4 @@
-// Looking for photos to set aside: starts it, follows it, sets aside all of a kind; and takes back what was set aside.
+// What a page waits for: photos to set aside, which are looked for, set aside and taken back; dates to filter by.
 import { decide, refresh } from "./decide.js";
 import { ask, by, page } from "./page.js";
 
@@ -33,4 +33,19 @@ export async function follow() {
   by("check-bar").value = now.done;
   by("check-left").textContent = `${now.done.toLocaleString("en")} of ${now.total.toLocaleString("en")} photos${left}`;
   setTimeout(follow, 500);
+}
+
+// Filters by date appear as soon as dates are read; what is chosen in the others stays.
+export async function awaitDates() {
+  if (!by("reading")) return;
+  await new Promise((done) => setTimeout(done, 1500));
+  const answer = await fetch(location.href).catch(() => null), old = by("filters");
+  const fresh = answer?.ok && old && new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("filters");
+  if (fresh && !fresh.querySelector("#reading")) {
+    const [before, now] = [old, fresh].map((place) => [...place.querySelectorAll("select")]), open = old.querySelector("details")?.open;
+    before.forEach(({ value }, i) => (now[i].value = value));
+    if (open) fresh.querySelector("details").open = true;
+    old.replaceWith(fresh);
+  }
+  awaitDates();
 }

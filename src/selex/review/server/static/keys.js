@@ -6,6 +6,7 @@ const KEYS = {
   c: "confirm", v: "move", u: "unsure", j: "junk", r: "clear", f: "similar",
 };
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+const ZOOM = { "+": 0, "=": 0, "-": 1, 0: 2 }; // buttons of the map
 const STORE = "selex-single-keys";
 
 const stops = () => [...document.querySelectorAll("#main [data-grid] > li")].map((item) => item.querySelector(".shot, .face"));
@@ -32,6 +33,7 @@ export function listenToKeys(perform) {
     if (key === "A") return run(event, chooseList);
     if (key === "x") return run(event, pick);
     if (key === "o") return run(event, openFocused);
+    if (key in ZOOM) return document.querySelectorAll("[data-zoom]")[ZOOM[key]]?.click();
     if (key in KEYS) run(event, () => perform(KEYS[key]));
   });
 }

@@ -1,5 +1,5 @@
 // What every page does: what each button and key is for, and how pages learn of decisions made elsewhere.
-import { aside, check, follow, restore, restoreAll } from "./check.js";
+import { aside, awaitDates, check, follow, restore, restoreAll } from "./check.js";
 import { decide, refresh, settle, tabs } from "./decide.js";
 import * as dialogs from "./dialogs.js";
 import { listenToKeys } from "./keys.js";
@@ -163,5 +163,6 @@ if (saved) {
   toast(`${saved}.`);
 }
 follow();
+awaitDates();
 showMap();
 if (location.hash === "#split" && document.getElementById("category")) perform("split");
