@@ -44,6 +44,12 @@ def test_the_main_table_has_the_papers_rows_below_ours():
     assert table.notes[-1] == "selex 0.1.0 on NVIDIA H200."
 
 
+def test_of_a_dataset_that_is_not_in_the_paper_the_table_says_nothing_of_it():
+    [table] = make_tables([result(dataset="mine")])
+    assert len(table.rows) == 1
+    assert not any("paper" in note for note in table.notes)
+
+
 def test_a_table_names_commits():
     commits = {
         0: {"commit": "4db8a1e356c0c323", "clean": True},

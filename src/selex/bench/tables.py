@@ -159,7 +159,7 @@ def _main(results: list[Result], show: Show) -> Table:
     rows = [row for method in methods for owner, row in (*ours, *theirs) if owner == method]
     if show.all_methods:
         rows += [row for owner, row in theirs if owner not in methods]
-    return Table(SUITES["main"].title, columns, rows, _notes(results, show, _IN_MAIN))
+    return Table(SUITES["main"].title, columns, rows, _notes(results, show, _IN_MAIN if theirs else ""))
 
 
 def _main_row(setting: Setting, cells: dict[str, Seeds], datasets: Iterable[str], show: Show) -> list[str]:
