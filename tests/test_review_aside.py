@@ -6,9 +6,11 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from commands import digit_photos, selex
+from commands import contents, digit_photos, selex
 from review_runs import junk_files, labels_by_file
 from selex import Config, Run, discover
+from selex.errors import InputError
+from selex.features.ray_cluster import RayEngine
 from selex.review.core.decisions import Decision, Refused
 from selex.review.core.labels import labels_of
 from selex.review.core.session import Review
@@ -277,6 +279,14 @@ def test_photos_of_a_list_in_python_stay_aside_too(made, tmp_path):
     decide(tmp_path, "junk", rows=(3,))
     done = discover(config, tmp_path / "run", photos=files, store=made / "store")
     assert done.clusters["file"].to_pylist() == files[:3] + files[4:]
+
+
+def test_a_ray_cluster_which_reads_all_photos_is_refused_where_some_are_set_aside(place):
+    decide(place, "junk", rows=(3,))
+    before = contents(place / "run")
+    with pytest.raises(InputError, match="photos are set aside in `selex review`: use `selex recluster`"):
+        discover(Run.open(place / "run").config, place / "run", engine=RayEngine())
+    assert contents(place / "run") == before
 
 
 def test_a_photo_that_is_in_the_run_though_it_was_set_aside_is_taken_back_by_its_row(place, monkeypatch):
