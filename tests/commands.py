@@ -145,6 +145,15 @@ def digit_photos(folder, per_digit=12, n_known=3, digits=5):
     return truth
 
 
+def discovered_digits(home):
+    """A folder with photos of digits and a run of them."""
+    digit_photos(home / "photos", per_digit=30)
+    base = ("discover", "photos", "--backbone", "pixels", "--categories", 5, "--out", "run", "--store", "store")
+    done = selex(*base, cwd=home)
+    assert done.returncode == 0, done.stderr
+    return home
+
+
 def reseal(folder, **changes):
     """Let a run whose files a test has changed be what its `config.json` describes; `changes` are to that itself."""
     record = json.loads((folder / "config.json").read_text()) | changes

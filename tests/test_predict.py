@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from scipy.optimize import linear_sum_assignment
 
-from commands import contents, digit_photos, refused, reseal, selex
+from commands import contents, discovered_digits, refused, reseal, selex
 from selex import Config, InputError, Note, discover, load
 from selex.cli import demo
 from selex.runs.predictor import NOTHING
@@ -21,13 +21,7 @@ COLUMNS = ["file", "category", "known", "confidence", "runner_up", "distance", "
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """Photos of digits and a run of them."""
-    home = tmp_path_factory.mktemp("home")
-    digit_photos(home / "photos", per_digit=30)
-    base = ("discover", "photos", "--backbone", "pixels", "--categories", 5, "--out", "run", "--store", "store")
-    done = selex(*base, cwd=home)
-    assert done.returncode == 0, done.stderr
-    return home
+    return discovered_digits(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(autouse=True)

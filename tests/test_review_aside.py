@@ -23,21 +23,15 @@ from selex.training.checkpoint import Checkpoints
 HOST = "127.0.0.1:8760"
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("digits")
-    digit_photos(folder / "photos", per_digit=20, n_known=3, digits=6)
-    discover(Config.of(str(folder / "photos"), categories=6, backbone="pixels"), folder / "run", store=folder / "store")
-    return folder
+@pytest.fixture
+def photos(tmp_path):
+    digit_photos(tmp_path / "photos", per_digit=20, n_known=3, digits=6)
+    return tmp_path / "photos"
 
 
 @pytest.fixture
-def place(made, tmp_path):
-    for name in ("run", "store", "photos"):
-        shutil.copytree(made / name, tmp_path / name)
-    config = Config.of(str(tmp_path / "photos"), categories=6, backbone="pixels")
-    shutil.rmtree(tmp_path / "run")
-    discover(config, tmp_path / "run", store=tmp_path / "store")
+def place(photos, tmp_path):
+    discover(Config.of(str(photos), categories=6, backbone="pixels"), tmp_path / "run", store=tmp_path / "store")
     return tmp_path
 
 
@@ -272,12 +266,12 @@ def test_a_copy_of_a_photo_that_was_set_aside_is_not(place):
     assert discover(config, place / "run", store=place / "store").clusters["file"].to_pylist() == files
 
 
-def test_photos_of_a_list_in_python_stay_aside_too(made, tmp_path):
-    files = [str(path) for path in sorted((made / "photos").rglob("*.png"))]
+def test_photos_of_a_list_in_python_stay_aside_too(photos, tmp_path):
+    files = [str(path) for path in sorted(photos.rglob("*.png"))]
     config = Config.of("", categories=4, backbone="pixels")
-    discover(config, tmp_path / "run", photos=files, store=made / "store")
+    discover(config, tmp_path / "run", photos=files, store=tmp_path / "store")
     decide(tmp_path, "junk", rows=(3,))
-    done = discover(config, tmp_path / "run", photos=files, store=made / "store")
+    done = discover(config, tmp_path / "run", photos=files, store=tmp_path / "store")
     assert done.clusters["file"].to_pylist() == files[:3] + files[4:]
 
 

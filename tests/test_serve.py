@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from commands import contents, digit_photos, refused, selex
+from commands import contents, discovered_digits, refused
 from selex import load
 from selex.review.server import serve as serving
 from selex.review.server.guard import ROOM, Door, Room
@@ -31,13 +31,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "serve.md"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """Photos of digits and a run of them."""
-    home = tmp_path_factory.mktemp("home")
-    digit_photos(home / "photos", per_digit=30)
-    base = ("discover", "photos", "--backbone", "pixels", "--categories", 5, "--out", "run", "--store", "store")
-    done = selex(*base, cwd=home)
-    assert done.returncode == 0, done.stderr
-    return home
+    return discovered_digits(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ b images in two views are 2b rows, one view below the other; N images in all; L 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +61,7 @@ def here_only(x: Tensor) -> Tensor:
     return x
 
 
-class Method(nn.Module):
+class Method(nn.Module, ABC):
     """A way of training. Subclasses say how states are encoded and what the losses of a batch are."""
 
     own_kind: Kind = "cosine"
@@ -135,13 +136,13 @@ class Method(nn.Module):
             return None
         return self.cluster(features(), labels, rng, n_levels=1).levels[0]
 
+    @abstractmethod
     def encode(self, states: Tensor) -> tuple[Tensor, ...]:
         """What the losses need of each row, from its state alone: batches can be encoded in pieces."""
-        raise NotImplementedError
 
+    @abstractmethod
     def losses(self, encoded: tuple[Tensor, ...], batch: Batch) -> Losses:
         """The loss and its parts, from all encoded rows of a batch."""
-        raise NotImplementedError
 
     def forward(self, batch: Batch) -> Losses:
         """The loss of a batch, of all processes together, and its parts."""
