@@ -140,6 +140,7 @@ def test_it_is_a_method_of_the_command_line_and_in_the_tables_of_the_bench(site,
         ("broken:Mine", r"method mine: broken:Mine cannot be loaded \(oh dear\)"),
         ("other:NoMethod", "method mine: other:NoMethod is not a subclass of selex.training.methods.Method"),
         ("other:number", "method mine: other:number is not a subclass of"),
+        ("selex.training.methods:Method", "method mine: selex.training.methods:Method has no encode and losses"),
     ],
 )
 def test_a_package_that_is_wrong_is_one_line(site, place, value, message):

@@ -43,6 +43,8 @@ def _load(entry: EntryPoint) -> type[Method]:
         raise InputError(f"method {entry.name}: {entry.value} cannot be loaded ({first_line(error)})") from error
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise InputError(f"method {entry.name}: {entry.value} is not a subclass of selex.training.methods.Method")
+    if found.__abstractmethods__:
+        raise InputError(f"method {entry.name}: {entry.value} has no {' and '.join(sorted(found.__abstractmethods__))}")
     return found
 
 
