@@ -22,7 +22,7 @@ from selex.data.crops import to_device
 from selex.data.store import ImageStore
 from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed
-from selex.features.prepare import load_backbone_for, store_folder
+from selex.features.prepare import cached_store, load_backbone_for
 
 SEEDS = 6
 
@@ -31,7 +31,7 @@ def looks(root: Path, backbone: str, crop: int | None, device: str) -> dict[str,
     """Features of all images in three ways."""
     network, config = load_backbone_for(Config.of(str(root), backbone=backbone, crop=crop), device)
     table = own_dataset(root / "labels.csv").table
-    folder = store_folder(table.root, config.data.size or 0)
+    folder = cached_store(table.root, config.data.size or 0)
     whole = ImageStore.build(table, folder, size=config.data.size or 0, strict=True)
     close = crop_to_attention(network, whole, folder, device=device, progress=True)
     place = torch.device(device)

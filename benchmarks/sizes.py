@@ -24,7 +24,7 @@ from selex.cluster.whiten import fit_whitener
 from selex.data.crops import to_device
 from selex.data.store import ImageStore
 from selex.features.embed import embed
-from selex.features.prepare import load_backbone_for, store_folder
+from selex.features.prepare import cached_store, load_backbone_for
 from selex.types import REFINEMENTS, Scores
 
 SEEDS = 4
@@ -58,7 +58,7 @@ CASES = (
 def features_of(root: Path, backbone: str, crop: int | None, device: str) -> np.ndarray:
     network, config = load_backbone_for(Config.of(str(root), backbone=backbone, crop=crop), device)
     table = own_dataset(root / "labels.csv").table
-    folder = store_folder(table.root, config.data.size or 0)
+    folder = cached_store(table.root, config.data.size or 0)
     images = ImageStore.build(table, folder, size=config.data.size or 0, strict=True, progress=True)
     return np.asarray(embed(network, to_device(images, torch.device(device)), device=device, progress=True))
 

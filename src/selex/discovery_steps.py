@@ -24,7 +24,7 @@ from selex.data.table import ImageTable
 from selex.errors import InputError
 from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed, feature_cache
-from selex.features.prepare import place_for
+from selex.features.prepare import store_for
 from selex.features.ray_cluster import RayEngine
 from selex.features.ray_embed import Embedded, embed_on_ray
 from selex.features.ray_fit import fit_on_ray
@@ -54,7 +54,7 @@ class Job:
     def decode(self, table: ImageTable, store: str | Path | None, strict: bool) -> tuple[ImageStore, Path]:
         """Images at the size they are needed in, and the folder that they are stored in."""
         done, size = self.step("decode"), self.config.data.size or 0
-        folder = place_for(store, self.config.data.sources, table.root, size)
+        folder = store_for(store, self.config.data.sources, table.root, size)
         images = ImageStore.build(table, folder, size=size, strict=strict, progress=self.progress)
         check_categories(self.config, images.table)
         done(len(images), skipped=len(images.skipped), **({"store": str(folder.absolute())} if store else {}))
@@ -65,7 +65,7 @@ class Job:
         size = self.run.content_size or images.size
         if size == images.size:
             return images.digests
-        folder = place_for(store, self.config.data.sources, images.table.root, size)
+        folder = store_for(store, self.config.data.sources, images.table.root, size)
         first = ImageStore.build(images.table, folder, size=size, progress=self.progress)
         content = np.zeros(len(images), images.digests.dtype)
         content[first.rows] = first.digests
@@ -202,7 +202,7 @@ def without_aside(run: Run, table: ImageTable, store: str | Path | None, progres
 def content_of(run: Run, table: ImageTable, store: str | Path | None, progress: bool) -> NDArray[Any] | None:
     """What tells the images of a table from each other whatever their files are called; "" for what cannot be read."""
     size = run.content_size or run.config.data.size or 0
-    place = place_for(store, run.config.data.sources, table.root, size)
+    place = store_for(store, run.config.data.sources, table.root, size)
     try:  # they are needed decoded in any case
         found = ImageStore.build(table, place, size=size, progress=progress)
     except InputError:  # none of them can be read

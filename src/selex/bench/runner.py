@@ -33,7 +33,7 @@ from selex.config import PAPER, Config
 from selex.data.store import ImageStore
 from selex.discovery import discover
 from selex.errors import InputError
-from selex.features.prepare import load_backbone_for, place_for
+from selex.features.prepare import load_backbone_for, store_for
 from selex.folders import take_folder
 from selex.io import temporary_folder
 from selex.metrics import split_accuracy
@@ -275,7 +275,7 @@ def _scorer(part: Benchmark) -> Callable[[Any], dict[str, float]]:
 def _inductive(found: Run, test: Benchmark, job: Job) -> dict[str, Scores]:
     """Accuracy on the test part, every image in the category nearest to it."""
     model = load(found.folder)
-    folder = place_for(job.store, test.table.root, test.table.root, model.size)
+    folder = store_for(job.store, test.table.root, test.table.root, model.size)
     images = ImageStore.build(test.table, folder, size=model.size, strict=True)
     features = features_of(model, model.load_backbone(job.device), images, folder, job.device)
     return _scores(test, model.assigner(model.maps.transform(features)).labels, np.ones(len(test.truth), dtype=bool))

@@ -37,15 +37,15 @@ def _stored_size(backbone: Backbone) -> int:
     return 256 if 224 <= backbone.crop <= 256 else round(backbone.crop * 8 / 7)
 
 
-def place_for(store: str | Path | None, photos: Any, root: str, size: int) -> Path:
+def store_for(store: str | Path | None, photos: Any, root: str, size: int) -> Path:
     """Where decoded images go: the folder asked for, not inside a folder of photos, else one in the cache."""
     if store is None:
-        return store_folder(root, size)
+        return cached_store(root, size)
     for source in photos if isinstance(photos, list) else [photos]:
         check_outside(Path(store), source, "a --store")
     return Path(store)
 
 
-def store_folder(root: str, size: int) -> Path:
+def cached_store(root: str, size: int) -> Path:
     """Where decoded images of a folder are kept between commands: in the cache, a store for each folder."""
     return cache_folder() / "images" / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:16]}-{size}"

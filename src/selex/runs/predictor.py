@@ -28,7 +28,7 @@ from selex.data.table import read_table
 from selex.errors import InputError, Note
 from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed, feature_cache
-from selex.features.prepare import place_for
+from selex.features.prepare import store_for
 from selex.features.ray_cluster import RayEngine
 from selex.features.ray_embed import embed_on_ray
 from selex.features.shared import FeatureCache
@@ -222,7 +222,7 @@ def _embedded(
         raise InputError(f"{images}: photos at a URL need --engine ray")
     table = read_table(images)
     backbone = model.load_backbone(device)
-    folder = place_for(store, images, table.root, model.size)
+    folder = store_for(store, images, table.root, model.size)
     stored = ImageStore.build(table, folder, size=model.size, strict=strict, progress=progress)
     _tell_of_skipped(stored.skipped, len(table))
     yield stored.table.files, features_of(model, backbone, stored, folder, device, progress)

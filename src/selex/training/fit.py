@@ -23,7 +23,7 @@ from selex.data.store import ImageStore
 from selex.data.table import ImageTable
 from selex.errors import InputError
 from selex.features.attention_crop import cut_to
-from selex.features.prepare import load_backbone_for, place_for
+from selex.features.prepare import load_backbone_for, store_for
 from selex.folders import own_folder
 from selex.models.network import Backbone
 from selex.models.trunk import load_trained
@@ -133,7 +133,7 @@ def train_worker(config: Config, out: Path, table: ImageTable, fabric: Any, stor
     backbone, config = load_backbone_for(config, fabric.device)
     before = {name: tensor.detach().clone() for name, tensor in backbone.network.named_parameters()}
     asked = fabric.broadcast(None)
-    folder = place_for(store, config.data.sources, table.root, config.data.size or 0)
+    folder = store_for(store, config.data.sources, table.root, config.data.size or 0)
     images = ImageStore.build(table, folder, size=config.data.size or 0)
     while asked is not None:
         n_categories, boxes, again = asked

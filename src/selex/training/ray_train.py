@@ -24,7 +24,7 @@ from selex.data.store import ImageStore
 from selex.data.table import ImageTable
 from selex.errors import InputError, Note
 from selex.features.attention_crop import cut_to
-from selex.features.prepare import store_folder
+from selex.features.prepare import cached_store
 from selex.features.ray_cache import InUse, photos_in_use, trim
 from selex.features.ray_cluster import NOTICE, RayEngine, Worker, attempts, room, running, start_workers, stop_workers
 from selex.features.ray_embed import Embedded
@@ -208,7 +208,7 @@ class _Trainer(Worker):
         fabric, config = start_fabric(lesson.device), lesson.config
         boxes = lesson.images.boxes
         with photos_here(lesson.images) as table:
-            folder = store_folder(table.root, lesson.images.size)
+            folder = cached_store(table.root, lesson.images.size)
             folder.parent.mkdir(parents=True, exist_ok=True)
             images = ImageStore.build(table, folder, size=lesson.images.size, strict=True)
             cut = None if boxes is None else cut_to(images, folder, boxes)
