@@ -283,12 +283,20 @@ def test_a_ray_cluster_which_reads_all_photos_is_refused_where_some_are_set_asid
     assert contents(place / "run") == before
 
 
+def test_other_photos_are_refused_before_any_is_decoded(place):
+    decide(place, "junk", rows=(3,))
+    digit_photos(place / "others")
+    with pytest.raises(InputError, match="holds a run of other photos"):
+        discover(Config.of(str(place / "others"), backbone="pixels"), place / "run", store=place / "other-store")
+    assert not (place / "other-store").exists()
+
+
 def test_a_photo_that_is_in_the_run_though_it_was_set_aside_is_taken_back_by_its_row(place, monkeypatch):
     """As earlier versions let it in."""
     run = Run.open(place / "run")
     rows = labelled_and_not(run)
     decide(place, "junk", rows=rows)
-    monkeypatch.setattr("selex.discovery.without_aside", lambda run, table, *how: table)
+    monkeypatch.setattr("selex.discovery.without_aside", lambda run, config, table, *how: table)
     discover(run.config.change(categories=5), place / "run", store=place / "store")
     review = Review(place / "run")
     assert (review.round, {aside[:2] for aside in review.aside.values()}) == (2, {(1, row) for row in rows})

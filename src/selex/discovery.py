@@ -123,7 +123,7 @@ def _table(
         raise InputError(f"{config.data.photos}: photos at a URL need --engine ray")
     everything = read_sources(config.data.sources, labels) if photos is None else read_table(photos, labels)
     reviewed = isinstance(photos, ImageTable)  # by who clusters a run again, with all that was decided
-    table = everything if reviewed else without_aside(Run(out), everything, store, progress)
+    table = everything if reviewed else without_aside(Run(out), config, everything, store, progress)
     check_categories(config, table)
     if photos is None and labels is None:
         _note_if_all_labelled(table)

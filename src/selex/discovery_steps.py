@@ -188,10 +188,10 @@ def on_device(features: Any, device: str | torch.device) -> Any:
     return torch.from_numpy(np.array(features)).to(device) if torch.device(device).type == "cuda" else features
 
 
-def without_aside(run: Run, table: ImageTable, store: str | Path | None, progress: bool) -> ImageTable:
+def without_aside(run: Run, config: Config, table: ImageTable, store: str | Path | None, progress: bool) -> ImageTable:
     """The photos but for those that a person set aside in `selex review`, and did not take back."""
     aside = set_aside(run.folder)
-    if not aside:
+    if not aside or run.config.data.photos != config.data.photos:  # a run of others is refused, before any work
         return table
     rows = rows_set_aside(aside, Results.read_if_any(run), table.files, content_of(run, table, store, progress))
     if len(rows) == len(table):
