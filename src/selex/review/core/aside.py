@@ -19,6 +19,7 @@ from selex.review.core.state import JUNK, State
 from selex.review.core.timeline import Timeline
 from selex.runs.naming import same_images
 from selex.runs.results import Results
+from selex.runs.stage import CONFIG
 
 Array = np.ndarray[Any, Any]
 
@@ -80,7 +81,7 @@ def set_aside_before(ledger: Ledger, number: int) -> dict[Photo, Aside]:
 
 def set_aside(folder: Path) -> set[Photo]:
     """The photos that the run in a folder leaves out when it is done again; none where there is no run yet."""
-    if not os.path.lexists(folder / FILE):
+    if not (os.path.lexists(folder / CONFIG) and os.path.lexists(folder / FILE)):
         return set()
     with closing(Ledger(folder)) as ledger:
         return set(_set_aside(ledger, ledger.rounds()))
