@@ -1,4 +1,4 @@
-"""A second, closer look before any training: BSSK on frozen features of whole photos, of cut ones, and of both.
+"""Attention crops before any training: BSSK on frozen features of whole photos, of their crops, and of both.
 
 The folder holds `images/` and a `labels.csv` with the columns file, class and known, a line an image, as `selex bench`
 reads it; `--by COLUMN` groups the same images by another column as well. Features are whitened as `selex discover`
