@@ -109,7 +109,8 @@ def test_of_many_names_some_stand_for_all(monkeypatch):
     assert count_words(files) == exact
     rows = np.arange(300)
     found = from_files(files, rows, exact)
-    monkeypatch.setattr("selex.review.core.names._MOST", 50)
+    for limit in ("_MOST", "_SOME"):
+        monkeypatch.setattr(f"selex.review.core.names.{limit}", 50)
     assert count_words(files) == exact, "an even sample of evenly spread names"
     assert from_files(files, rows, count_words(files)) == found
     assert [one.name for one in found] == ["robin"]

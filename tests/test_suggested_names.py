@@ -1,7 +1,10 @@
 """Suggested names: by a stand-in for a text-image model, by file names, by what a category is like."""
 
 import json
+import random
 import sys
+import unicodedata
+import uuid
 from collections import Counter
 from types import ModuleType, SimpleNamespace
 
@@ -15,6 +18,7 @@ from review_runs import made_up_run
 from selex.errors import InputError
 from selex.review.core.names import (
     FILE,
+    count_words,
     from_files,
     load_text_image_model,
     read_suggested,
@@ -67,8 +71,7 @@ def test_the_page_offers_them_for_these_results_only(run):
     views = Views(Review(run.folder))
     first, second = views.category(1).suggested, views.category(2).suggested
     assert [(one.name, one.source) for one in first if one.source != "word list"] == [
-        ("apple", "file names"),
-        ("red", "file names"),
+        ("apple red", "file names"),
         ("like cat", "most similar known category"),
     ]
     assert (first[0].name, second[0].name, second[0].source) == ("red", "blue", "word list")
@@ -87,6 +90,55 @@ def test_words_of_file_names_are_those_that_others_do_not_have():
     assert [one.name for one in from_files(files, np.arange(4), everywhere)] == ["robin"], "all are in birds"
     assert from_files(files, np.arange(8, 16), everywhere) == []
     assert from_files(files, np.array([0]), everywhere) == [], "one file is no evidence"
+
+
+CAMERAS = [
+    *(f"DSC_{i:04d}.jpg" for i in range(12, 16)),
+    *(f"DCIM/100CANON/IMG_{i}.JPG" for i in range(2034, 2038)),
+    *(f"WhatsApp Image 2024-03-{i} at 10.11.{i} AM.jpeg" for i in range(10, 14)),
+    *(f"IMG-2024010{i}-WA000{i}.jpg" for i in range(4)),
+    *(f"PXL_20240102_10{i}455.jpg" for i in range(4)),
+    *(f"{uuid.UUID(int=random.Random(i).getrandbits(128))}.jpg" for i in range(4)),
+    *(f"{random.Random(i).getrandbits(128):032x}.jpg" for i in range(4)),
+]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"great-blue-heron_{i:04d}.jpg" for i in range(8)],
+        [f"IMG great blue heron {i}.jpg" for i in range(8)],
+        [f"Great_Blue_Heron_{i:04d}_{7 * i}.jpg" for i in range(8)],
+        [f"004.Great_Blue_Heron/DSC_{i:04d}.jpg" for i in range(8)],
+        [f"great blue heron/great_blue_heron{i}.jpg" for i in range(8)],
+        [f"day {i}/great blue heron ({i}) - Copy.png" for i in range(8)],
+        [f"great blue heron {i}.jpg" for i in range(5)] + CAMERAS[:3],
+    ],
+)
+def test_a_name_of_several_words_is_suggested_whole(names):
+    others = [f"{kind} {i}.jpg" for kind in ("little blue heron", "great egret", "grey heron") for i in range(8)]
+    files = [*names, *others, *CAMERAS]
+    found = from_files(files, np.arange(8), count_words(files))
+    assert found[0].name == "great blue heron"
+    assert not any("heron" in one.name for one in found[1:]), "no part of it beside it"
+
+
+def test_what_cameras_and_programs_write_is_no_name():
+    files = [*CAMERAS, *(f"great blue heron {i}.jpg" for i in range(4))]
+    everywhere = count_words(files)
+    for first in range(0, len(CAMERAS), 4):
+        assert from_files(files, np.arange(first, first + 4), everywhere) == [], CAMERAS[first]
+
+
+def test_what_all_files_share_is_left_out_and_what_some_say_comes_second():
+    files = [f"Norway trip/{kind} Norway {i}.jpg" for kind in ("grey heron", "great blue heron") for i in range(4)]
+    files += [f"Norway trip/wren Norway {i}.jpg" for i in range(40)]
+    found = from_files(files, np.arange(8), count_words(files))
+    assert [(one.name, one.score) for one in found][:2] == [("heron", 1.0), ("great blue heron", 0.5)]
+    nfd = [unicodedata.normalize("NFD", f"mésange_bleue_{i}.jpg") for i in range(4)]
+    nfd.extend(f"O'Brien's {i}.jpg" for i in "ab")
+    assert from_files(nfd, np.arange(4), count_words(nfd))[0].name == "mésange bleue"
+    assert from_files(nfd, np.array([4, 5]), count_words(nfd))[0].name == "o'brien's"
 
 
 def stand_in_package(made):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,9 +28,17 @@ Array = np.ndarray[Any, Any]
 FILE = "suggested-names.json"
 """Where `selex names` keeps what a text-image model said, in the run folder."""
 
-_SHARE, _LIFT = 0.5, 3.0  # of a category's files so many have the word, and so many times as often as others
-_MOST = 100_000  # files whose names are looked at; of more every second, third, ...
-_PLAIN = {"img", "dsc", "dscn", "dcim", "image", "images", "photo", "photos", "pic", "jpg", "jpeg", "png", "unlabelled"}
+_SHARE, _LIFT = 0.5, 3.0  # of a category's files so many have the words, and so many times as often as others
+_COMMON = 0.5  # a word that so many other files have says nothing of a category
+_LONGEST = 12  # words of a name
+_MOST, _SOME = 20_000, 2_000  # files whose names are looked at, of all and of a category; of more every second, ...
+_PLAIN = {
+    *("img", "dsc", "dscn", "dscf", "dcim", "pxl", "mvimg", "gopr", "dji", "cimg", "imag", "pict", "sunp"),
+    *("rcnx", "sam", "canon", "nikon", "msdcf", "olymp", "pana", "image", "images", "photo", "photos", "pic"),
+    *("picture", "vid", "scan", "screenshot", "screen", "shot", "whatsapp", "wa", "at", "am", "pm", "copy"),
+    *("edited", "hdr", "jpg", "jpeg", "png", "heic", "tif", "tiff", "webp", "unlabelled"),
+}
+_WORDS = re.compile(r"(?<![^\W_])\d*([^\W\d_](?:['’]?[^\W\d_])+)\d*(?![^\W_])")  # heron12 and o'brien, not a1b2
 
 
 @dataclass(frozen=True)
@@ -42,16 +51,37 @@ class Suggested:
 
 
 def from_files(files: Sequence[str], rows: Array, everywhere: Counter[str]) -> list[Suggested]:
-    """Words that most file names of a category have, and few others; `everywhere` is what `count_words` counted."""
-    some = np.sort(rows)[:: -(-len(rows) // _MOST)]
-    counts = Counter(word for row in some.tolist() for word in words_of(files[row]))
-    found = []
-    for word, count in counts.items():
-        share = count / len(some)
-        elsewhere = max(0.0, everywhere[word] - share * len(rows)) / max(1, len(files) - len(rows))
-        if count > 1 and share >= _SHARE and share >= _LIFT * elsewhere:
-            found.append(Suggested(word, "file names", share))
-    return sorted(found, key=lambda one: (-one.score, one.name))
+    """Names that most files of a category have, of words that few others do; `everywhere` is from `count_words`."""
+    some = np.sort(rows)[:: -(-len(rows) // _SOME)]
+    texts = [word_lists(files[row]) for row in some.tolist()]
+    times, others = len(rows) / len(some), max(1, len(files) - len(rows))
+    inside = Counter(word for lists in texts for word in set().union(*lists))
+    elsewhere = {word: max(0.0, everywhere[word] - times * count) / others for word, count in inside.items()}
+    rare = {word: share for word, share in elsewhere.items() if share <= _COMMON}
+    counts = Counter(name for lists in texts for name in _phrases(lists, rare))
+    found = {name: count for name, count in counts.items() if _is_theirs(name, count, len(some), rare)}
+    kept = [name for name in found if not any(_says_more(other, name, found) for other in found)]
+    kept.sort(key=lambda name: (-found[name], -len(name), name))
+    return [Suggested(" ".join(name), "file names", found[name] / len(some)) for name in kept]
+
+
+def _is_theirs(name: tuple[str, ...], count: int, files: int, elsewhere: dict[str, float]) -> bool:
+    """Whether enough files have these words, and few others one of them; two letters are no name."""
+    often = count >= max(2, _SHARE * files) and count / files >= _LIFT * min(elsewhere[word] for word in name)
+    return often and len(" ".join(name).encode()) > 2
+
+
+def _phrases(lists: Sequence[Sequence[str]], rare: dict[str, float]) -> set[tuple[str, ...]]:
+    """Words that follow each other, common ones left out."""
+    kept = [[word for word in words if word in rare] for words in lists]
+    ends = range(1, _LONGEST + 1)
+    return {tuple(words[i : i + n]) for words in kept for i in range(len(words)) for n in ends if i + n <= len(words)}
+
+
+def _says_more(other: tuple[str, ...], name: tuple[str, ...], counts: dict[tuple[str, ...], int]) -> bool:
+    """Whether another name has all of this one and more, in nearly as many files."""
+    inside = any(other[i : i + len(name)] == name for i in range(len(other) - len(name) + 1))
+    return inside and len(other) > len(name) and counts[other] >= 0.9 * counts[name]
 
 
 def count_words(files: Sequence[str]) -> Counter[str]:
@@ -63,8 +93,14 @@ def count_words(files: Sequence[str]) -> Counter[str]:
 
 def words_of(file: str) -> set[str]:
     """The words of a file's name and of the folder that it is in."""
-    last = "/".join(file.split("/")[-2:]).rpartition(".")[0]
-    return {word for word in re.findall(r"[^\W\d_]{3,}", last.casefold()) if word not in _PLAIN}
+    return set().union(*word_lists(file))
+
+
+def word_lists(file: str) -> list[list[str]]:
+    """The words of the folder that a file is in and of its name, in order, without what cameras and programs write."""
+    parts = unicodedata.normalize("NFC", file).casefold().split("/")[-2:]
+    parts[-1] = parts[-1].rpartition(".")[0]
+    return [[word for word in _WORDS.findall(part) if word not in _PLAIN] for part in parts]
 
 
 def write_suggested(folder: Path, results: Results, model: str, names: dict[str, list[tuple[str, float]]]) -> Path:
