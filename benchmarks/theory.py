@@ -16,7 +16,7 @@ import torch
 from common import save
 from selex import hssk
 from selex.bench.datasets.catalog import published_facts
-from selex.bench.suites import SUITES
+from selex.bench.paper import SUITES
 from selex.losses import prefix_products, prefix_sizes
 from selex.losses.similarity import logits_of
 from selex.models.heads import ProjectionHead

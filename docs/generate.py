@@ -18,8 +18,8 @@ from typing import Any
 
 import typer
 
+from selex.bench.paper import SUITES, Suite
 from selex.bench.results import Result, read_results
-from selex.bench.suites import SUITES, Suite
 from selex.bench.tables import make_tables, to_markdown
 from selex.cli import app
 from selex.config import GROUPS, PRESETS, Config, find_setting, settings_of

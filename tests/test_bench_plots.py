@@ -6,8 +6,8 @@ from PIL import Image
 
 from commands import refused, selex
 from results_for_tests import result, three_seeds
+from selex.bench.paper import SUITES
 from selex.bench.plots import figures, plot_epochs, plot_radar, plot_sweep
-from selex.bench.suites import SUITES
 
 
 def lines(axes):

@@ -10,9 +10,9 @@ import pytest
 from commands import digit_photos, refused, selex
 from selex import ClusterConfig, Config, InputError, Run, bssk, fit_clusters, load, split_accuracy
 from selex.bench.datasets.splits import own_dataset
+from selex.bench.paper import SUITES
 from selex.bench.results import read_results
 from selex.bench.runner import Job, read_split, result_name, run_job
-from selex.bench.suites import SUITES
 from selex.config import PAPER
 from selex.runs.versions import commit_of
 

@@ -7,8 +7,7 @@ import pytest
 
 from selex.bench import paper
 from selex.bench.datasets.catalog import published_facts
-from selex.bench.paper import find_row, main_rows, paper_rows, scores_of
-from selex.bench.suites import OF_DATASET, SUITES, find_suite
+from selex.bench.paper import OF_DATASET, SUITES, find_row, find_suite, main_rows, paper_rows, scores_of
 from selex.config import PAPER
 from selex.config.groups import QUIRKS
 from selex.errors import InputError

@@ -19,7 +19,7 @@ from commands import selex
 from review_runs import small_run
 from selex.cli.photos import next_steps
 from selex.config import Config
-from selex.data.names import LONGEST, Names, safe_name
+from selex.data.labels import LONGEST, Names, safe_name
 from selex.data.table import read_table
 from selex.discovery import discover
 from selex.errors import InputError

@@ -19,7 +19,7 @@ from commands import selex
 from review_runs import small_run
 from selex import Config, discover
 from selex.data.features import Features, read_labels
-from selex.data.names import cell_of_label, label_of_cell, spell, unspell
+from selex.data.labels import cell_of_label, label_of_cell, spell, unspell
 from selex.data.table import from_list, read_table
 from selex.io import read_csv, write_csv
 from selex.review.core.decisions import Decision

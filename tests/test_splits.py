@@ -10,14 +10,14 @@ from timm.data import ImageNetInfo
 from typer.testing import CliRunner
 
 import datasets_for_tests as official
-import selex.bench.datasets.check
 import selex.bench.datasets.splits
 from datasets_for_tests import MINIATURES
 from selex.bench.datasets.catalog import Dataset, Part, load_dataset, matches_published, published_facts
-from selex.bench.datasets.check import check_dataset, file_list_hash
 from selex.bench.datasets.splits import (
     FOLDS,
+    check_dataset,
     draw_labelled,
+    file_list_hash,
     hold_out_labels,
     load_benchmark,
     long_tail,
@@ -59,7 +59,7 @@ def whole(tmp_path, monkeypatch):
             md5={},
         )
         mine = replace(mine, **more)
-        for module in (selex.bench.datasets.splits, selex.bench.datasets.check):
+        for module in (selex.bench.datasets.splits, selex.bench.datasets.splits):
             monkeypatch.setattr(module, "published_facts", lambda name: mine)
         return tmp_path
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Literal, NamedTuple, TypeVar
 
+from selex.bench.paper import Row, find_suite
 from selex.bench.results import Result
-from selex.bench.suites import Row, find_suite
 from selex.config import GROUPS, PAPER, flatten, settings_of
 from selex.errors import InputError
 from selex.types import Scores

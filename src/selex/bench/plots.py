@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from selex.bench import paper
 from selex.bench.groups import Seeds, Setting, average, by_row, by_setting, spread
+from selex.bench.paper import SUITES, Suite
 from selex.bench.results import Result
-from selex.bench.suites import SUITES, Suite
 from selex.bench.tables import dataset_name, method_name
 from selex.types import Scores
 

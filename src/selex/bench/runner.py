@@ -25,8 +25,8 @@ from selex.bench.datasets.splits import (
     own_dataset,
     take_rows,
 )
+from selex.bench.paper import Row
 from selex.bench.results import VERSIONS, Result
-from selex.bench.suites import Row
 from selex.checksums import file_digest
 from selex.cluster.kmeans import bssk
 from selex.config import PAPER, Config

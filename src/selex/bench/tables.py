@@ -11,8 +11,8 @@ from typing import NamedTuple
 from selex.bench import paper
 from selex.bench.datasets.catalog import published_facts
 from selex.bench.groups import Part, Seeds, Setting, Version, average, by_row, by_setting, of_main, setting_of, spread
+from selex.bench.paper import SUITES, Row, Suite, find_suite
 from selex.bench.results import Result, provenance
-from selex.bench.suites import SUITES, Row, Suite, find_suite
 from selex.errors import InputError
 from selex.types import Scores
 

@@ -17,8 +17,8 @@ from selex.cli.settings import configured, value
 from selex.config import Config
 
 if TYPE_CHECKING:
+    from selex.bench.paper import Row
     from selex.bench.runner import Job
-    from selex.bench.suites import Row
 
 app = Commands(no_args_is_help=True)
 
@@ -105,7 +105,7 @@ def run(
 
 def _rows(suite: str, names: list[str] | None, categories: Count) -> list[Row]:
     """The rows of a suite that are asked for, all where none is named."""
-    from selex.bench.suites import find_suite
+    from selex.bench.paper import find_suite
 
     chosen = find_suite(suite)
     rows = [chosen.row(name) for name in names] if names else chosen.rows
@@ -114,7 +114,7 @@ def _rows(suite: str, names: list[str] | None, categories: Count) -> list[Row]:
 
 def _usual(preset: str | None, dataset: str) -> Config:
     """The settings of a preset; those of the paper are a dataset's own."""
-    from selex.bench.suites import OF_DATASET
+    from selex.bench.paper import OF_DATASET
 
     usual = Config.of(preset=preset or "paper")
     return usual.change(**OF_DATASET.get(dataset, {})) if preset in (None, "paper") else usual
@@ -181,8 +181,8 @@ def table(
 
     Example: `selex bench table results --suite components --to latex --out components.tex`
     """
+    from selex.bench.paper import find_suite
     from selex.bench.results import read_results
-    from selex.bench.suites import find_suite
     from selex.bench.tables import Show, make_tables, to_latex, to_markdown
     from selex.io import atomic_path, check_target
 

@@ -34,7 +34,7 @@ def check(
 
     Example: `selex data check cub --root datasets/CUB_200_2011`
     """
-    from selex.bench.datasets.check import check_dataset
+    from selex.bench.datasets.splits import check_dataset
 
     findings = check_dataset(name, root)
     cells = [(line.what, line.expected or "-", line.found, "" if line.ok else "<- wrong") for line in findings]

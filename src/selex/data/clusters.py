@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selex.data.labels import ROW_COLUMNS
-from selex.data.names import cell_of_label, first_repeat, text_of_cell
+from selex.data.labels import ROW_COLUMNS, cell_of_label, first_repeat, text_of_cell
 from selex.errors import InputError
 from selex.io import column, read_csv, write_csv
 from selex.types import Hierarchy

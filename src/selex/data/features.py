@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selex.data.clusters import Clusters
-from selex.data.labels import ROW_COLUMNS, LabelFile, read_label_file
-from selex.data.names import first_repeat, spell, text_of_cell
+from selex.data.labels import ROW_COLUMNS, LabelFile, first_repeat, read_label_file, spell, text_of_cell
 from selex.errors import InputError
 from selex.io import check_regular, first_line
 

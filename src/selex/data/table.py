@@ -12,8 +12,19 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from selex.data.labels import LABEL_FILES, LabelFile, NoLabelColumn, encode, read_label_file
-from selex.data.names import UNLABELLED_FOLDERS, first_repeat, label_name, readings, spell, unspell
+from selex.data.labels import (
+    LABEL_FILES,
+    UNLABELLED_FOLDERS,
+    LabelFile,
+    NoLabelColumn,
+    encode,
+    first_repeat,
+    label_name,
+    read_label_file,
+    readings,
+    spell,
+    unspell,
+)
 from selex.errors import InputError, Note
 from selex.types import UNLABELLED
 
@@ -30,7 +41,7 @@ METADATA = ("metadata.csv", "metadata.parquet")
 class ImageTable:
     """Images in row order: their names as the user knows them, and a label each, `UNLABELLED` where there is none.
 
-    Row `i` is the file `root/files[i]`, its name spelled as in `data/names.py`, unless `sources[i]` holds the image.
+    Row `i` is the file `root/files[i]`, its name spelled as in `data/labels.py`, unless `sources[i]` holds the image.
     `labels` count into `categories`, the known categories in sorted order.
     """
 

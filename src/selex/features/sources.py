@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import fsspec
 import pyarrow.parquet as pq
 
-from selex.data.names import label_name, spell
+from selex.data.labels import label_name, spell
 from selex.data.table import PICTURES, ImageTable, folder_label, read_sources
 from selex.errors import InputError
 from selex.io import first_line

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from selex.config import Config
-from selex.data.names import cell_of_label
+from selex.data.labels import cell_of_label
 from selex.data.table import ImageTable, folder_label, read_sources
 from selex.discovery import discover
 from selex.discovery_steps import content_of

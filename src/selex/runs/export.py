@@ -17,7 +17,7 @@ import numpy as np
 
 from selex.data.clusters import Columns
 from selex.data.decode import is_image
-from selex.data.names import spell
+from selex.data.labels import spell
 from selex.data.parquet import read_header
 from selex.errors import InputError
 from selex.folders import check_outside

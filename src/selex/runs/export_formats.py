@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from selex.data.clusters import DOUBTFUL, Columns, write_blocks, write_columns
-from selex.data.names import Names, safe_name
+from selex.data.labels import Names, safe_name
 from selex.data.parquet import as_row_groups
 from selex.io import atomic_folder, atomic_path, reported
 

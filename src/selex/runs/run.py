@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from selex.checksums import Damaged, check_stamp, is_sealed, known_digest, read_lines, read_object
 from selex.config import Config
-from selex.data.names import text_of_cell
+from selex.data.labels import text_of_cell
 from selex.data.parquet import ROWS, read_blocks, read_parquet
 from selex.data.store_files import KIND
 from selex.data.table import real_path

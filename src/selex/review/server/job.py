@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
-from selex.data.names import spell
+from selex.data.labels import spell
 from selex.errors import InputError
 from selex.folders import own_folder
 from selex.io import first_line, reported
