@@ -26,7 +26,7 @@ from common import save
 from decode import make_photos
 from selex.config import Config
 from selex.discovery import discover
-from selex.features.shared import FeatureCache
+from selex.features.cache import FeatureCache
 from selex.folders import take_folder
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review

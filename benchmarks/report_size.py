@@ -21,9 +21,9 @@ from selex import Config, Hierarchy, Level, Run
 from selex.cluster.holdout.select import Selection
 from selex.cluster.pipeline import FittedClusters, calibrated
 from selex.cluster.whiten import FeatureMaps
+from selex.discovery_steps import publish
 from selex.report.html import choose_format, write_report
 from selex.report.summary import summarise
-from selex.runs.publish import publish
 from selex.runs.writer import write_run
 
 N_PHOTOS = 300

@@ -32,7 +32,7 @@ from selex.cluster.holdout.select import Selection
 from selex.cluster.pipeline import FittedClusters, calibrated
 from selex.cluster.whiten import FeatureMaps
 from selex.data.parquet import read_blocks
-from selex.runs.publish import publish
+from selex.discovery_steps import publish
 from selex.runs.writer import write_run
 
 DIMS = 16

@@ -395,7 +395,7 @@ KILLS = [
     ("selex.runs.stage:remove_folder", 3),  # results half in place
     ("os:replace", 9),
     ("os:replace", 12),
-    ("selex.features.shared:atomic_path", 1),  # features made, and not yet kept for other runs
+    ("selex.features.cache:atomic_path", 1),  # features made, and not yet kept for other runs
 ]
 
 

@@ -16,9 +16,8 @@ from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.discovery import discover
 from selex.errors import Note
-from selex.features import shared
+from selex.features.cache import FeatureCache
 from selex.features.embed import embed, feature_cache
-from selex.features.shared import FeatureCache
 from selex.models import load_backbone
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
@@ -245,7 +244,7 @@ def test_a_cache_that_cannot_be_written_is_noted_and_does_no_harm(cache, tmp_pat
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shared.npy, "write_array", full)
+    monkeypatch.setattr("selex.features.cache.npy.write_array", full)
     with pytest.warns(Note, match="No space left on device"):
         cache.add(keys(2), rows(2))
     assert found(cache, 1, 2) == [True, False]
@@ -253,8 +252,8 @@ def test_a_cache_that_cannot_be_written_is_noted_and_does_no_harm(cache, tmp_pat
 
 
 def test_many_small_files_become_one(cache, monkeypatch):
-    monkeypatch.setattr(shared, "_MANY", 5)
-    monkeypatch.setattr(shared, "_LARGE", 20)
+    monkeypatch.setattr("selex.features.cache._MANY", 5)
+    monkeypatch.setattr("selex.features.cache._LARGE", 20)
     cache.add(keys(*range(100, 120)), rows(*range(100, 120)))
     (large,) = files(cache)
     for number in range(5):

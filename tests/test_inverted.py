@@ -8,10 +8,9 @@ import torch
 
 from selex.cluster.balance import stable_match
 from selex.cluster.hierarchy import hssk
-from selex.cluster.inverted import AllCenters, InvertedFile, compare_with
 from selex.cluster.kmeans import bssk
 from selex.cluster.pipeline import fit_clusters
-from selex.cluster.rows import Rows
+from selex.cluster.rows import AllCenters, InvertedFile, Rows, compare_with
 from selex.config import ClusterConfig
 from selex.errors import InputError
 

@@ -9,12 +9,11 @@ from torch.nn.functional import normalize
 
 from conftest import blobs, half_labelled
 from selex.cluster.hierarchy import hssk
-from selex.cluster.variant import Variant, published
 from selex.data.crops import AugmentConfig
 from selex.errors import InputError
 from selex.losses import cluster_radii, info_nce, radius_targets, supervised_contrastive, use_targets
 from selex.training.methods import METHODS, Batch, Task
-from selex.types import Hierarchy, Level
+from selex.types import Hierarchy, Level, Variant, published
 from training_for_tests import TRAINED, batch, digit_data, loop, prepared, small, weights
 
 SELEX_WAYS = [{}, {"targets": "radii"}, {"published": True}, {"form": "binary"}, {"kind": "cosine"}, {"hssk": False}]

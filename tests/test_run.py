@@ -325,7 +325,7 @@ def test_a_table_that_is_written_and_read_in_blocks_is_the_same(tmp_path, monkey
     digit_photos(tmp_path / "photos")
     config = Config.of(str(tmp_path / "photos"), categories=5, backbone="pixels", refine="none", search="bssk")
     whole = discover(config, tmp_path / "whole", store=tmp_path / "store")
-    monkeypatch.setattr("selex.runs.publish.BLOCK", 7)
+    monkeypatch.setattr("selex.discovery_steps.BLOCK", 7)
     parts = discover(config, tmp_path / "parts", store=tmp_path / "store")
     monkeypatch.setattr("selex.runs.run.read_blocks", partial(read_blocks, size=11))
     assert parquet.ParquetFile(tmp_path / "parts" / "clusters.parquet").num_row_groups == 9

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 import selex as package
 from commands import contents, refused, selex
 from selex import discovery_steps
-from selex.cluster.variant import Variant
 from selex.training.fit import TrainOptions
+from selex.types import Variant
 from test_discover import FILES
 
 TINY = ("--backbone", "tiny-vit", "--categories", 5)

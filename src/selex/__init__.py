@@ -12,14 +12,13 @@ if TYPE_CHECKING:
     from selex.cluster.hierarchy import hssk
     from selex.cluster.kmeans import bssk
     from selex.cluster.pipeline import FittedClusters, fit_clusters
-    from selex.cluster.variant import Variant, published
     from selex.config import ClusterConfig, Config, DataConfig, FeatureConfig, TrainConfig
     from selex.discovery import discover
     from selex.errors import InputError, Note
     from selex.metrics import ari, nmi, split_accuracy
     from selex.runs.predictor import Model, load
     from selex.runs.run import Run
-    from selex.types import UNLABELLED, Hierarchy, KEstimate, Level, Scores
+    from selex.types import UNLABELLED, Hierarchy, KEstimate, Level, Scores, Variant, published
 
 __version__ = "0.1.0"
 
@@ -34,14 +33,13 @@ _HOMES = {
     "cluster.hierarchy": ("hssk",),
     "cluster.kmeans": ("bssk",),
     "cluster.pipeline": ("FittedClusters", "fit_clusters"),
-    "cluster.variant": ("Variant", "published"),
     "config": ("ClusterConfig", "Config", "DataConfig", "FeatureConfig", "TrainConfig"),
     "discovery": ("discover",),
     "errors": ("InputError", "Note"),
     "metrics": ("ari", "nmi", "split_accuracy"),
     "runs.predictor": ("Model", "load"),
     "runs.run": ("Run",),
-    "types": ("UNLABELLED", "Hierarchy", "KEstimate", "Level", "Scores"),
+    "types": ("UNLABELLED", "Hierarchy", "KEstimate", "Level", "Scores", "Variant", "published"),
 }
 __all__ = [
     "UNLABELLED",

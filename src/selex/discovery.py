@@ -25,16 +25,15 @@ from selex.config.groups import FROZEN
 from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable, folder_label, read_sources, read_table
-from selex.discovery_steps import Job, Tell, check_categories, on_device, without_aside
+from selex.discovery_steps import Job, Tell, check_categories, on_device, publish, without_aside
 from selex.discovery_training import Training
 from selex.errors import InputError, Note
 from selex.features.prepare import load_backbone_for
 from selex.features.ray_cluster import RayEngine, running
 from selex.features.sources import is_url
 from selex.models.backbones import default_backbone
-from selex.review.core.aside import set_aside
+from selex.review.core.labels import set_aside
 from selex.runs.earlier import Earlier
-from selex.runs.publish import publish
 from selex.runs.run import LABELS, Run, labelled_by_review
 from selex.runs.writer import write_run
 from selex.training.devices import fabric_library, start_fabric

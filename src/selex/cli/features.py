@@ -56,9 +56,9 @@ def cluster(
     from selex.cluster.inputs import encode
     from selex.cluster.kmeans import distances_to_own
     from selex.cluster.pipeline import fit_clusters
-    from selex.cluster.variant import published as published_variant
     from selex.data.clusters import category_names, cluster_columns, is_clusters_table, write_columns
     from selex.io import check_target
+    from selex.types import published as published_variant
 
     given = {"seed": seed, "categories": categories, "refine": refine}
     config = configured(Config.of(preset=preset or "photos"), config_file, changes, **given)

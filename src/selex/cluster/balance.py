@@ -13,8 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from selex.cluster.inverted import InvertedFile, compare_with
-from selex.cluster.rows import Rows, count
+from selex.cluster.rows import InvertedFile, Rows, compare_with, count
 
 _NEVER = torch.iinfo(torch.long).max
 _RECORDED = 1 << 21  # entries of a problem that is small enough to keep its rounds recorded

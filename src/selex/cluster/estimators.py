@@ -21,11 +21,10 @@ from selex.cluster.assign import offsets_of, probabilities
 from selex.cluster.inputs import encode, features_of, generator_of
 from selex.cluster.pipeline import fit_clusters
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
-from selex.cluster.variant import Variant
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.config import ClusterConfig
 from selex.errors import InputError
-from selex.types import Refinement, Search
+from selex.types import Refinement, Search, Variant
 
 if TYPE_CHECKING:
     from selex.types import Array

@@ -14,9 +14,8 @@ from selex.cluster.kmeans import Problem, Settings, as_data, novel_clusters, pre
 from selex.cluster.refine import check_refinement, refined
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.search import searched
-from selex.cluster.variant import Variant
 from selex.errors import InputError
-from selex.types import UNLABELLED, Hierarchy, Level, Refinement, Search
+from selex.types import UNLABELLED, Hierarchy, Level, Refinement, Search, Variant
 
 
 def hssk(

@@ -18,9 +18,8 @@ from torch import Tensor
 from selex.cluster.balance import stable_match, sweep
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
 from selex.cluster.seeding import draw_apart, draw_spread
-from selex.cluster.variant import Variant
 from selex.errors import InputError, Note
-from selex.types import UNLABELLED, Level
+from selex.types import UNLABELLED, Level, Variant
 
 
 @dataclass(frozen=True)

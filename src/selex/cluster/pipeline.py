@@ -26,13 +26,12 @@ from selex.cluster.kmeans import Problem, Settings, as_data, as_labels, prepare
 from selex.cluster.refine import of_one_length
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows
 from selex.cluster.search.unequal import differ
-from selex.cluster.variant import Variant
 from selex.cluster.warm import Start, coarser_levels, continued, with_added, with_kept_centers
 from selex.cluster.whiten import FeatureMaps, Whitener, fit_whitener
 from selex.config import ClusterConfig
 from selex.errors import InputError
 from selex.progress import estimate_bar, progress_bar
-from selex.types import CUTS, SIZED, UNLABELLED, Hierarchy, KEstimate, Refinement, Search
+from selex.types import CUTS, SIZED, UNLABELLED, Hierarchy, KEstimate, Refinement, Search, Variant
 
 ENOUGH_TO_ADAPT = 3000
 """Rows from which on `"auto"` tries to adapt features, which takes minutes: that it helps fewer is not shown."""

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from selex.data.crops import digest_of
 from selex.data.store import ImageStore
 from selex.errors import InputError
+from selex.features.cache import FeatureCache
 from selex.features.embed import embed, feature_cache
-from selex.features.shared import FeatureCache
 from selex.models.network import Backbone
 from selex.models.trunk import VitStem, only_class_token
 

@@ -19,8 +19,7 @@ from torch.nn.functional import normalize
 from selex.config import FeatureConfig
 from selex.data.crops import CropParams, fixed_crops, scales
 from selex.errors import InputError
-from selex.features.cache import FeatureFile, Features, Standing
-from selex.features.shared import FeatureCache, SharedRows
+from selex.features.cache import FeatureCache, FeatureFile, Features, SharedRows, Standing
 from selex.models.network import Backbone
 from selex.models.trunk import fold_norms
 from selex.progress import images_bar

@@ -19,8 +19,7 @@ from selex.discovery import discover
 from selex.discovery_steps import content_of
 from selex.errors import InputError, Note
 from selex.io import write_csv
-from selex.review.core.aside import Photo, photos_of, rows_set_aside
-from selex.review.core.labels import Labels, labels_of
+from selex.review.core.labels import Labels, Photo, labels_of, photos_of, rows_set_aside
 from selex.review.core.ledger import Ledger
 from selex.review.core.outcome import Changes, compare
 from selex.review.core.state import JUNK, State

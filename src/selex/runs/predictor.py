@@ -27,11 +27,11 @@ from selex.data.store import ImageStore
 from selex.data.table import read_table
 from selex.errors import InputError, Note
 from selex.features.attention_crop import crop_to_attention
+from selex.features.cache import FeatureCache
 from selex.features.embed import embed, feature_cache
 from selex.features.prepare import store_for
 from selex.features.ray_cluster import RayEngine
 from selex.features.ray_embed import embed_on_ray
-from selex.features.shared import FeatureCache
 from selex.features.sources import is_url
 from selex.folders import cache_folder
 from selex.io import reported, temporary_folder

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from selex.errors import InputError
-from selex.review.core.aside import Aside, Photo, set_aside_before
 from selex.review.core.decisions import Decision, Refused
+from selex.review.core.labels import Aside, Photo, set_aside_before
 from selex.review.core.ledger import Ledger
 from selex.review.core.outcome import Changes, compare
 from selex.review.core.state import State

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from selex.data.parquet import text_blocks
-from selex.review.core.aside import Photo, asides_of
+from selex.review.core.labels import Photo, asides_of
 from selex.review.core.session import Review
 from selex.review.server import schema
 from selex.review.server.cards import one_page

@@ -12,7 +12,6 @@ from torch.nn.functional import cross_entropy, normalize
 from selex.cluster.adapt import TEMPERATURE, adapt, attraction, positives
 from selex.cluster.hierarchy import hssk
 from selex.cluster.search.consensus import agreement_runs
-from selex.cluster.variant import variant_for
 from selex.cluster.whiten import fit_whitener
 from selex.config import TrainConfig
 from selex.losses import (
@@ -27,7 +26,7 @@ from selex.losses import (
 from selex.models.heads import ProjectionHead
 from selex.models.network import Backbone
 from selex.training.methods.base import Batch, Losses, Method, Task, views
-from selex.types import Hierarchy, Level
+from selex.types import Hierarchy, Level, variant_for
 
 PROTOTYPE_TEMPERATURE = 0.1
 BANK = 16_384
