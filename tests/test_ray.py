@@ -420,6 +420,17 @@ def test_without_an_address_ray_is_started_whatever_else_runs_here(monkeypatch):
     assert given == [("local", max(2, os.cpu_count() or 1)), ("auto", None)]
 
 
+def test_libraries_below_torch_are_loaded_with_all_threads_of_a_worker(cluster, monkeypatch):
+    class Telling(ray_cluster.Worker):
+        def threads(self):
+            return torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 6)  # of this process
+    workers, _ = ray_cluster.start_workers(Telling, RayEngine(), 2, on_gpu=False)
+    assert ray.get([worker.threads.remote() for worker in workers]) == [(3, "3")] * 2
+    ray_cluster.stop_workers(workers)
+
+
 def test_more_workers_than_the_cluster_has(cluster, home, pieces, tmp_path):
     with pytest.raises(InputError, match="9 workers on cpu are too many: the cluster has 4 CPU and 0 GPU"):
         run(home / "photos", tmp_path / "run", RayEngine(workers=9))

@@ -124,6 +124,14 @@ def threads_each(engine: RayEngine, workers: int) -> int:
     return 1 if engine.address else max(1, torch.get_num_threads() // workers)
 
 
+def with_threads(threads: int) -> dict[str, Any]:
+    """Options of tasks and actors that compute in so many threads.
+
+    Ray allows one for each core that is asked for, and libraries below torch keep to what they were loaded with.
+    """
+    return {"num_cpus": 1, "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(threads)}}}
+
+
 class Worker:
     """An actor that works together with others, as processes of `torch.distributed` do."""
 
@@ -150,8 +158,9 @@ def start_workers(kind: type[Worker], engine: RayEngine, size: int, on_gpu: bool
     """So many new actors, on as many nodes as there are, and where the first one is found."""
     import ray
 
-    remote = ray.remote(num_cpus=1, num_gpus=int(on_gpu), scheduling_strategy="SPREAD")(kind)
-    workers = [remote.remote(threads_each(engine, size)) for _ in range(size)]
+    threads = threads_each(engine, size)
+    remote = ray.remote(**with_threads(threads), num_gpus=int(on_gpu), scheduling_strategy="SPREAD")(kind)
+    workers = [remote.remote(threads) for _ in range(size)]
     try:
         return workers, ray.get([worker.place.remote() for worker in workers], timeout=PATIENCE)[0]
     except BaseException:

@@ -30,7 +30,7 @@ from selex.features.attention_crop import attention_boxes, saliency
 from selex.features.cache import FeatureFile, Standing
 from selex.features.embed import CPU_BATCH, embed
 from selex.features.ray_cache import Shards, read_shard, shards_in_use, trim
-from selex.features.ray_cluster import RayEngine, running, threads_each
+from selex.features.ray_cluster import RayEngine, running, threads_each, with_threads
 from selex.features.sources import PIECE, Files, Unit, find_units, key_of
 from selex.io import first_line
 from selex.models.network import Backbone
@@ -181,13 +181,14 @@ def _made(
     given = [(units[number], shards.have(units[number]), how.size, how.eye is not None) for number in todo]
     items = [{"number": number, "work": pickle.dumps(work)} for number, work in zip(todo, given, strict=True)]
     on_gpu = torch.device(how.device).type == "cuda"
-    pieces = ray.data.from_items(items, override_num_blocks=len(items)).flat_map(_decoded, num_cpus=1)
+    options = with_threads(how.threads)  # the same for both, else Ray does not do them in one place
+    pieces = ray.data.from_items(items, override_num_blocks=len(items)).flat_map(_decoded, **options)
     rows = pieces.map(
         _Embedder,
         fn_constructor_args=(ray.put(how.on("cpu")),),
         concurrency=actors,
-        num_cpus=1,
         num_gpus=1 if on_gpu else 0,
+        **options,
     ).iter_rows()
     for row in rows:
         if row["error"]:
