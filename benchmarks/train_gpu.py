@@ -63,7 +63,8 @@ def loop(
     fabric = start_fabric("cuda")
     task = Task(K, KNOWN, config.cluster.balanced, config.cluster.whiten)
     method = METHODS["selex"](backbone(fabric.device), task, config.train)
-    return Loop(method, Data(images, labels, [], 224), 0, fabric, checkpoints, compile=compile)
+    data = Data(images, labels, [str(row) for row in range(len(labels))], 224)
+    return Loop(method, data, 0, fabric, checkpoints, compile=compile)
 
 
 class Stop(Exception):

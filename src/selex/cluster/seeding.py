@@ -56,7 +56,10 @@ def draw_apart(
 
 
 def _shuffled(rows: Rows, pool: Tensor, ranks: Tensor | None, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """The rows of the pool that this process has,  in a random order of all, and each one's turn."""
+    """The rows of the pool that this process has, in a random order of all, and each one's turn."""
+    if rows.group.size == 1:
+        order = torch.from_numpy(rng.permutation(len(pool))).to(pool.device)
+        return pool[order], torch.arange(len(pool), device=pool.device)
     ranks = torch.arange(len(pool), device=pool.device) if ranks is None else ranks
     total = int(rows.group.sum(torch.tensor(len(pool))))
     turn = torch.empty(total, dtype=torch.long)
@@ -71,6 +74,9 @@ def _called(rows: Rows, order: Tensor, turn: Tensor, most: int) -> tuple[Tensor,
 
     Their numbers by turn, where each is once every process has sent its own, and how many each process has.
     """
+    if rows.group.size == 1:
+        numbers = order[:most]
+        return numbers, torch.arange(len(numbers), device=order.device), [len(numbers)]
     sent = turn.new_full((most, 2), _NEVER)
     sent[: len(turn[:most])] = torch.stack([turn[:most], order[:most] + rows.first], 1)
     turns, numbers = rows.group.gather(sent, [most] * rows.group.size).unbind(1)
