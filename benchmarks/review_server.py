@@ -145,7 +145,8 @@ def main(n: int, k: int, d: int, repeats: int) -> None:
         command = [sys.executable, "-m", "selex", "review", f"{folder}/run", "--no-browser", "--port", "0"]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert server.stdout
-        port = int(re.search(r":(\d+)/", server.stdout.readline())[1])  # type: ignore[index]
+        _, line = server.stdout.readline(), server.stdout.readline()  # that it reads the run, and where the page is
+        port = int(re.search(r":(\d+)/", line)[1])  # type: ignore[index]
         results: list[dict[str, object]] = []
         try:
             client = Client(port)

@@ -151,7 +151,8 @@ def made(folder: str, n: int, k: int, times: int) -> dict[str, object]:
 def pages(process: subprocess.Popen[str]) -> float:
     """The first page, a category, an image, a search and what is next; when the first one was there."""
     assert process.stdout
-    client = Client(int(re.search(r":(\d+)/", process.stdout.readline())[1]))  # type: ignore[index]
+    _, line = process.stdout.readline(), process.stdout.readline()  # that it reads the run, and where the page is
+    client = Client(int(re.search(r":(\d+)/", line)[1]))  # type: ignore[index]
     client("/")
     first = time.perf_counter()
     for path in ("/category/1", "/image/5", "/?q=0001234", "/next"):

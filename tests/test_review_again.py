@@ -4,6 +4,7 @@ import csv
 import http.client
 import json
 import multiprocessing
+import re
 import shutil
 import threading
 import time
@@ -215,7 +216,7 @@ def test_every_answered_decision_outlasts_kill_9(tmp_path):
     while not told.exists() or "review: http" not in told.read_text():
         assert process.is_alive()
         time.sleep(0.02)
-    port = int(told.read_text().split(":")[3].split("/")[0])
+    port = int(re.search(r":(\d+)/", told.read_text())[1])
     answered = []
 
     def pour():

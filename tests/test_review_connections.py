@@ -63,6 +63,7 @@ def process(tmp_path):
     command = [sys.executable, "-m", "selex", "review", "run", "--no-browser", "--port", "0"]
     limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))  # noqa: E731
     server = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, preexec_fn=limit)
+    assert server.stdout.readline() == "reading run: 40 images\n", "before anything that takes long"
     server.port = int(re.search(r":(\d+)/", server.stdout.readline())[1])  # type: ignore[attr-defined]
     yield server
     server.send_signal(signal.SIGINT)

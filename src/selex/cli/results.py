@@ -152,6 +152,10 @@ def review(
 
     Example: `selex review birds`
     """
+    from selex.runs.run import Run
+
+    images = sum(Run.open(run).hierarchy["levels"][0]["sizes"])
+    tell_of_server(f"reading {run}: {images:,} {'image' if images == 1 else 'images'}")
     with needs_extra("review", "the review page"):
         from selex.review.server.serve import serve
 
