@@ -477,7 +477,8 @@ def test_overview_counts_as_plain_loops_do(review):
         assert overview.rows(category).tolist() == sorted(rows, key=lambda row: -sure[row])
         assert overview.sizes[category] == len(rows)
         assert overview.confirmed[category] == sum(state.mark[row] == CONFIRMED for row in rows)
-        assert overview.doubtful[category] == sum(state.mark[row] != CONFIRMED and sure[row] < 0.5 for row in rows)
+        doubted = [state.mark[row] == UNDECIDED and sure[row] < 0.5 for row in rows]
+        assert overview.unsure[category] == sum(doubted) + sum(state.mark[row] == UNSURE for row in rows)
         assert overview.changed[category] == sum(state.category[row] != review.results.category[row] for row in rows)
 
 

@@ -223,7 +223,7 @@ def test_keyboard_only(served):
         page.keyboard.press(key)
         said(page, text)
     page.locator("main").focus()
-    for keys, text in ((("ArrowRight", "x", "u"), "as not sure"), (("ArrowRight", "x", "j"), "aside")):
+    for keys, text in ((("ArrowRight", "x", "u"), "as unsure"), (("ArrowRight", "x", "j"), "aside")):
         for key in keys:
             page.keyboard.press(key)
         said(page, text)
@@ -267,13 +267,13 @@ def test_nothing_confirmed_is_lost_by_kill_9(served):
     said(page, "aside")
     served.kill()
     page.locator(".tile .shot").nth(1).click()
-    page.click("#chosen >> text=Not sure")
+    page.click("#chosen >> text=Unsure")
     said(page, "The server does not answer: this was not saved")
     served.start(served.port)
     page.reload()
     sync_api.expect(page.locator("h1")).to_have_text("wren")
     assert [event["kind"] for event in served.api("api/history")["events"]] == ["decide", "decide"]
-    assert (served.api("api/standing")["junk"], served.api("api/standing")["unsure"]) == (1, 0)
+    assert served.api("api/standing")["junk"] == 1
     page.keyboard.press("z")
     said(page, "Undone: set 1 image aside")
 
@@ -289,8 +289,12 @@ def test_a_list_is_selected_with_its_other_pages(served):
     page.keyboard.press("A")
     sync_api.expect(page.locator(chosen)).to_have_text("121 selected, 1 on other pages")
     page.keyboard.press("u")
-    said(page, "Marked 121 images as not sure")
-    assert served.api("api/standing")["unsure"] == 121
+    said(page, "Marked 121 images as unsure")
+    page.click(".far >> text=121 unsure")
+    sync_api.expect(page.locator("h1")).to_have_text("121 images")
+    sync_api.expect(page.get_by_role("link", name="Unsure", exact=True)).to_have_attribute("aria-current", "true")
+    page.goto(served.address)
+    sync_api.expect(page.locator(".card .facts").first).to_contain_text("unsure")
 
 
 def test_keys_pressed_faster_than_the_page_is_shown(served):

@@ -13,7 +13,7 @@ import numpy as np
 from selex.data.clusters import DOUBTFUL
 from selex.review.core.decisions import Refused
 from selex.review.core.session import Review
-from selex.review.core.state import CONFIRMED, JUNK, UNSURE
+from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE
 from selex.runs.results import directions, mean_direction, most_alike
 
 Array = np.ndarray[Any, Any]
@@ -29,9 +29,9 @@ class Overview:
     sizes: Array  # images of each category, and how many of them are so:
     confirmed: Array
     unsure: Array
-    doubtful: Array
     changed: Array
     confidence: Array  # mean confidence of each category
+    unsure_rows: Array  # rows that were marked so, or that nobody decided about and the run is unsure of
     changed_rows: Array  # rows that are elsewhere than the run, or the round before, had them
     marks: Array  # how many rows have each mark
 
@@ -43,6 +43,7 @@ class Overview:
         shelf = np.where(state.mark == JUNK, count, state.category)
         order = by_confidence[np.argsort(shelf[by_confidence], kind="stable")]
         sizes = np.bincount(shelf, minlength=count + 1)[:count]
+        unsure_rows = (state.mark == UNSURE) | ((state.mark == UNDECIDED) & (results.confidence < DOUBTFUL))
         changed_rows = state.category != results.category
         if review.changes is not None:
             changed_rows |= review.changes.rows
@@ -57,10 +58,10 @@ class Overview:
             np.concatenate([[0], np.cumsum(sizes)]),
             sizes,
             number(state.mark == CONFIRMED),
-            number(state.mark == UNSURE),
-            number((state.mark != CONFIRMED) & (results.confidence < DOUBTFUL)),
+            number(unsure_rows),
             number(changed_rows),
             total / np.maximum(sizes, 1),
+            unsure_rows,
             changed_rows,
             np.bincount(state.mark, minlength=4),
         )

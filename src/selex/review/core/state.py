@@ -260,7 +260,7 @@ _KINDS: dict[str, Callable[[State, Decision], _Change]] = {
     "split": _split,
     "move": _move,
     "confirm": _confirm,
-    "unsure": _marking(UNSURE, "marked {} as not sure"),
+    "unsure": _marking(UNSURE, "marked {} as unsure"),
     "junk": _marking(JUNK, "set {} aside"),
     "clear": _clear,
     "restore": _restore,

@@ -14,7 +14,7 @@ from selex.review.core.decisions import Refused
 from selex.review.core.metadata import Metadata
 from selex.review.core.overview import Overview
 from selex.review.core.session import Review
-from selex.review.core.state import CONFIRMED, JUNK, MARKS, UNSURE
+from selex.review.core.state import CONFIRMED, JUNK, MARKS
 from selex.review.core.suggest import ideas
 from selex.review.server import schema
 from selex.review.server.schema import Node
@@ -34,7 +34,7 @@ def standing_of(review: Review, overview: Overview, note: str | None) -> schema.
         images=int(marks.sum() - marks[JUNK]),
         categories=len(overview.live),
         confirmed=int(marks[CONFIRMED]),
-        unsure=int(marks[UNSURE]),
+        unsure=int(overview.unsure.sum()),
         junk=int(marks[JUNK]),
         aside=sum(aside[:2] not in review.state.restored for aside in review.aside.values()),
         changed=int(overview.changed.sum()),
@@ -58,7 +58,6 @@ def category_card(review: Review, overview: Overview, number: int) -> schema.Cat
         confidence=round(float(overview.confidence[number]), 4),
         confirmed=int(overview.confirmed[number]),
         unsure=int(overview.unsure[number]),
-        doubtful=int(overview.doubtful[number]),
         changed=int(overview.changed[number]),
         examples=overview.rows(number)[:EXAMPLES].tolist(),
     )

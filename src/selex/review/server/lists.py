@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from selex.data.clusters import DOUBTFUL
 from selex.data.parquet import with_words
 from selex.review.core.metadata import Metadata, Where
 from selex.review.core.names import Suggested, count_words, from_files, read_suggested
 from selex.review.core.overview import Overview, Space, parts_of
 from selex.review.core.session import Review
-from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE
+from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED
 from selex.review.server import actions, schema
 from selex.review.server.cards import Gone, Tree, category_card, gone_photos, image_card, natural, one_page, standing_of
 
@@ -86,8 +85,7 @@ class Lists:
         """Which categories a filter lets through."""
         state, numbers = self.review.state, np.arange(len(overview.sizes))
         known = numbers < self.review.results.n_known
-        unsure = (overview.unsure > 0) | (overview.confidence < DOUBTFUL)
-        changed = (overview.changed > 0) | np.array(state.named)
+        changed, unsure = (overview.changed > 0) | np.array(state.named), overview.unsure > 0
         return {"known": known, "novel": ~known, "unsure": unsure, "changed": changed}.get(chosen, numbers >= 0)
 
     def in_order(self, found: Array, sort: schema.Sort, overview: Overview) -> Array:
@@ -106,11 +104,11 @@ class Lists:
 
     def filtered(self, rows: Array, chosen: schema.ImageFilter, overview: Overview) -> Array:
         """The rows that a filter lets through."""
-        mark, sure = self.review.state.mark[rows], self.review.results.confidence[rows]
+        mark = self.review.state.mark[rows]
         ways = {
             "undecided": mark == UNDECIDED,
             "confirmed": mark == CONFIRMED,
-            "unsure": (mark == UNSURE) | ((mark == UNDECIDED) & (sure < DOUBTFUL)),
+            "unsure": overview.unsure_rows[rows],
             "changed": overview.changed_rows[rows] & (mark != JUNK),
             "junk": mark == JUNK,
         }

@@ -28,7 +28,7 @@ class Standing(BaseModel):
     images: int = Field(description="Without those set aside.")
     categories: int
     confirmed: int = Field(description="Images whose category is decided.")
-    unsure: int
+    unsure: int = Field(description="Images marked so, or undecided with a confidence below 50 %.")
     junk: int
     aside: int = Field(description="Photos that are left out because they were set aside in earlier rounds.")
     changed: int = Field(description="Images that are not where the run, or the round before, put them.")
@@ -49,8 +49,7 @@ class Category(BaseModel):
     size: int
     confidence: float = Field(description="Mean over its images.")
     confirmed: int
-    unsure: int
-    doubtful: int = Field(description="Undecided images with a confidence below 50 %.")
+    unsure: int = Field(description="Images marked so, or undecided with a confidence below 50 %.")
     changed: int
     examples: list[int] = Field(description="Rows of typical images.")
 
