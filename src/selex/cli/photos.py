@@ -1,10 +1,13 @@
-"""Commands on photos: discover, train, recluster, predict."""
+"""Commands on photos: discover, train, recluster, predict.
+
+`discover` on a folder that holds a run already: its decisions count as labels, its categories continue.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from selex.cli import settings
-from selex.cli.app import RunFolder, app, find_device, first_process, processes, resumable
-from selex.cli.rerun import discover_again, with_more
-from selex.cli.settings import configured, value
+from selex.cli.app import RunFolder, app, decisions, find_device, first_process, processes, resumable
+from selex.cli.settings import configured, find_engine, value
 from selex.config import Config
 from selex.config.groups import FROZEN
 from selex.errors import InputError
@@ -22,6 +24,7 @@ from selex.errors import InputError
 if TYPE_CHECKING:
     from selex.data.clusters import Columns
     from selex.features.ray_cluster import RayEngine
+    from selex.review.core.outcome import Changes
     from selex.runs.run import Run
 
 
@@ -68,7 +71,7 @@ def discover(
         raise InputError(f"--add writes to the run itself, {photos}: do not give --out as well")
     out = Path(photos) if add else out or Path("selex-run")
     place = photos if "://" in photos else str(Path(photos).absolute())
-    begin = with_more(Run.open(photos), add) if add else Config.of(place, preset=preset or "photos")
+    begin = _with_more(Run.open(photos), add) if add else Config.of(place, preset=preset or "photos")
     config = configured(
         begin,
         config_file,
@@ -84,30 +87,9 @@ def discover(
         method=method,
         epochs=epochs,
     )
-    cluster = _engine(engine, address, workers, store, spread)
+    cluster = find_engine(engine, address, workers, store, spread)
     train = {"restart": restart, "tensorboard": tensorboard}
     _discover(config, out, train, True, cluster, device=find_device(device), store=store, strict=strict)
-
-
-def _engine(
-    name: str, address: str | None, workers: int | None, store: Path | None, spread: bool = False
-) -> RayEngine | None:
-    """The cluster that embeds, None where this process does."""
-    if name == "local":
-        if address or workers is not None:
-            raise InputError("--address and --workers are for --engine ray")
-        if spread:
-            raise InputError("--spread is for --engine ray: its workers cluster")
-        return None
-    if name != "ray":
-        raise InputError(f"no engine {name!r}; there are: local, ray")
-    if workers is not None and workers < 1:
-        raise InputError(f"--workers must be at least 1, not {workers}")
-    if store is not None:
-        raise InputError("--store is for --engine local: a cluster stores no decoded images")
-    from selex.features.ray_cluster import RayEngine
-
-    return RayEngine(address, workers, spread)
 
 
 @app.command()
@@ -181,7 +163,7 @@ def _discover(
     how |= {"options": TrainOptions(**train, progress=True), "progress": first_process(), "tell": typer.echo}
     done = "images and features" if config.train.method == FROZEN else "images, features and epochs"
     with resumable(f"finished {done} are kept"):
-        run, changes = discover_again(config, out, reviewed, engine, **how)
+        run, changes = _discover_again(config, out, reviewed, engine, **how)
     if not first_process():
         return
     typer.echo(summary(run))
@@ -192,6 +174,67 @@ def _discover(
     width = max(map(len, steps))
     for number, (command, use) in enumerate(steps.items()):
         typer.echo(f"{'' if number else 'next:':<8}{command:<{width}}  {use}")
+
+
+def _discover_again(
+    config: Config, out: Path, reviewed: bool, engine: RayEngine | None, **how: Any
+) -> tuple[Run, Changes | None]:
+    """The finished run and, if there was one before, what changed; its decisions count as labels if `reviewed`."""
+    from selex.discovery import discover as run_discover
+    from selex.review.core.labels import labels_of
+    from selex.review.core.outcome import compare
+    from selex.review.core.state import State
+    from selex.review.recluster import recluster as run_recluster
+    from selex.runs.earlier import Earlier, continues
+    from selex.runs.results import Results
+
+    before = _earlier(out, config)
+    if before and not config.data.added:
+        config = config.change(added=before.config.data.added)
+    found = Results.read_if_any(before, distances=True) if before else None
+    decided = labels_of(before).decisions if before and found and reviewed else 0
+    if before and decided:
+        _check_labels(config, before, decided)
+        if engine or processes() > 1:
+            raise InputError(
+                f"{out}: has {decisions(decided)} from `selex review`: use `selex recluster`, in one process, or "
+                "another --out"
+            )
+        typer.echo(f"with {decisions(decided)} from `selex review`")
+        done = run_recluster(out, config=config, **how)
+        return done.run, done.changes
+    if before and found and not engine and continues(before.config, config):
+        count = config.cluster.categories
+        how["earlier"] = Earlier.grown(before, found) if count in (None, before.config.cluster.categories) else None
+    run = run_discover(config, out, engine=engine, **how)
+    return run, compare(State(found), Results.read(run)) if found and first_process() else None
+
+
+def _earlier(out: Path, config: Config) -> Run | None:
+    """The finished run of the same photos that is there; whatever else is there is refused later."""
+    from selex.runs.run import Run
+
+    with suppress(InputError):
+        run = Run.open(out)
+        return run if run.complete and run.config.data.photos == config.data.photos else None
+    return None
+
+
+def _check_labels(config: Config, run: Run, decided: int) -> None:
+    """Refuse labels that would replace a person's decisions."""
+    if config.data.labels not in (None, run.config.data.labels):
+        raise InputError(
+            f"{run.folder}: has {decisions(decided)} from `selex review`, which --labels would replace; leave --labels "
+            "out (the labels of the run are kept), or choose another --out"
+        )
+
+
+def _with_more(run: Run, folders: list[Path]) -> Config:
+    """The settings of a run, with more photos."""
+    if not run.config.data.photos:
+        raise InputError(f"{run.folder}: its images came from a list in Python: call `discover` with a longer list")
+    places = [*run.config.data.sources[1:], *(str(folder.absolute()) for folder in folders)]
+    return run.config.change(added="\n".join(dict.fromkeys(places)))
 
 
 def next_steps(run: Run, out: Path) -> dict[str, str]:
@@ -240,7 +283,7 @@ def predict(
         if store:
             check_outside(store, folder, "a --store")
     check_target(out, [Path(photos)], is_predictions_table)
-    cluster = _engine(engine, address, workers, store)
+    cluster = find_engine(engine, address, workers, store)
     counted = _Counted()
     with resumable("finished features are kept") if cluster else nullcontext():
         how = {"device": find_device(device), "store": store, "strict": strict, "progress": True, "engine": cluster}

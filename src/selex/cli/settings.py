@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from selex.config import GROUPS, PRESETS, Config, find_setting, flatten
 from selex.config.settings import from_file, metavar, parse
 from selex.errors import InputError
+
+if TYPE_CHECKING:
+    from selex.features.ray_cluster import RayEngine
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -131,3 +134,24 @@ def _parsed(name: str, value: Any) -> Any:
 def _from_file(name: str, value: Any) -> Any:
     group, about = find_setting(name)
     return from_file(_home(group), about, value)
+
+
+def find_engine(
+    name: str, address: str | None, workers: int | None, store: Path | None, spread: bool = False
+) -> RayEngine | None:
+    """The cluster that embeds, None where this process does."""
+    if name == "local":
+        if address or workers is not None:
+            raise InputError("--address and --workers are for --engine ray")
+        if spread:
+            raise InputError("--spread is for --engine ray: its workers cluster")
+        return None
+    if name != "ray":
+        raise InputError(f"no engine {name!r}; there are: local, ray")
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers must be at least 1, not {workers}")
+    if store is not None:
+        raise InputError("--store is for --engine local: a cluster stores no decoded images")
+    from selex.features.ray_cluster import RayEngine
+
+    return RayEngine(address, workers, spread)
