@@ -10,7 +10,7 @@ from selex import ClusterConfig, fit_clusters, hssk, split_accuracy
 from selex.cluster.holdout.select import select
 from selex.cluster.search import searched
 from selex.cluster.search import spectral as module
-from selex.cluster.search.spectral import as_large, can_cut, eigenvectors, from_spectral
+from selex.cluster.search.spectral import as_cut, can_cut, eigenvectors, from_spectral
 from selex.types import CUTS
 from test_swaps import problem_of, scattered
 
@@ -53,11 +53,16 @@ def test_rows_are_where_centres_and_offsets_say():
     assert (model.assigner(x[free]).labels == np.asarray(model.labels)[free]).all()
 
 
-def test_offsets_give_clusters_the_sizes_asked_for():
-    x, truth, labels = wide()
-    problem = problem_of(x, labels, 6)
-    found = as_large(problem, torch.from_numpy(truth))
-    assert np.abs(np.bincount(found.labels) - np.bincount(truth)).max() <= 7  # of 700 rows
+def test_rows_are_where_the_cut_has_them_whatever_is_between_means():
+    """Two bands beside each other, one wider and larger: no border half-way tells them apart."""
+    rng = np.random.default_rng(0)
+    truth = np.repeat([0, 1], [100, 400])
+    x = np.stack([1.2 * truth + rng.uniform(0, 1 + truth), rng.uniform(-2, 2, 500)], 1)
+    found = as_cut(problem_of(x, np.where(np.arange(500) < 20, 0, -1), 2), torch.from_numpy(truth))
+    assert (found.labels.numpy() != truth).mean() < 0.01
+    assert np.abs(np.bincount(found.labels) - np.bincount(truth)).max() <= 5
+    means = np.stack([x[truth == 0].mean(0), x[truth == 1].mean(0)])
+    assert (((x[:, None] - means) ** 2).sum(2).argmin(1) != truth).mean() > 0.03
 
 
 def test_the_graph_joins_what_scikit_learn_joins():

@@ -2,7 +2,7 @@
 
 k-means draws borders half-way between centres, so that a category much wider than the others is cut into pieces. Here
 rows are joined with their nearest neighbours, and clusters are made among the leading eigenvectors of that graph
-(normalised cut); offsets then keep each cluster as large as it was found, so that new rows are sorted by centres as
+(normalised cut); centres and offsets then keep rows where they were found, so that new rows are sorted by centres as
 ever. Where rows are many, small groups of them stand for them. Shapes: n rows, d dimensions, k clusters, m nodes.
 """
 
@@ -15,10 +15,11 @@ from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from selex.cluster.kmeans import Problem, Settings
-from selex.cluster.refine import equal_shares, without_empty
-from selex.cluster.rows import Rows, count
+from selex.cluster.refine import without_empty
+from selex.cluster.rows import Rows
 from selex.cluster.search.swaps import swapped
 from selex.cluster.search.ward import ROWS, small_groups
 from selex.types import Level
@@ -30,9 +31,8 @@ _SMALL = 200  # nodes of a part whose eigenvectors are all worked out
 _DIGITS = 9  # of eigenvalues; what differs by less is equal
 _STARTS = 3  # of k-means among eigenvectors
 _SOFTNESS = 0.12  # of the mean squared distance, as in soft refinement
-_SOFTER = (4.0, 1.0, 0.25)  # times that, one after the other, while offsets are sought
-_STEPS = 20  # for each of these
-_LEAST = 0.5  # rows that a cluster is to have at least
+_HELD = 10  # rows that hold each centre at the mean of its cluster
+_STEPS = 25  # towards borders between clusters
 
 
 def can_cut(n: int, k: int) -> bool:
@@ -55,7 +55,7 @@ def from_spectral(problem: Problem, rng: np.random.Generator, joined: bool = Tru
     settings = Settings(balanced=False, n_iter=problem.settings.n_iter, n_init=_STARTS)
     cut = Problem(seen, problem.known, problem.n_known, problem.k - problem.n_known, settings)
     labels = torch.as_tensor(swapped(cut, cut.best(rng)).labels)
-    return as_large(problem, labels)
+    return as_cut(problem, labels)
 
 
 def eigenvectors(problem: Problem, rng: np.random.Generator, joined: bool) -> Tensor:
@@ -142,17 +142,44 @@ def _contracted(graph: csr_array, problem: Problem, node: Tensor) -> tuple[csr_a
     return merge.T @ graph @ merge, number[node]
 
 
-def as_large(problem: Problem, labels: Tensor) -> Level:
-    """The level of the means of these clusters, with offsets under which each has as many rows as it has here."""
-    free = labels[problem.free_index]
-    centers = problem.means(free)
-    inertia = float(problem.rows.distances_to_own(centers, labels).sum(dtype=torch.float64))
+def as_cut(problem: Problem, labels: Tensor) -> Level:
+    """The level of centres and offsets under which rows are where they are here, as far as flat borders can do it.
+
+    Borders half-way between means are not those of the cut. So centres are moved a little (logistic regression, each
+    held at its mean as if by some rows), and with them the offsets, which leave clusters as large as they are here.
+    """
+    means = problem.means(labels[problem.free_index])
+    inertia = float(problem.rows.distances_to_own(means, labels).sum(dtype=torch.float64))
     if not inertia:  # every row is where its centre is: no offset is needed, and no cluster may be lost
-        return problem.ended(centers)
-    offsets, wanted = torch.zeros_like(centers[:, 0]), count(free, problem.k).to(centers).clamp(min=_LEAST)
-    for softness in _SOFTER:
-        temperature = softness * _SOFTNESS * inertia / problem.rows.n
-        offsets = equal_shares(problem.free, centers, offsets, temperature, wanted, _STEPS)
+        return problem.ended(means)
+    centers, offsets = _borders(problem.rows, labels, means, _SOFTNESS * inertia / problem.rows.n)
     found = problem.known.clone()
     found[problem.free_index] = problem.free.nearest(centers, offsets)[0]
     return without_empty(problem.rows, found, centers, offsets, problem.n_known, 0)
+
+
+def _borders(rows: Rows, labels: Tensor, means: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Centres near these means, `(k, d)`, and offsets, `(k,)`, under which rows are likeliest where they are."""
+    from scipy.optimize import minimize  # takes half a second to import
+
+    def unlikely(numbers: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        both = torch.from_numpy(numbers).to(means).reshape(len(means), -1)
+        moves, offsets = both[:, :-1], both[:, -1]
+        centers = means + moves
+        lead, sums, counts = offsets - (centers * centers).sum(1), torch.zeros_like(means), torch.zeros_like(offsets)
+        cost = _HELD * moves.square().sum(dtype=torch.float64) / temperature
+        for part, x in rows.blocks(3 * len(means)):
+            odds = torch.addmm(lead, x, centers.T, alpha=2) / temperature
+            cost += cross_entropy(odds, labels[part], reduction="sum").double()
+            beyond = odds.softmax(1)
+            beyond[torch.arange(len(x), device=x.device), labels[part]] -= 1
+            sums.addmm_(beyond.T, x)
+            counts += beyond.sum(0)
+        slope = 2 * (sums - counts[:, None] * centers + _HELD * moves)
+        slopes = torch.cat([slope, counts[:, None]], 1).double() / temperature
+        return float(cost), slopes.cpu().numpy().ravel()
+
+    start = np.zeros(means.shape[0] * (means.shape[1] + 1))
+    found = minimize(unlikely, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}).x
+    both = torch.from_numpy(found).to(means).reshape(len(means), -1)
+    return means + both[:, :-1], both[:, -1] - both[:, -1].mean()
