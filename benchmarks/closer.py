@@ -19,10 +19,10 @@ from selex import Config, bssk, split_accuracy
 from selex.bench.datasets.splits import own_dataset
 from selex.cluster.whiten import fit_whitener
 from selex.data.crops import to_device
-from selex.data.store import ImageStore
+from selex.data.store import ImageStore, cached_store
 from selex.features.attention_crop import crop_to_attention
 from selex.features.embed import embed
-from selex.features.prepare import cached_store, load_backbone_for
+from selex.models.backbones import load_backbone_for
 
 SEEDS = 6
 

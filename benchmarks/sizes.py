@@ -22,9 +22,9 @@ from selex.cluster.holdout.select import select
 from selex.cluster.refine import refine_level
 from selex.cluster.whiten import fit_whitener
 from selex.data.crops import to_device
-from selex.data.store import ImageStore
+from selex.data.store import ImageStore, cached_store
 from selex.features.embed import embed
-from selex.features.prepare import cached_store, load_backbone_for
+from selex.models.backbones import load_backbone_for
 from selex.types import REFINEMENTS, Scores
 
 SEEDS = 4

@@ -28,10 +28,9 @@ from selex.data.table import ImageTable, folder_label, read_sources, read_table
 from selex.discovery_steps import Job, Tell, check_categories, on_device, publish, without_aside
 from selex.discovery_training import Training
 from selex.errors import InputError, Note
-from selex.features.prepare import load_backbone_for
 from selex.features.ray_cluster import RayEngine, running
 from selex.features.sources import is_url
-from selex.models.backbones import default_backbone
+from selex.models.backbones import default_backbone, load_backbone_for
 from selex.review.core.labels import set_aside
 from selex.runs.earlier import Earlier
 from selex.runs.run import LABELS, Run, labelled_by_review

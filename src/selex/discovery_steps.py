@@ -21,12 +21,11 @@ from selex.config import ClusterConfig, Config
 from selex.config.groups import FROZEN
 from selex.data.clusters import Columns, cluster_columns
 from selex.data.crops import AnyImages
-from selex.data.store import ImageStore
+from selex.data.store import ImageStore, store_for
 from selex.data.table import ImageTable
 from selex.errors import InputError
-from selex.features.attention_crop import crop_to_attention
+from selex.features.attention_crop import crop_to_attention, saliency
 from selex.features.embed import embed, feature_cache
-from selex.features.prepare import store_for
 from selex.features.ray_cluster import RayEngine
 from selex.features.ray_embed import Embedded, embed_on_ray
 from selex.features.ray_fit import fit_on_ray
@@ -56,6 +55,10 @@ class Job:
     device: str | torch.device
     progress: bool
     tell: Tell
+
+    def __post_init__(self) -> None:
+        if self.config.features.attention_crop:
+            saliency(self.backbone)  # one that does not show where it looks is refused before any work is done
 
     def decode(self, table: ImageTable, store: str | Path | None, strict: bool) -> tuple[ImageStore, Path]:
         """Images at the size they are needed in, and the folder that they are stored in."""

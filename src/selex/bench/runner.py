@@ -30,13 +30,13 @@ from selex.bench.results import VERSIONS, Result
 from selex.checksums import file_digest
 from selex.cluster.kmeans import bssk
 from selex.config import PAPER, Config
-from selex.data.store import ImageStore
+from selex.data.store import ImageStore, store_for
 from selex.discovery import discover
 from selex.errors import InputError
-from selex.features.prepare import load_backbone_for, store_for
 from selex.folders import take_folder
 from selex.io import temporary_folder
 from selex.metrics import split_accuracy
+from selex.models.backbones import load_backbone_for
 from selex.runs.predictor import features_of, load
 from selex.runs.run import Run, last_training
 from selex.runs.versions import commit_of, versions

@@ -20,7 +20,7 @@ from selex.data.decode import ORIENTATION, Pixels, Unreadable, as_unreadable, de
 from selex.data.store_files import DATA, KIND, Filler, Index, find_keys, load_index, lock_store
 from selex.data.table import ImageTable, Source
 from selex.errors import InputError, Note
-from selex.folders import check_folder
+from selex.folders import cache_folder, check_folder, check_outside
 from selex.io import reported
 from selex.types import UNLABELLED
 
@@ -253,3 +253,17 @@ def _missing(index: Index, keys: Array) -> Array:
 def _cores() -> int:
     """The cores this process may use, which can be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def store_for(store: str | Path | None, photos: Any, root: str, size: int) -> Path:
+    """Where decoded images go: the folder asked for, not inside a folder of photos, else one in the cache."""
+    if store is None:
+        return cached_store(root, size)
+    for source in photos if isinstance(photos, list) else [photos]:
+        check_outside(Path(store), source, "a --store")
+    return Path(store)
+
+
+def cached_store(root: str, size: int) -> Path:
+    """Where decoded images of a folder are kept between commands: in the cache, a store for each folder."""
+    return cache_folder() / "images" / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:16]}-{size}"

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from selex.config import Config
 from selex.errors import InputError, unknown
 from selex.io import first_line, reported
 from selex.models.convert import State, flat_tensors, lite1_state, network_state, resize_positions, vit_state
@@ -50,6 +51,24 @@ def load_backbone(
     if crop not in (None, backbone.crop):
         raise InputError(f"backbone {name} always uses images of {backbone.crop} pixels; leave features.crop out")
     return backbone.to(device).eval()
+
+
+def load_backbone_for(config: Config, device: str | torch.device) -> tuple[Backbone, Config]:
+    """The backbone of a config, and the config with what follows from it: pixels it looks at, size of stored images."""
+    asked = config.features
+    name = asked.backbone or default_backbone(device)
+    backbone = load_backbone(name, device, asked.weights, asked.crop)
+    size = config.data.size or _stored_size(backbone)
+    if size < backbone.crop:
+        raise InputError(f"size {size} is less than the {backbone.crop} pixels that {backbone.name} needs")
+    return backbone, config.change(backbone=name, crop=backbone.crop, size=size)
+
+
+def _stored_size(backbone: Backbone) -> int:
+    """Shorter side at which images are stored: 256 for a crop of 224 as in the paper, and in proportion."""
+    if not any(True for _ in backbone.parameters()):
+        return backbone.crop  # pixels are compared as they are
+    return 256 if 224 <= backbone.crop <= 256 else round(backbone.crop * 8 / 7)
 
 
 def _looking_at(spec: Spec, crop: int | None) -> Spec:

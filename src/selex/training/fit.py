@@ -19,12 +19,12 @@ from selex.cluster.pipeline import FittedClusters, calibrated
 from selex.cluster.whiten import FeatureMaps
 from selex.config import Config
 from selex.data.crops import AnyImages, to_device
-from selex.data.store import ImageStore
+from selex.data.store import ImageStore, store_for
 from selex.data.table import ImageTable
 from selex.errors import InputError
 from selex.features.attention_crop import cut_to
-from selex.features.prepare import load_backbone_for, store_for
 from selex.folders import own_folder
+from selex.models.backbones import load_backbone_for
 from selex.models.network import Backbone
 from selex.models.trunk import load_trained
 from selex.runs.run import Run

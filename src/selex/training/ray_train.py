@@ -20,11 +20,10 @@ import torch
 
 from selex.config import Config
 from selex.data.crops import to_device
-from selex.data.store import ImageStore
+from selex.data.store import ImageStore, cached_store
 from selex.data.table import ImageTable
 from selex.errors import InputError, Note
 from selex.features.attention_crop import cut_to
-from selex.features.prepare import cached_store
 from selex.features.ray_cache import InUse, photos_in_use, trim
 from selex.features.ray_cluster import NOTICE, RayEngine, Worker, attempts, room, running, start_workers, stop_workers
 from selex.features.ray_embed import Embedded
