@@ -38,6 +38,14 @@ def test_categories_nobody_labelled_stand_out_more_on_the_map():
     assert contrast(mapped[novel], truth[novel]) > 1.2 * contrast(rows[novel], truth[novel])
 
 
+def test_rows_that_can_only_be_read_are_no_matter(short, recwarn):
+    rows, labels, _ = noisy_categories()
+    mapped = rows.numpy().copy()
+    mapped.flags.writeable = False
+    assert torch.equal(torch.as_tensor(adapt(mapped, labels, 8, rng=0)(rows)), adapt(rows, labels, 8, rng=0)(rows))
+    assert not recwarn
+
+
 def test_map_after_whitening_is_one_map(short):
     rows, labels, _ = noisy_categories()
     whitener = fit_whitener(rows, labels, 0.5)

@@ -20,6 +20,8 @@ from selex.features import ray_cluster, ray_embed, ray_fit, sources
 from selex.features.embed import CPU_BATCH
 from selex.features.ray_cache import Shards
 from selex.features.ray_cluster import RayEngine
+from selex.features.ray_embed import _refused
+from selex.models.backbones import load_backbone
 from selex.runs.predictor import load
 from selex.runs.run import Run
 from test_attention_crop_cli import colour_photos, eye
@@ -418,6 +420,23 @@ def test_without_an_address_ray_is_started_whatever_else_runs_here(monkeypatch):
     ray_cluster._join(ray, None)
     ray_cluster._join(ray, "auto")
     assert given == [("local", max(2, os.cpu_count() or 1)), ("auto", None)]
+
+
+def test_what_a_worker_cannot_embed_is_one_line(cluster, home, pieces, tmp_path):
+    damaged = load_backbone("tiny-vit")
+    next(damaged.parameters()).data.fill_(float("nan"))
+    line = r"^a worker cannot embed: the backbone gives no finite feature for row 0: its weights may be damaged$"
+    how = {"size": 32, "views": 1, "device": "cpu"}
+    with pytest.raises(InputError, match=line):
+        ray_embed.embed_on_ray(ONE_WORKER, damaged, [str(home / "photos")], None, tmp_path / "out.npy", **how)
+
+
+def test_where_ray_gives_up_there_is_one_line_and_a_bug_of_ours_shows():
+    with pytest.raises(InputError, match=r"^embedding on the Ray cluster failed: memory is full$"), _refused():
+        raise ray.exceptions.OutOfMemoryError("Task was killed\nmemory is full")
+    bug = ray.exceptions.RayTaskError("submit", "Traceback", TypeError())
+    with pytest.raises(ray.exceptions.RayTaskError), _refused():
+        raise bug
 
 
 def test_libraries_below_torch_are_loaded_with_all_threads_of_a_worker(cluster, monkeypatch):

@@ -1,5 +1,6 @@
 """How a Ray cluster is started and its workers are set up, as far as this can be told without Ray."""
 
+import os
 import socket
 import sys
 import threading
@@ -52,6 +53,13 @@ def test_only_a_ray_started_here_gathers_no_metrics(monkeypatch):
     ray_cluster._join(ray, None)
     assert ray_cluster.os.environ["RAY_enable_metrics_collection"] == "0"
     assert ray_cluster.os.environ["RAY_event_stats"] == "1"
+
+
+def test_what_ray_says_while_it_starts_is_not_heard(monkeypatch, capfd):
+    monkeypatch.setattr(ray_cluster, "_STARTED", {})
+    ray_cluster._join(SimpleNamespace(init=lambda **how: os.write(2, b"level 3\n")), None)
+    os.write(2, b"ours\n")
+    assert capfd.readouterr().err == "ours\n"
 
 
 SLOW = "The current node timed out during startup. This could happen because some of the raylet failed.\nMore."

@@ -63,8 +63,8 @@ def adapt(
     whitened = whitener(features) if whitener else features
     seen = as_rows(whitened, memory)
     order, places = seen.ranked()  # batches hold the same rows wherever these stand
-    given = seen.mapped(lambda x: x).own() if spread else torch.as_tensor(whitened)
-    rows = normalize(given[order].float(), dim=1)
+    given = seen.mapped(lambda x: x).own()[order] if spread else _taken(whitened, order)
+    rows = normalize(given.float(), dim=1)
     known = None if labels is None else torch.as_tensor(labels).to(rows.device)[order]
     matrix = torch.eye(rows.shape[1], device=rows.device)
     how: dict[str, Any] = {"balanced": balanced, "rng": generator, "memory": memory}
@@ -95,6 +95,11 @@ class _Drawn(NamedTuple):
         runs = self.runs.new_zeros(len(self.runs), len(places))
         rows[here], runs[:, here] = self.rows[row[here]], self.runs[:, row[here]]
         return self.group.sum(rows), self.group.sum(runs)
+
+
+def _taken(features: Any, order: torch.Tensor) -> torch.Tensor:
+    """Rows in this order, copied before torch sees them: a mapped file can only be read."""
+    return features[order] if isinstance(features, torch.Tensor) else torch.from_numpy(features[order.cpu().numpy()])
 
 
 def train_map(

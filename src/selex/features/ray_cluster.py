@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,7 +63,7 @@ def running(engine: RayEngine, device: torch.device) -> Iterator[int]:
     if ours:
         _join(ray, engine.address)
     try:
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # of an error one line is enough, and it is ours
         ray.data.DataContext.get_current().enable_progress_bars = False
         yield _workers(ray.cluster_resources(), engine, device)
     finally:
@@ -76,12 +77,31 @@ def _join(ray: Any, address: str | None) -> None:
         os.environ.setdefault(name, value)
     here = {} if address else {"num_cpus": max(2, os.cpu_count() or 1), "include_dashboard": False}
     try:
-        # by itself Ray would join a cluster that happens to run here
-        ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **here)
+        with _unheard():
+            # by itself Ray would join a cluster that happens to run here
+            ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **here)
     except Exception as error:  # of a start that takes too long no kind of its own
         if address is None:
             raise InputError(f"Ray does not start on this machine: {first_line(error)}") from None
         raise _no_cluster(address, first_line(error)) from None
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Nothing of what is written to standard error: Ray's own code says there at which level it is silent."""
+    sys.stderr.flush()
+    try:
+        kept = os.dup(2)
+    except OSError:  # nobody listens anyway
+        yield
+        return
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _check_address(address: str | None) -> None:

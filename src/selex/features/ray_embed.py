@@ -12,6 +12,7 @@ import io
 import pickle
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -190,10 +191,25 @@ def _made(
         num_gpus=1 if on_gpu else 0,
         **options,
     ).iter_rows()
-    for row in rows:
-        if row["error"]:
-            raise InputError(f"{units[row['number']].place}: cannot be read: {row['error']}")
-        yield int(row["number"]), int(row["piece"]), bool(row["last"]), row["content"]
+    with _refused():
+        for row in rows:
+            if row["error"]:
+                raise InputError(row["error"])
+            yield int(row["number"]), int(row["piece"]), bool(row["last"]), row["content"]
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Where Ray gives up, one line; an error in our own code shows as it is."""
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        yield
+    except RayTaskError:
+        raise
+    except RayError as error:
+        why = str(error).strip().splitlines()[-1]
+        raise InputError(f"embedding on the Ray cluster failed: {why}") from error
 
 
 def _decoded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -211,7 +227,7 @@ def _decoded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 yield {**about, "piece": piece, "last": not following, "content": content}
             waiting, piece = following, piece + 1
     except Exception as error:  # whatever is wrong with a unit, or with what reads it
-        yield {**about, "piece": -1, "last": True, "error": first_line(error)}
+        yield {**about, "piece": -1, "last": True, "error": f"{unit.place}: cannot be read: {first_line(error)}"}
 
 
 def _pixels(image: Any, size: int, whole: bool) -> tuple[str, str, Any, str, bytes]:
@@ -238,7 +254,13 @@ class _Embedder:
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         if row["error"]:
             return row
-        images = pickle.loads(row["content"])
+        try:
+            return {**row, "content": self._shard(row["content"])}
+        except (InputError, MemoryError, OSError) as error:
+            return {**row, "content": b"", "error": f"a worker cannot embed: {first_line(error)}"}
+
+    def _shard(self, content: bytes) -> bytes:
+        images = pickle.loads(content)
         names, labels, pixels, reasons, data = zip(*images, strict=True) if images else ((), (), (), (), ())
         shown = [image for image in pixels if image is not None]
         features = np.zeros((0, self.how.backbone.dim), np.float32)
@@ -248,7 +270,7 @@ class _Embedder:
         file = io.BytesIO()
         told: dict[str, Any] = {"names": _text(names), "labels": _text(labels), "reasons": _text(reasons)}
         np.savez(file, features=features, **told | ({"boxes": boxes} if self.eye else {}))
-        return {**row, "content": file.getvalue()}
+        return file.getvalue()
 
     def _features(self, shown: list[Any], files: list[bytes]) -> tuple[Any, Any]:
         """Features of decoded images, and where their attention crops are, which are cut from the files."""
