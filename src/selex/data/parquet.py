@@ -30,11 +30,11 @@ ROWS = 1 << 16
 _GROUPS = 32  # row groups of a column that are kept once they were read
 
 
-def pack_parquet(blocks: Iterable[pa.Table], compression: str = "snappy") -> bytes:
+def pack_parquet(blocks: Iterable[pa.Table]) -> bytes:
     """Tables below each other as the bytes of a parquet file, each as a row group."""
     out, blocks = io.BytesIO(), iter(blocks)
     first = next(blocks)
-    with parquet.ParquetWriter(out, first.schema, compression=compression, write_page_checksum=True) as writer:
+    with parquet.ParquetWriter(out, first.schema, compression="zstd", write_page_checksum=True) as writer:
         for table in chain([first], blocks):
             writer.write_table(table)
     return out.getvalue()

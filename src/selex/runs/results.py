@@ -82,7 +82,7 @@ class Results:
             return pa.table(columns).replace_schema_metadata(about)
 
         starts = range(0, max(len(self), 1), ROWS)
-        return pack_parquet((block(slice(start, start + ROWS)) for start in starts), compression="zstd")
+        return pack_parquet(block(slice(start, start + ROWS)) for start in starts)
 
     @classmethod
     def read_if_any(cls, run: Run, distances: bool = False) -> Results | None:
