@@ -326,6 +326,14 @@ def test_a_training_that_was_interrupted_resumes_without_them(place, monkeypatch
     monkeypatch.setattr(Checkpoints, "save", stopped)
     with pytest.raises(KeyboardInterrupt):
         again(place)
+    decide(place, "junk", rows=(7,))
+    done = selex("train", "run", "--resume", cwd=place)
+    (line,) = done.stderr.splitlines()
+    assert "photos or labels have changed since this training began (set aside, added, decided); add --restart" in line
+    assert done.returncode == 2
+    review = Review(place / "run")
+    review.step("undo", review.version)
+    review.ledger.close()
     done = selex("train", "run", "--resume", cwd=place)
     assert done.returncode == 0, done.stderr
     assert "2 left out" in done.stdout

@@ -89,7 +89,13 @@ class Checkpoints:
                 f"{path}: was written by another version of selex; give --restart to train from the beginning"
             )
         theirs = state["settings"]
-        if other := [key for key in self.settings if self.settings[key] != theirs.get(key)]:
+        other = [key for key in self.settings if self.settings[key] != theirs.get(key)]
+        if {"images", "labels"} & {*other} and {*other} <= {"images", "labels", "categories"}:
+            raise InputError(
+                f"{path}: photos or labels have changed since this training began (set aside, added, decided); add "
+                "--restart to train from the beginning with those of now"
+            )
+        if other:
             differences = ", ".join(f"{key} {theirs.get(key)} there, {self.settings[key]} here" for key in other)
             raise InputError(
                 f"{path}: belongs to a training with other settings ({differences}); repeat those to resume, or give "
