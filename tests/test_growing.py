@@ -115,6 +115,38 @@ def test_folders_added_to_a_run(place):
     assert (made(run), len(Run.open(run).clusters)) == (0, 66)
 
 
+def test_folders_that_were_moved_since(place):
+    """Nothing is a dead end: the message says what to type, and names and decisions are kept."""
+    run = place / "run"
+    go(place, *FIVE, "run")
+    for number in range(3):
+        photo(place / "june" / f"{number}.png", number)
+    go(place, "discover", "run", "--add", "june")
+    review = Review(run)
+    review.decide(Decision("name", category=len(review.state.names) - 1, name="wren"), review.version)
+    review.ledger.close()
+
+    (place / "june").rename(place / "summer")
+    advice = "june: was added to this run and no longer exists; if it was moved: selex discover run --add ITS_NEW_PLACE"
+    refused(advice, "recluster", "run", cwd=place)
+    refused(advice, *FIVE, "run", cwd=place)
+    assert ", 0 of them new, " in go(place, "discover", "run", "--add", "summer")
+    assert Run.open(run).config.data.added == str(place / "summer")
+    shutil.rmtree(place / "summer")
+    go(place, "discover", "run", "--add", "photos")
+    assert len(Run.open(run).clusters) == 60
+
+    (place / "photos").rename(place / "pictures")
+    refused("if it was moved: selex discover ITS_NEW_PLACE --out run", "recluster", "run", cwd=place)
+    photo(place / "others" / "1.png", 1)
+    refused("holds a run of other photos", "discover", "others", "--out", "run", cwd=place)
+    said = go(place, "discover", "pictures", *FIVE[2:], "run")
+    assert ", 0 of them new, " in said
+    assert "changed: 0 images in another category" in said
+    assert "wren" in Run.open(run).hierarchy["names"]
+    go(place, "recluster", "run")
+
+
 def test_junk_costs_no_embedding(tmp_path, monkeypatch):
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
     digit_photos(tmp_path / "photos")

@@ -200,7 +200,7 @@ def on_device(features: Any, device: str | torch.device) -> Any:
 def without_aside(run: Run, config: Config, table: ImageTable, store: str | Path | None, progress: bool) -> ImageTable:
     """The photos but for those that a person set aside in `selex review`, and did not take back."""
     aside = set_aside(run.folder)
-    if not aside or run.config.data.photos != config.data.photos:  # a run of others is refused, before any work
+    if not aside or not run.is_of(config.data.photos):  # a run of others is refused, before any work
         return table
     rows = rows_set_aside(aside, Results.read_if_any(run), table.files, content_of(run, table, store, progress))
     if len(rows) == len(table):

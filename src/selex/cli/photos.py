@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -19,7 +20,7 @@ from selex.cli.app import RunFolder, app, decisions, find_device, first_process,
 from selex.cli.settings import configured, find_engine, value
 from selex.config import Config
 from selex.config.groups import FROZEN
-from selex.errors import InputError
+from selex.errors import InputError, Note
 
 if TYPE_CHECKING:
     from selex.data.clusters import Columns
@@ -184,13 +185,16 @@ def _discover_again(
     from selex.review.core.labels import labels_of
     from selex.review.core.outcome import compare
     from selex.review.core.state import State
+    from selex.review.recluster import check_places
     from selex.review.recluster import recluster as run_recluster
     from selex.runs.earlier import Earlier, continues
     from selex.runs.results import Results
 
     before = _earlier(out, config)
     if before and not config.data.added:
-        config = config.change(added=before.config.data.added)
+        config = config.change(added="\n".join(before.config.data.sources[1:]))
+    if before:
+        check_places(before, config)
     found = Results.read_if_any(before, distances=True) if before else None
     decided = labels_of(before).decisions if before and found and reviewed else 0
     if before and decided:
@@ -216,7 +220,7 @@ def _earlier(out: Path, config: Config) -> Run | None:
 
     with suppress(InputError):
         run = Run.open(out)
-        return run if run.complete and run.config.data.photos == config.data.photos else None
+        return run if run.complete and run.is_of(config.data.photos) else None
     return None
 
 
@@ -230,10 +234,14 @@ def _check_labels(config: Config, run: Run, decided: int) -> None:
 
 
 def _with_more(run: Run, folders: list[Path]) -> Config:
-    """The settings of a run, with more photos."""
+    """The settings of a run, with more photos, and without folders added before that no longer exist."""
     if not run.config.data.photos:
         raise InputError(f"{run.folder}: its images came from a list in Python: call `discover` with a longer list")
-    places = [*run.config.data.sources[1:], *(str(folder.absolute()) for folder in folders)]
+    _, *added = run.config.data.sources
+    gone = [place for place in added if "://" not in place and not os.path.exists(place)]
+    for place in gone:
+        warnings.warn(f"{place}: no longer exists; photos from there are looked for elsewhere", Note, stacklevel=2)
+    places = [*(place for place in added if place not in gone), *(str(folder.absolute()) for folder in folders)]
     return run.config.change(added="\n".join(dict.fromkeys(places)))
 
 

@@ -239,8 +239,8 @@ def summary(run: Run) -> str:
     sure = {name: tally for name, tally in found.categories.items() if name not in known}
     in_known, labelled = count - sum(images for images, _ in sure.values()), found.labelled
     lines = [f"\n{count} images, {labelled} of them labelled{_skipped(run)}"]
-    lines += [f"{in_known:>8} in {n_known} known categories"]
-    lines += [f"{count - in_known:>8} in {len(sure)} novel categories"]
+    for images, number, kind in ((in_known, n_known, "known"), (count - in_known, len(sure), "novel")):
+        lines += [f"{images:>8} in {number} {kind} {'category' if number == 1 else 'categories'}"]
     if estimate := tree["estimate"]:
         lines += [estimate_line(*(estimate[name] for name in ("n_clusters", "low", "high", "method")))]
     return "\n".join([*lines, *(_new_categories(sure) if sure else [])])

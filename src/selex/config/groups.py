@@ -39,8 +39,8 @@ class DataConfig(Group):
 
     @property
     def sources(self) -> list[str]:
-        """Where images are: `photos`, then what was added."""
-        return [self.photos, *filter(None, self.added.split("\n"))]
+        """Where images are: `photos`, then what was added; each place once."""
+        return list(dict.fromkeys([self.photos, *filter(None, self.added.split("\n"))]))
 
 
 @dataclass(frozen=True)

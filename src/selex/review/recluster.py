@@ -72,6 +72,7 @@ def recluster(
         )
     if not run.config.data.photos:
         raise InputError(f"{folder}: its images came from a list in Python; call discover with the list and new labels")
+    check_places(run, config or run.config)
     number, before = _standing(run)
     options |= {"store": options.get("store") or run.store, "numbers_taken": before.state.last}
     table = read_sources((config or run.config).data.sources)
@@ -96,6 +97,23 @@ def recluster(
     if late:
         tell(f"note: decisions made in the meantime: {late}; they count the next time")
     return Reclustered(done, labels, changes)
+
+
+def check_places(run: Run, config: Config) -> None:
+    """Refuse folders of a run's photos that are gone, and say what to type."""
+    first, had = config.data.photos, run.config.data.sources
+    gone = [place for place in config.data.sources if place in had and not _is_there(place)]
+    if first in gone:
+        raise InputError(f"{first}: no longer exists; if it was moved: selex discover ITS_NEW_PLACE --out {run.folder}")
+    if gone:
+        raise InputError(
+            f"{gone[0]}: was added to this run and no longer exists; if it was moved: selex discover {run.folder} "
+            f"--add ITS_NEW_PLACE; to go on without it: selex discover {run.folder} --add {first}"
+        )
+
+
+def _is_there(place: str) -> bool:
+    return "://" in place or os.path.exists(place)
 
 
 def _earlier(run: Run, state: State, labels: Labels, asked: Config) -> Earlier | None:

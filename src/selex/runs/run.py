@@ -98,6 +98,20 @@ class Run:
         """What the run was asked to do."""
         return Config.from_json(self.about["config"])
 
+    def is_of(self, photos: str) -> bool:
+        """Whether its photos are those in `photos`: the same place, or a folder they were moved to."""
+        old = self.config.data.photos
+        return photos == old or (bool(old) and not os.path.exists(old) and self._names_are_in(photos))
+
+    def _names_are_in(self, folder: str) -> bool:
+        """Whether most of its photos, or of a thousand of them, have a file of that name in a folder."""
+        if not self.complete or not os.path.isdir(folder):
+            return False
+        files = next(self.blocks("file"))["file"].to_pylist()
+        own = [file for file in files if not os.path.isabs(file)]
+        some = own[:: -(-len(own) // 1000) or 1]
+        return 2 * sum(os.path.isfile(os.path.join(folder, file)) for file in some) > len(some)
+
     @property
     def root(self) -> Path:
         """The folder that the file names of the clusters table start from."""

@@ -127,9 +127,10 @@ class RunWriter(Run):
         for photos in config.data.sources:
             check_outside(folder, photos, "an --out")
         if (folder / CONFIG).exists():
-            old = Run.open(folder).config
-            if old.data.photos != config.data.photos:
-                raise InputError(f"{folder}: holds a run of other photos ({old.data.photos}); choose another --out")
+            old = Run.open(folder)
+            if not old.is_of(config.data.photos):
+                photos = old.config.data.photos
+                raise InputError(f"{folder}: holds a run of other photos ({photos}); choose another --out")
         elif folder.is_dir():
             if not is_vacant(folder):
                 raise InputError(f"{folder}: is not empty and not a run; choose another --out")
