@@ -236,7 +236,7 @@ def test_commands_of_the_readme_run_on_files(example, tmp_path, monkeypatch, cap
     for folder in ("photos", "new-photos"):
         digit_photos(tmp_path / folder)
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
-    for module in ("discovery", "features.prepare"):  # no weights to be had here
+    for module in ("discovery", "models.backbones"):  # no weights to be had here
         monkeypatch.setattr(f"selex.{module}.default_backbone", lambda device: "pixels")
     monkeypatch.setattr("selex.review.server.serve.serve", lambda run, **how: None)  # it would stay
     found = commands(ROOT / "README.md")

@@ -97,6 +97,7 @@ CAMERAS = [
     *(f"DCIM/100CANON/IMG_{i}.JPG" for i in range(2034, 2038)),
     *(f"WhatsApp Image 2024-03-{i} at 10.11.{i} AM.jpeg" for i in range(10, 14)),
     *(f"IMG-2024010{i}-WA000{i}.jpg" for i in range(4)),
+    *(f"week 3/P10100{i}.jpg" for i in range(4)),
     *(f"PXL_20240102_10{i}455.jpg" for i in range(4)),
     *(f"{uuid.UUID(int=random.Random(i).getrandbits(128))}.jpg" for i in range(4)),
     *(f"{random.Random(i).getrandbits(128):032x}.jpg" for i in range(4)),

@@ -36,7 +36,8 @@ _PLAIN = {
     *("img", "dsc", "dscn", "dscf", "dcim", "pxl", "mvimg", "gopr", "dji", "cimg", "imag", "pict", "sunp"),
     *("rcnx", "sam", "canon", "nikon", "msdcf", "olymp", "pana", "image", "images", "photo", "photos", "pic"),
     *("picture", "vid", "scan", "screenshot", "screen", "shot", "whatsapp", "wa", "at", "am", "pm", "copy"),
-    *("edited", "hdr", "jpg", "jpeg", "png", "heic", "tif", "tiff", "webp", "unlabelled"),
+    *("day", "week", "month", "batch", "inbox", "import", "upload", "uploads", "download", "downloads"),
+    *("camera", "new", "edited", "hdr", "jpg", "jpeg", "png", "heic", "tif", "tiff", "webp", "unlabelled"),
 }
 _WORDS = re.compile(r"(?<![^\W_])\d*([^\W\d_](?:['’]?[^\W\d_])+)\d*(?![^\W_])")  # heron12 and o'brien, not a1b2
 
