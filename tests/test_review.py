@@ -435,7 +435,13 @@ def test_the_corrected_table_comes_in_blocks_and_is_of_the_moment(folder, tmp_pa
     blocks, names = corrected(review.state), list(review.state.names)
     decide(review, "junk", rows=(0,))
     kept = [row for row in range(40) if not 8 <= row < 16]
-    expected = [{**line, "category": names[line["cluster"]]} for line in review.run.clusters.take(kept).to_pylist()]
+    called = dict(zip(review.results.names, names, strict=True))
+    assert called["novel-2"] == "a name"
+    assert "novel-2" in set(review.run.clusters["runner_up"].to_pylist())
+    expected = [
+        {**line, "category": names[line["cluster"]], "runner_up": called[line["runner_up"]]}
+        for line in review.run.clusters.take(kept).to_pylist()
+    ]
     found = list(blocks)
     assert [len(block["file"]) for block in found] == [8] * 4
     lines = [dict(zip(block, line, strict=True)) for block in found for line in zip(*block.values(), strict=True)]

@@ -131,7 +131,7 @@ class _Figures:
         found = []
         for (a, b), few in self._grouped(rows, _LEAST / NEXT_BEST).items():
             gain = NEXT_BEST * float((1 - self.sure[few]).sum())
-            text = f"{len(few):,} doubtful, near {self.state.names[b]}"
+            text = f"{len(few):,} unsure, near {self.state.names[b]}"
             found.append(Idea("doubtful", (a, b), gain, 1, text, tuple(few.tolist())))
         return found
 
