@@ -184,6 +184,8 @@ def overflow(labels: Tensor, distances: Tensor, capacity: Tensor, rows: Rows) ->
 
     A cluster of capacity 0 keeps nobody; a row of its own stands in for the last one kept.
     """
+    if rows.group.size == 1:
+        return _overflow_here(labels, distances, capacity)
     own = rows.group.gather(count(labels, len(capacity))[None], [1] * rows.group.size)  # by process and cluster
     counts = own.sum(0)
     over = (counts - capacity).clamp(min=0)
@@ -198,6 +200,18 @@ def overflow(labels: Tensor, distances: Tensor, capacity: Tensor, rows: Rows) ->
         return full, full, Worst(distances[:0], full)
     freed, distance, row = (torch.cat(kind) for kind in zip(*parts, strict=True))
     return freed, full, Worst(distance, row)
+
+
+def _overflow_here(labels: Tensor, distances: Tensor, capacity: Tensor) -> tuple[Tensor, Tensor, Worst]:
+    """The same where all rows are in one process, which then sorts them once."""
+    counts = count(labels, len(capacity))
+    full = torch.nonzero(counts > capacity)[:, 0]
+    members = torch.nonzero((counts > capacity)[labels])[:, 0]
+    members = members[_order(labels[members], distances[members])]
+    before = torch.cumsum(counts[full], 0) - counts[full]
+    rank = torch.arange(len(members), device=labels.device) - before.repeat_interleave(counts[full])
+    worst = members[before + capacity[full].clamp(min=1) - 1]
+    return members[rank >= capacity[labels[members]]], full, Worst(distances[worst], worst)
 
 
 def _last(
