@@ -208,7 +208,7 @@ class Filler:
             self._end += pixels.nbytes
         _write(file, pixels.data.cast("B"), offset)
         height, width = pixels.shape[:2]
-        place = (offset, height, width, zlib.crc32(pixels.data), _digest(pixels))
+        place = (offset, height, width, zlib.crc32(pixels.data), pixel_digest(pixels))
         self._stored.append((key, *place, content))
         if content:
             self._places[content] = place
@@ -236,7 +236,7 @@ def _content(path: str, way: str) -> bytes:
     return digest.digest().rstrip(b"\0")  # as numpy gives it back
 
 
-def _digest(pixels: Pixels) -> bytes:
+def pixel_digest(pixels: Pixels) -> bytes:
     """The same for the same image, whatever its file is called."""
     return hashlib.blake2b(pixels.data, digest_size=16, salt=str(pixels.shape[:2]).encode()[:16]).digest()
 

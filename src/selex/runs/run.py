@@ -18,20 +18,22 @@ import pyarrow as pa
 
 from selex.checksums import Damaged, check_stamp, is_sealed, known_digest, read_lines, read_object
 from selex.config import Config
+from selex.data.decode import Unreadable, decode
 from selex.data.labels import text_of_cell
 from selex.data.parquet import ROWS, read_blocks, read_parquet
-from selex.data.store_files import KIND
+from selex.data.store_files import KIND, pixel_digest
 from selex.data.table import real_path
 from selex.errors import InputError, Note
 from selex.folders import check_name, is_marked
 from selex.io import first_line, is_plain_file, read_csv, reported
-from selex.runs.stage import CONFIG, EMBEDDINGS, Stage
+from selex.runs.stage import CONFIG, CONTENT, EMBEDDINGS, Stage
 
 FORMAT = 3
 """Changes when a run folder's files do, so that an older program does not misread a newer one."""
 METRICS = "metrics.jsonl"
 LABELS = "review-labels.csv"
 """The labels that the run was last done again with, if it was."""
+_LOOKED_AT = 50  # photos, to tell whether a folder was moved
 
 
 @dataclass(frozen=True)
@@ -101,16 +103,7 @@ class Run:
     def is_of(self, photos: str) -> bool:
         """Whether its photos are those in `photos`: the same place, or a folder they were moved to."""
         old = self.config.data.photos
-        return photos == old or (bool(old) and not os.path.exists(old) and self._names_are_in(photos))
-
-    def _names_are_in(self, folder: str) -> bool:
-        """Whether most of its photos, or of a thousand of them, have a file of that name in a folder."""
-        if not self.complete or not os.path.isdir(folder):
-            return False
-        files = next(self.blocks("file"))["file"].to_pylist()
-        own = [file for file in files if not os.path.isabs(file)]
-        some = own[:: -(-len(own) // 1000) or 1]
-        return 2 * sum(os.path.isfile(os.path.join(folder, file)) for file in some) > len(some)
+        return photos == old or (bool(old) and not os.path.exists(old) and _were_moved(self, photos))
 
     @property
     def root(self) -> Path:
@@ -226,6 +219,27 @@ def last_training(metrics: Iterable[Any]) -> list[dict[str, Any]]:
             kept = [earlier for earlier in kept if earlier["epoch"] < entry["epoch"]]
             kept.append(entry)
     return kept
+
+
+def _were_moved(run: Run, folder: str) -> bool:
+    """Whether most of some of a run's photos are in a folder, by name and, where their pixels are known, by these."""
+    if not run.complete or not os.path.isdir(folder):
+        return False
+    files, size = next(run.blocks("file"))["file"].to_pylist(), run.content_size
+    own = [row for row, file in enumerate(files) if not os.path.isabs(file)]
+    some = own[:: -(-len(own) // _LOOKED_AT) or 1]
+    content = np.load(run.result(CONTENT), mmap_mode="r") if size and run.has(CONTENT) else None
+
+    def is_there(row: int) -> bool:
+        path = os.path.join(folder, files[row])
+        if content is None or not size:
+            return os.path.isfile(path)
+        try:
+            return bool(pixel_digest(decode(path, size)).rstrip(b"\0") == content[row])
+        except Unreadable:
+            return False
+
+    return 2 * sum(map(is_there, some)) > len(some)
 
 
 def _places(root: str, made_here: bool) -> Callable[[Sequence[str]], list[str]]:
