@@ -25,8 +25,8 @@ from selex.errors import InputError, Note
 from selex.folders import MARK, is_vacant, own_folder, take_folder
 from selex.io import atomic_folder, atomic_path, read_csv, write_csv
 from selex.models.download import Unavailable, save_stream
+from selex.report.curves import is_plot, save_figure
 from selex.report.facts import read_facts
-from selex.report.plots import is_plot, save_figure
 from selex.runs.export import export
 from selex.training.checkpoint import checkpoint_paths, newest_checkpoint
 

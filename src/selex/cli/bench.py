@@ -217,7 +217,7 @@ def plot(
     from selex.errors import InputError
     from selex.folders import take_folder
     from selex.io import check_target
-    from selex.report.plots import is_plot, save_figure
+    from selex.report.curves import is_plot, save_figure
 
     drawn = figures(read_results(results, mixed_versions))
     if not drawn:

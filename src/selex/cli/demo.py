@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import typer
+from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
@@ -20,8 +21,8 @@ from selex.errors import InputError
 from selex.folders import own_folder, take_folder
 from selex.io import reported, write_csv
 from selex.metrics import split_accuracy
+from selex.report.curves import BLUE, ORANGE, save_figure
 from selex.report.html import write_report
-from selex.report.plots import plot_examples
 from selex.runs.predictor import NOTHING, load
 from selex.runs.run import Run
 from selex.training.devices import fabric_library
@@ -135,7 +136,17 @@ def _sort_new(out: Path) -> None:
 
 
 def _picture(found: Run, out: Path) -> None:
-    table = found.clusters.to_pydict()
-    images = np.stack([np.asarray(Image.open(found.root / file)) for file in table["file"]])
-    names = found.hierarchy["names"]
-    plot_examples(images, table["cluster"], table["distance"], names, N_KNOWN, out / "categories.png")
+    """A row of images for each category, the most typical first; known categories blue, novel ones orange."""
+    table, names = found.clusters.to_pydict(), found.hierarchy["names"]
+    clusters, distances = np.array(table["cluster"]), np.array(table["distance"])
+    shown = 12
+    figure = Figure(figsize=(shown * 0.7 + 1.6, len(names) * 0.75 + 0.3), layout="constrained")
+    for cluster, row in enumerate(figure.subplots(len(names), shown, squeeze=False)):
+        members = np.flatnonzero(clusters == cluster)
+        for axis in row:
+            axis.axis("off")
+        for axis, member in zip(row, members[np.argsort(distances[members])], strict=False):
+            axis.imshow(np.asarray(Image.open(found.root / table["file"][member])), cmap="gray")
+        text, color = f"{names[cluster]}\n{len(members)} images", BLUE if cluster < N_KNOWN else ORANGE
+        row[0].text(-0.25, 0.5, text, transform=row[0].transAxes, ha="right", va="center", fontsize=9, color=color)
+    save_figure(figure, out / "categories.png")

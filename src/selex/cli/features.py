@@ -113,7 +113,7 @@ def estimate(
     from selex.cluster.estimate_k import estimate_k
     from selex.cluster.inputs import encode
     from selex.io import check_target
-    from selex.report.plots import check_ending, is_plot, plot_estimate
+    from selex.report.curves import check_ending, is_plot, plot_estimate
 
     config = configured(Config(), None, None, seed=seed, balanced=False if unbalanced else None)
     check_ending(out)

@@ -1,13 +1,20 @@
-"""Line charts: what was logged while a network was trained, and the search for the number of categories."""
+"""Charts of a training and of the search for the number of categories: lines for the page, pictures as files."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from selex.errors import InputError
+from selex.io import atomic_path
 from selex.runs.run import last_training
+from selex.types import KEstimate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 WIDTH, HEIGHT = 340, 210
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 30
@@ -21,6 +28,9 @@ _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Learning rate", ("lr",)),
     ("Seconds per epoch, and for pseudo-labels", ("seconds", "prepared")),
 )
+BLUE, ORANGE = "#2a6f97", "#c8553d"
+_MARK = "drawn by selex"
+_FORMATS = {".png": "Software", ".svg": "Creator", ".pdf": "Creator"}  # and where each of them says who made it
 _NOT_CURVES = {"step", _STEP, "time", "count", "cores", "again"}
 
 Points = list[tuple[float, float]]
@@ -123,3 +133,39 @@ def _ticks(low: float, high: float, count: int, whole: bool = False) -> Sequence
     step = max(1.0, step) if whole else step
     first, last = math.floor(low / step), math.ceil(high / step)
     return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
+
+
+def plot_estimate(estimate: KEstimate, path: Path) -> None:
+    """The score of every count that was tried, the estimate and its interval."""
+    from matplotlib.figure import Figure  # takes a while to import
+
+    counts, scores = zip(*estimate.curve, strict=True)
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.axvspan(estimate.low, estimate.high, color=ORANGE, alpha=0.15, lw=0, label="90 % interval")
+    axes.plot(counts, scores, marker="o", ms=4, color=BLUE)
+    axes.axvline(estimate.n_clusters, color=ORANGE, label=f"estimate: {estimate.n_clusters}")
+    axes.set(xlabel="number of categories", ylabel=estimate.method, title="How many categories are there?")
+    if counts[-1] > 10 * counts[0]:
+        axes.set_xscale("log")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    save_figure(figure, path)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write the picture, in the format that the file's ending names."""
+    check_ending(path)
+    with atomic_path(path) as partial:
+        figure.savefig(partial, dpi=150, metadata={_FORMATS[path.suffix.lower()]: _MARK})
+
+
+def is_plot(path: Path) -> bool:
+    """Whether a file is a picture that we drew, not somebody's photograph or own figure."""
+    return _MARK.encode() in path.read_bytes()
+
+
+def check_ending(path: Path) -> None:
+    """Refuse a picture format that cannot be written, before there is anything to draw."""
+    if path.suffix.lower() not in _FORMATS:
+        raise InputError(f"{path}: pictures cannot be written with this file extension; use .png, .svg or .pdf")
