@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 
 from commands import selex
 from review_runs import small_run
-from selex.cli.photos import next_steps
+from selex.cli.results import next_steps
 from selex.config import Config
 from selex.data.labels import LONGEST, Names, safe_name
 from selex.data.table import read_table

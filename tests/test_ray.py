@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from commands import digit_photos, selex
 from layouts_for_tests import write
-from selex.cli.photos import next_steps
+from selex.cli.results import next_steps
 from selex.cluster.pipeline import fit_clusters
 from selex.config import ClusterConfig, Config
 from selex.discovery import discover

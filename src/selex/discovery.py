@@ -25,14 +25,15 @@ from selex.config.groups import FROZEN
 from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable, folder_label, read_sources, read_table
-from selex.discovery_steps import Job, Tell, check_categories, on_device, publish, without_aside
+from selex.discovery_steps import Job, Tell, check_categories, content_of, on_device, publish
 from selex.discovery_training import Training
 from selex.errors import InputError, Note
 from selex.features.ray_cluster import RayEngine, running
 from selex.features.sources import is_url
 from selex.models.backbones import default_backbone, load_backbone_for
-from selex.review.core.labels import set_aside
+from selex.review.core.labels import rows_kept, set_aside
 from selex.runs.earlier import Earlier
+from selex.runs.results import Results
 from selex.runs.run import LABELS, Run, labelled_by_review
 from selex.runs.writer import write_run
 from selex.training.devices import fabric_library, start_fabric
@@ -121,11 +122,20 @@ def _table(
         raise InputError(f"{config.data.photos}: photos at a URL need --engine ray")
     everything = read_sources(config.data.sources, labels) if photos is None else read_table(photos, labels)
     reviewed = isinstance(photos, ImageTable)  # by who clusters a run again, with all that was decided
-    table = everything if reviewed else without_aside(Run(out), config, everything, store, progress)
+    table = everything if reviewed else _left(Run(out), config, everything, store, progress)
     check_categories(config, table)
     if photos is None and labels is None:
         _note_if_all_labelled(table)
     return table, len(everything) - len(table)
+
+
+def _left(run: Run, config: Config, table: ImageTable, store: str | Path | None, progress: bool) -> ImageTable:
+    """The photos but for those that a person set aside in `selex review`, and did not take back."""
+    aside = set_aside(run.folder)
+    if not aside or not run.is_of(config.data.photos):  # a run of others is refused, before any work
+        return table
+    content = content_of(run, table, store, progress)
+    return table.take(rows_kept(run.folder, aside, Results.read_if_any(run), table.files, content))
 
 
 def _processes(config: Config, out: Path, device: str | torch.device) -> tuple[Any, Group]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,6 @@ from selex.features.ray_embed import Embedded, embed_on_ray
 from selex.features.ray_fit import fit_on_ray
 from selex.models.network import Backbone
 from selex.models.trunk import trained_weights
-from selex.review.core.labels import rows_set_aside, set_aside
 from selex.runs.earlier import Earlier
 from selex.runs.naming import lasting_names
 from selex.runs.predictor import BLOCK, Model
@@ -74,11 +74,7 @@ class Job:
         size = self.run.content_size or images.size
         if size == images.size:
             return images.digests
-        folder = store_for(store, self.config.data.sources, images.table.root, size)
-        first = ImageStore.build(images.table, folder, size=size, progress=self.progress)
-        content = np.zeros(len(images), images.digests.dtype)
-        content[first.rows] = first.digests
-        return content
+        return _content_at(size, self.config, images.table, store, self.progress)
 
     def attention_crop(self, images: ImageStore, folder: Path) -> ImageStore | None:
         """The images cropped to what the backbone attends to, if the settings ask for it."""
@@ -197,26 +193,19 @@ def on_device(features: Any, device: str | torch.device) -> Any:
     return torch.from_numpy(np.array(features)).to(device) if torch.device(device).type == "cuda" else features
 
 
-def without_aside(run: Run, config: Config, table: ImageTable, store: str | Path | None, progress: bool) -> ImageTable:
-    """The photos but for those that a person set aside in `selex review`, and did not take back."""
-    aside = set_aside(run.folder)
-    if not aside or not run.is_of(config.data.photos):  # a run of others is refused, before any work
-        return table
-    rows = rows_set_aside(aside, Results.read_if_any(run), table.files, content_of(run, table, store, progress))
-    if len(rows) == len(table):
-        raise InputError(f"{run.folder}: every image is set aside: nothing is left to cluster")
-    return table.take(np.delete(np.arange(len(table)), rows))
-
-
 def content_of(run: Run, table: ImageTable, store: str | Path | None, progress: bool) -> NDArray[Any] | None:
     """What tells the images of a table from each other whatever their files are called; "" for what cannot be read."""
     size = run.content_size or run.config.data.size or 0
-    place = store_for(store, run.config.data.sources, table.root, size)
-    try:  # they are needed decoded in any case
-        found = ImageStore.build(table, place, size=size, progress=progress)
-    except InputError:  # none of them can be read
-        return None
-    content = np.zeros(len(table), "S16")
+    with suppress(InputError):  # none of them can be read
+        return _content_at(size, run.config, table, store, progress)
+    return None
+
+
+def _content_at(size: int, config: Config, table: ImageTable, store: str | Path | None, progress: bool) -> NDArray[Any]:
+    """Digests of images at a size; they are needed decoded in any case."""
+    folder = store_for(store, config.data.sources, table.root, size)
+    found = ImageStore.build(table, folder, size=size, progress=progress)
+    content = np.zeros(len(table), found.digests.dtype)
     content[found.rows] = found.digests
     return content
 

@@ -1,7 +1,4 @@
-"""Commands on photos: discover, train, recluster, predict.
-
-`discover` on a folder that holds a run already: its decisions count as labels, its categories continue.
-"""
+"""Commands on photos: discover, train, recluster, predict. Where a run is there already, `discover` continues it."""
 
 from __future__ import annotations
 
@@ -145,7 +142,6 @@ def recluster(
 
     if processes() > 1:
         raise InputError("decisions are clustered in one process: start `selex recluster` without torchrun")
-
     how: Any = {"device": find_device(device), "store": store, "strict": strict, "progress": True, "tell": typer.echo}
     with resumable("finished images, features and epochs are kept"):
         done = run_recluster(run, change=lambda config: configured(config, config_file, changes), **how)
@@ -158,7 +154,7 @@ def _discover(
     config: Config, out: Path, train: dict[str, Any], reviewed: bool, engine: RayEngine | None = None, **how: Any
 ) -> None:
     """Do the job and say what was found."""
-    from selex.cli.results import summary
+    from selex.cli.results import echo_next_steps, summary
     from selex.training.fit import TrainOptions
 
     how |= {"options": TrainOptions(**train, progress=True), "progress": first_process(), "tell": typer.echo}
@@ -170,17 +166,16 @@ def _discover(
     typer.echo(summary(run))
     if changes:
         typer.echo(f"\nchanged: {changes}")
-    typer.echo(f"\ntable:  {out / 'clusters.csv'}")
-    steps = next_steps(run, out)
-    width = max(map(len, steps))
-    for number, (command, use) in enumerate(steps.items()):
-        typer.echo(f"{'' if number else 'next:':<8}{command:<{width}}  {use}")
+    echo_next_steps(run, out)
 
 
 def _discover_again(
     config: Config, out: Path, reviewed: bool, engine: RayEngine | None, **how: Any
 ) -> tuple[Run, Changes | None]:
-    """The finished run and, if there was one before, what changed; its decisions count as labels if `reviewed`."""
+    """The finished run and, if there was one before, what changed.
+
+    Categories continue from those before, whose decisions count as labels if `reviewed`.
+    """
     from selex.discovery import discover as run_discover
     from selex.review.core.labels import labels_of
     from selex.review.core.outcome import compare
@@ -243,20 +238,6 @@ def _with_more(run: Run, folders: list[Path]) -> Config:
         warnings.warn(f"{place}: no longer exists; photos from there are looked for elsewhere", Note, stacklevel=2)
     places = [*(place for place in added if place not in gone), *(str(folder.absolute()) for folder in folders)]
     return run.config.change(added="\n".join(dict.fromkeys(places)))
-
-
-def next_steps(run: Run, out: Path) -> dict[str, str]:
-    """What can be done with a run, and what for. Images of URLs and archives are neither shown nor put into folders."""
-    files = next(run.blocks("file"))["file"][:1].to_pylist()
-    there = all(os.path.exists(path) for path in run.image_paths(files))
-    shown = "" if there else "; photos are grey squares"
-    how = "--to folders --out sorted" if there else "--to csv --out sorted.csv"
-    return {
-        f"selex report {out}": f"write one HTML page with examples, to look at or send{shown}",
-        f"selex review {out}": f"name and correct the categories in the browser{shown}",
-        f"selex export {out} {how}": "one folder per category" if there else "a table for other programs",
-        f"selex predict {out} NEW_PHOTOS": "sort new photos",
-    }
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -262,3 +263,26 @@ def _new_categories(sure: dict[str, tuple[int, float]]) -> list[str]:
 
 
 _SHOWN = 15
+
+
+def echo_next_steps(run: Run, out: Path) -> None:
+    """Say where the table is, and what can be done with a run."""
+    typer.echo(f"\ntable:  {out / 'clusters.csv'}")
+    steps = next_steps(run, out)
+    width = max(map(len, steps))
+    for number, (command, use) in enumerate(steps.items()):
+        typer.echo(f"{'' if number else 'next:':<8}{command:<{width}}  {use}")
+
+
+def next_steps(run: Run, out: Path) -> dict[str, str]:
+    """What can be done with a run, and what for. Images of URLs and archives are neither shown nor put into folders."""
+    files = next(run.blocks("file"))["file"][:1].to_pylist()
+    there = all(os.path.exists(path) for path in run.image_paths(files))
+    shown = "" if there else "; photos are grey squares"
+    how = "--to folders --out sorted" if there else "--to csv --out sorted.csv"
+    return {
+        f"selex report {out}": f"write one HTML page with examples, to look at or send{shown}",
+        f"selex review {out}": f"name and correct the categories in the browser{shown}",
+        f"selex export {out} {how}": "one folder per category" if there else "a table for other programs",
+        f"selex predict {out} NEW_PHOTOS": "sort new photos",
+    }

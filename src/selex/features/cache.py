@@ -41,16 +41,14 @@ Features = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 
 @dataclass(frozen=True)
 class Standing:
-    """How far features are: what they are of, their shape, how many rows are done, in batches of which size, and the
-    digest of those rows.
-    """
+    """How far features are."""
 
-    key: str
+    key: str  # what they are of
     rows: int
     dim: int
     batch_size: int
-    done: int = 0
-    rows_sha256: str = ""
+    done: int = 0  # rows so far
+    rows_sha256: str = ""  # of those
 
 
 class FeatureFile:
@@ -65,11 +63,8 @@ class FeatureFile:
     @property
     def complete(self) -> bool:
         """Whether all is done. A part file beside it means that `out` is an older one."""
-        return (
-            self.standing.done == self.standing.rows
-            and self._holds(self.out, self.standing)
-            and not self.part.is_file()
-        )
+        done = self.standing.done == self.standing.rows
+        return done and self._holds(self.out, self.standing) and not self.part.is_file()
 
     def read(self) -> Features:
         """The complete features, mapped."""
@@ -152,8 +147,7 @@ class FeatureFile:
 
 
 def _mapped(path: Path, mode: Literal["r", "r+"]) -> Features:
-    features: Any = np.load(path, mmap_mode=mode)
-    return cast(Features, features)
+    return cast(Features, np.load(path, mmap_mode=mode))
 
 
 def _made_anew(path: Path) -> None:
@@ -162,9 +156,8 @@ def _made_anew(path: Path) -> None:
 
 def _claim_disk(path: Path) -> None:
     """Take a sparse file's space now: a disk that fills up under a mapped file kills the process."""
-    if hasattr(os, "posix_fallocate"):
-        with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 Array = np.ndarray[Any, Any]
@@ -214,8 +207,7 @@ class FeatureCache:
                 self._write(keys[block], np.ascontiguousarray(features[block], dtype="<f4"))
             self._bring_together()
         except (OSError, InputError, RuntimeError) as error:
-            text = f"features cannot be kept for other runs: {error}"
-            warnings.warn(text, Note, stacklevel=2)
+            warnings.warn(f"features cannot be kept for other runs: {error}", Note, stacklevel=2)
 
     def _write(self, keys: Array, rows: Array) -> None:
         _own(self.folder)

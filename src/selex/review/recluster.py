@@ -19,7 +19,7 @@ from selex.discovery import discover
 from selex.discovery_steps import content_of
 from selex.errors import InputError, Note
 from selex.io import write_csv
-from selex.review.core.labels import Labels, Photo, labels_of, photos_of, rows_set_aside
+from selex.review.core.labels import Labels, Photo, labels_of, photos_of, rows_kept
 from selex.review.core.ledger import Ledger
 from selex.review.core.outcome import Changes, compare
 from selex.review.core.state import JUNK, State
@@ -77,9 +77,7 @@ def recluster(
     options |= {"store": options.get("store") or run.store, "numbers_taken": before.state.last}
     table = read_sources((config or run.config).data.sources)
     content = content_of(run, table, options["store"], options.get("progress", False))
-    kept = np.delete(np.arange(len(table)), rows_set_aside(labels.left_out, before.state.results, table.files, content))
-    if not len(kept):
-        raise InputError(f"{run.folder}: every image is set aside: nothing is left to cluster")
+    kept = rows_kept(folder, labels.left_out, before.state.results, table.files, content)
     photos, junk = table.take(kept), len(table) - len(kept)
     now = _names_now(labels, before.state, photos, None if content is None else content[kept], config)
     _note_if_gone(labels, now)

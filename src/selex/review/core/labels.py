@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from selex.data.parquet import text_blocks
+from selex.errors import InputError
 from selex.review.core.ledger import FILE, Ledger
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, State
 from selex.review.core.timeline import Timeline
@@ -99,16 +100,24 @@ def _set_aside(ledger: Ledger, rounds: Sequence[int]) -> dict[Photo, Aside]:
     return found.photos
 
 
-def rows_set_aside(
+def rows_kept(
+    folder: Path, aside: Collection[Photo], results: Results | None, files: Sequence[str], content: Array | None
+) -> Array:
+    """The rows of a table but for photos that are set aside in a run; refuses where none is left.
+
+    These are found by name and content, or by content where they were renamed. `results` are the latest ones, if there
+    are any: a photo of these is not one that is set aside, of which it may be a copy.
+    """
+    rows = np.arange(len(files))
+    kept = np.delete(rows, _rows_aside(aside, results, files, content)) if aside else rows
+    if not len(kept):
+        raise InputError(f"{folder}: every image is set aside: nothing is left to cluster")
+    return kept
+
+
+def _rows_aside(
     aside: Collection[Photo], results: Results | None, files: Sequence[str], content: Array | None
 ) -> Array:
-    """The rows of a table whose photos are set aside, by name and content, or by content where they were renamed.
-
-    `results` are the latest ones, if there are any: a photo of these is not one that is set aside, of which it may be a
-    copy.
-    """
-    if not aside:
-        return np.arange(0)
     gone = sorted(aside)
     photos = [*(_others(aside, results) if results else ()), *gone]
     keys = np.array([photo.content for photo in photos], "S16")
@@ -116,8 +125,8 @@ def rows_set_aside(
     of = old >= len(photos) - len(gone)
     old, new = old[of], new[of]
     if content is None:
-        return np.sort(new)
-    return np.sort(new[(keys[old] == content[new]) | (keys[old] == b"") | (content[new] == b"")])
+        return new
+    return new[(keys[old] == content[new]) | (keys[old] == b"") | (content[new] == b"")]
 
 
 def _others(photos: Collection[Photo], results: Results) -> Iterator[Photo]:
