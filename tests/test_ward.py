@@ -11,7 +11,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from selex import split_accuracy
 from selex.cluster.kmeans import Problem, Settings, prepare
 from selex.cluster.search import at_home, searched
-from selex.cluster.search.ward import from_ward, ward
+from selex.cluster.search.swaps import from_ward, ward
 from test_swaps import problem_of, scattered, unequal
 
 
@@ -63,7 +63,7 @@ def test_too_few_rows_for_groups_are_clustered_as_ever():
 def test_groups_of_a_sample_take_the_other_rows_too(monkeypatch):
     x, truth, labels = unequal()
     problem = problem_of(x, labels, 40)
-    monkeypatch.setattr("selex.cluster.search.ward._SAMPLE", problem.free.n // 2)
+    monkeypatch.setattr("selex.cluster.search.swaps._SAMPLE", problem.free.n // 2)
     found = from_ward(problem, np.random.default_rng(0)).labels.numpy()
     free = labels == -1
     assert split_accuracy(truth[free], found[free], truth[free] < 20).all > 0.9

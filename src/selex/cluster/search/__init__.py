@@ -11,9 +11,8 @@ import torch
 
 from selex.cluster.kmeans import Problem
 from selex.cluster.search.consensus import consensus
-from selex.cluster.search.swaps import swapped
+from selex.cluster.search.swaps import from_ward, swapped
 from selex.cluster.search.unequal import as_unequal
-from selex.cluster.search.ward import from_ward
 from selex.errors import InputError
 from selex.types import CUTS, SEARCHES, Level, Search
 

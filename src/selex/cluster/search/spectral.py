@@ -20,8 +20,7 @@ from torch.nn.functional import cross_entropy
 from selex.cluster.kmeans import Problem, Settings
 from selex.cluster.refine import without_empty
 from selex.cluster.rows import Rows
-from selex.cluster.search.swaps import swapped
-from selex.cluster.search.ward import ROWS, small_groups
+from selex.cluster.search.swaps import ROWS, small_groups, swapped
 from selex.types import Level
 
 _NODES = 6000  # at most: so many take a second or two
