@@ -17,7 +17,7 @@ from selex.cluster.kmeans import bssk
 def hierarchy(device: str) -> list[dict[str, object]]:
     x, truth = embeddings(5994, 768, 200, device)
     labels = half_labelled(truth, 100)
-    sizes = hssk(x, labels, 200, rng=0).sizes
+    sizes = hssk(x, labels, 200, rng=0).n_clusters
     times = seconds(lambda: hssk(x, labels, 200, rng=0), repeats=15, warmups=3)
     return [{"what": "whole hierarchy", "n": 5994, "d": 768, "levels": sizes, **spread(times)}]
 

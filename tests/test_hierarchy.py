@@ -85,7 +85,7 @@ def test_fewer_levels_are_the_first_ones():
     x, truth = blobs(16, 8, spread=1.0)
     known = half_labelled(truth, 8)
     full, part = hssk(x, known, 16, rng=0), hssk(x, known, 16, rng=0, n_levels=2)
-    assert part.sizes == full.sizes[:2]
+    assert part.n_clusters == full.n_clusters[:2]
     for some, same in zip(part.levels, full.levels, strict=False):
         assert some.labels.tolist() == same.labels.tolist()
     with pytest.raises(InputError, match="n_levels"):
@@ -120,13 +120,13 @@ def test_known_clusters_are_groups_of_the_level_below_or_of_the_base(grouping, g
 def test_published_runs_to_the_end():
     x, truth = blobs(12, 10, spread=0.5)
     hierarchy = hssk(x, half_labelled(truth, 6), 12, rng=0, n_init=2, variant=published())
-    assert hierarchy.sizes == [12, 6, 2]
+    assert hierarchy.n_clusters == [12, 6, 2]
 
 
 def test_without_labels_it_is_a_plain_balanced_hierarchy():
     x, truth = blobs(8, 10, spread=1e-3)
     hierarchy = hssk(x, None, 8, rng=0)
-    assert hierarchy.sizes == [8, 4, 2]
+    assert hierarchy.n_clusters == [8, 4, 2]
     assert all(level.n_known == 0 for level in hierarchy.levels)
     for level in hierarchy.levels:
         assert coarser(truth, level.labels) == [1] * 8
@@ -136,7 +136,7 @@ def test_all_rows_labelled_groups_the_known_ones():
     x, truth = blobs(6, 5)
     with pytest.warns(UserWarning, match="every row is labelled"):
         hierarchy = hssk(x, truth, 6, rng=0)
-    assert hierarchy.sizes == [6, 3, 1]
+    assert hierarchy.n_clusters == [6, 3, 1]
     assert hierarchy.levels[0].labels.tolist() == truth.tolist()
 
 

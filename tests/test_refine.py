@@ -320,7 +320,7 @@ def check_levels(hierarchy, n_known):
     """Levels halve from what is there, ids have no gap, and rows of known clusters stay together going up."""
     base = hierarchy.levels[0]
     wanted = [sum(pair) for pair in level_sizes(n_known, base.n_novel)]
-    assert hierarchy.sizes == wanted
+    assert hierarchy.n_clusters == wanted
     in_known = base.labels < n_known
     for level in hierarchy.levels:
         assert np.unique(level.labels).tolist() == list(range(level.n_clusters))
@@ -334,7 +334,7 @@ def check_levels(hierarchy, n_known):
 def test_levels_above_are_as_of_any_base_level(refine):
     rows, truth = cloud([30] * 16, spread=0.8)
     hierarchy = hssk(rows, half_labelled(truth, 8), 16, rng=0, refine=refine)
-    assert hierarchy.sizes == [16, 8, 4, 2]
+    assert hierarchy.n_clusters == [16, 8, 4, 2]
     check_levels(hierarchy, 8)
 
 
@@ -344,9 +344,9 @@ def test_levels_above_where_clusters_were_left_out():
     labels = half_labelled(truth, 4)
     with pytest.warns(Note, match="of 14 clusters have no row"):
         hierarchy = hssk(rows, labels, 14, rng=0, refine="proportional")
-    assert hierarchy.sizes[0] == 8
+    assert hierarchy.n_clusters[0] == 8
     check_levels(hierarchy, 4)
-    assert hierarchy.sizes == [8, 4, 2]
+    assert hierarchy.n_clusters == [8, 4, 2]
 
 
 def test_progress_counts_levels_that_are_made():

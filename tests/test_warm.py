@@ -190,7 +190,7 @@ def test_coarser_levels_continue_where_rows_are_added(with_a_new_one):
     coarser = levels_of(first, new, first.hierarchy.levels[1:])
     start = replace(start_from(first, clusters), coarser=coarser)
     again = fit_clusters(rows, labels, ClusterConfig(), start=start, rng=1)
-    assert again.hierarchy.sizes == [10 + with_a_new_one, *first.hierarchy.sizes[1:]]
+    assert again.hierarchy.n_clusters == [10 + with_a_new_one, *first.hierarchy.n_clusters[1:]]
     mapped = first.maps.transform(rows)
     for before, level in zip(first.hierarchy.levels[1:], again.hierarchy.levels[1:], strict=True):
         assert np.array_equal(level.labels[~new], before.labels), "rows stay where they were"

@@ -24,12 +24,11 @@ from selex.config import Config
 from selex.config.groups import FROZEN
 from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
-from selex.data.table import ImageTable, folder_label, read_sources, read_table
+from selex.data.table import ImageTable, folder_label, is_url, read_sources, read_table
 from selex.discovery_steps import Job, Tell, check_categories, content_of, on_device, publish
 from selex.discovery_training import Training
 from selex.errors import InputError, Note
 from selex.features.ray_cluster import RayEngine, running
-from selex.features.sources import is_url
 from selex.models.backbones import default_backbone, load_backbone_for
 from selex.review.core.labels import rows_kept, set_aside
 from selex.runs.earlier import Earlier

@@ -185,7 +185,7 @@ class Job:
 def _about(found: FittedClusters, **more: Any) -> dict[str, Any]:
     """What is logged of clusters."""
     inertia = found.hierarchy.levels[0].inertia
-    return {"levels": found.hierarchy.sizes, "inertia": inertia, **more, **found.selection.settings}
+    return {"levels": found.hierarchy.n_clusters, "inertia": inertia, **more, **found.selection.settings}
 
 
 def on_device(features: Any, device: str | torch.device) -> Any:

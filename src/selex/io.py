@@ -186,8 +186,7 @@ def column(path: Path, header: list[str], names: Sequence[str]) -> int:
 
 def check_target(path: Path, inputs: Iterable[Path], is_ours: Callable[[Path], bool]) -> None:
     """Refuse to write over an input, into a missing folder, or over a file that is not the like of what we write."""
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: the folder {path.parent} does not exist; make it first")
+    check_parent(path)
     if path.is_dir():
         raise InputError(f"{path}: is a folder; give a file")
     if path.is_symlink() or (path.exists() and not path.is_file()):
@@ -198,6 +197,12 @@ def check_target(path: Path, inputs: Iterable[Path], is_ours: Callable[[Path], b
         raise InputError(f"{path}: exists and is not what this command writes; choose another --out or remove it")
 
 
+def check_parent(path: Path) -> None:
+    """Refuse to write into a missing folder."""
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{path}: the folder {path.parent} does not exist; make it first")
+
+
 def free_path(path: Path) -> Path:
     """The path, or with the first number after its name under which there is nothing: what is there stays."""
     numbered = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
@@ -206,8 +211,7 @@ def free_path(path: Path) -> Path:
 
 def check_target_folder(path: Path) -> None:
     """Refuse to write into a missing folder, or where something is already."""
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"{path}: the folder {path.parent} does not exist; make it first")
+    check_parent(path)
     if os.path.lexists(path) and not path.is_dir():
         raise InputError(f"{path}: is a file; give a new folder")
     with reported(f"{path}: cannot be read"):

@@ -103,7 +103,7 @@ class Hierarchy:
         return Hierarchy(tuple(level.on_host() for level in self.levels))
 
     @property
-    def sizes(self) -> list[int]:
+    def n_clusters(self) -> list[int]:
         """Number of clusters of each level, finest first."""
         return [level.n_clusters for level in self.levels]
 

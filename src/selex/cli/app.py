@@ -245,13 +245,13 @@ def find_device(name: str) -> str:
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    with on_device(name):
+    with reported_device(name):
         torch.zeros(1, device=name).item()
     return name
 
 
 @contextmanager
-def on_device(name: str) -> Iterator[None]:
+def reported_device(name: str) -> Iterator[None]:
     """The first use of a device, which may not be there, or be too small."""
     try:
         yield

@@ -216,15 +216,14 @@ def plot(
     from selex.bench.results import read_results
     from selex.errors import InputError
     from selex.folders import take_folder
-    from selex.io import check_target
+    from selex.io import check_parent, check_target
     from selex.report.curves import is_plot, save_figure
 
     drawn = figures(read_results(results, mixed_versions))
     if not drawn:
         raise InputError(f"{results}: has no results that can be plotted; for tables: selex bench table {results}")
     paths = {out / f"{name}.{to}": figure for name, figure in drawn.items()}
-    if not out.absolute().parent.is_dir():
-        raise InputError(f"{out}: the folder {out.parent} does not exist; make it first")
+    check_parent(out)
     take_folder(out, "folder of figures")
     for path in paths:
         check_target(path, [], is_plot)

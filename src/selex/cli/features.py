@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from selex.cli import settings
-from selex.cli.app import MORE, ON_FEATURES, app, on_device, processes
+from selex.cli.app import MORE, ON_FEATURES, app, processes, reported_device
 from selex.cli.settings import BASICS, CLUSTERING, configured
 from selex.cli.shards import cluster_shards, echo_estimate, echo_selected
 from selex.config import Config
@@ -81,7 +81,7 @@ def cluster(
     in_known = sum(known_category < base.n_known for known_category in base.labels.tolist())
     typer.echo(
         f"{len(table.ids)} rows: {in_known} in {base.n_known} known categories, {len(table.ids) - in_known} in "
-        f"{base.n_novel} novel ones; levels of {', '.join(map(str, found.hierarchy.sizes))}"
+        f"{base.n_novel} novel ones; levels of {', '.join(map(str, found.hierarchy.n_clusters))}"
     )
     typer.echo(f"wrote {out}")
 
@@ -215,5 +215,5 @@ def _on_device(values: Any, device: str) -> Any:
     import numpy as np
     import torch
 
-    with on_device(device):
+    with reported_device(device):
         return torch.from_numpy(np.array(values)).to(device)

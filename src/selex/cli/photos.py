@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
@@ -63,12 +62,13 @@ def discover(
 
     Example: `selex discover photos --categories auto --out birds`
     """
+    from selex.data.table import is_url
     from selex.runs.run import Run
 
     if add and out:
         raise InputError(f"--add writes to the run itself, {photos}: do not give --out as well")
     out = Path(photos) if add else out or Path("selex-run")
-    place = photos if "://" in photos else str(Path(photos).absolute())
+    place = photos if is_url(photos) else str(Path(photos).absolute())
     begin = _with_more(Run.open(photos), add) if add else Config.of(place, preset=preset or "photos")
     config = configured(
         begin,
@@ -193,12 +193,7 @@ def _discover_again(
     found = Results.read_if_any(before, distances=True) if before else None
     decided = labels_of(before).decisions if before and found and reviewed else 0
     if before and decided:
-        _check_labels(config, before, decided)
-        if engine or processes() > 1:
-            raise InputError(
-                f"{out}: has {decisions(decided)} from `selex review`: use `selex recluster`, in one process, or "
-                "another --out"
-            )
+        _check_decisions(config, before, decided, alone=not engine and processes() == 1)
         typer.echo(f"with {decisions(decided)} from `selex review`")
         done = run_recluster(out, config=config, **how)
         return done.run, done.changes
@@ -219,21 +214,24 @@ def _earlier(out: Path, config: Config) -> Run | None:
     return None
 
 
-def _check_labels(config: Config, run: Run, decided: int) -> None:
-    """Refuse labels that would replace a person's decisions."""
+def _check_decisions(config: Config, run: Run, decided: int, alone: bool) -> None:
+    """Refuse labels that would replace a person's decisions, and processes that know nothing of these."""
+    has = f"{run.folder}: has {decisions(decided)} from `selex review`"
     if config.data.labels not in (None, run.config.data.labels):
-        raise InputError(
-            f"{run.folder}: has {decisions(decided)} from `selex review`, which --labels would replace; leave --labels "
-            "out (the labels of the run are kept), or choose another --out"
-        )
+        kept = "leave --labels out (the labels of the run are kept), or choose another --out"
+        raise InputError(f"{has}, which --labels would replace; {kept}")
+    if not alone:
+        raise InputError(f"{has}: use `selex recluster`, in one process, or another --out")
 
 
 def _with_more(run: Run, folders: list[Path]) -> Config:
     """The settings of a run, with more photos, and without folders added before that no longer exist."""
+    from selex.review.recluster import is_there
+
     if not run.config.data.photos:
         raise InputError(f"{run.folder}: its images came from a list in Python: call `discover` with a longer list")
     _, *added = run.config.data.sources
-    gone = [place for place in added if "://" not in place and not os.path.exists(place)]
+    gone = [place for place in added if not is_there(place)]
     for place in gone:
         warnings.warn(f"{place}: no longer exists; photos from there are looked for elsewhere", Note, stacklevel=2)
     places = [*(place for place in added if place not in gone), *(str(folder.absolute()) for folder in folders)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from selex.cli.app import estimate_line, first_process, on_device
+from selex.cli.app import estimate_line, first_process, reported_device
 from selex.config import Config
 from selex.errors import InputError
 from selex.types import Hierarchy, KEstimate
@@ -62,7 +62,7 @@ def _read(features: Path, labels: Path | None, device: str, normalize: bool) -> 
     pieces = open_pieces(_shards(features))
     given = read_row_labels(labels, pieces.shape[0]) if labels else {}
     classes, codes = encode(list(given.values()) or None, len(given))
-    with on_device(device):
+    with reported_device(device):
         group = join(device)
         part = pieces.part(group.rank, group.size)
         shard = Shard(part if device == "cpu" else part.to(device), group)
@@ -134,7 +134,7 @@ def echo_selected(found: FittedClusters, config: Config, spread: bool = False) -
 def _tell(found: FittedClusters, shard: Shard, config: Config, out: Path) -> None:
     echo_selected(found, config, spread=True)
     base = found.hierarchy.levels[0]
-    sizes = ", ".join(map(str, found.hierarchy.sizes))
+    sizes = ", ".join(map(str, found.hierarchy.n_clusters))
     found_in = f"{shard.total} rows, {shard.group.size} {'process' if shard.group.size == 1 else 'processes'}"
     typer.echo(f"{found_in}: {base.n_known} known categories, {base.n_novel} novel ones; levels of {sizes}")
     typer.echo(f"wrote {out}")

@@ -105,6 +105,11 @@ def read_table(
     return label_from_list(table, labels)
 
 
+def is_url(place: str) -> bool:
+    """Whether images are elsewhere than on this disk."""
+    return "://" in place
+
+
 def read_sources(sources: Sequence[str], labels: str | os.PathLike[str] | Sequence[Any] | None = None) -> ImageTable:
     """The images of several sources as one table: those of the first, then those of others that are not among them.
 
@@ -245,7 +250,7 @@ def _with_metadata(table: ImageTable) -> ImageTable:
 
 def _label(table: ImageTable, file: LabelFile) -> ImageTable:
     """The table with the labels of a file; names start at the table's root or at the file's folder."""
-    rows = _Rows(table)
+    rows = _RowsByPath(table)
     found = [rows.find(name, (table.root, file.folder)) for name in file.names]
     file.check_present([i for i, row in enumerate(found) if row < 0])
     file.check_unique(found)
@@ -256,7 +261,7 @@ def _label(table: ImageTable, file: LabelFile) -> ImageTable:
     return replace(table, labels=labels, categories=categories)
 
 
-class _Rows:
+class _RowsByPath:
     """The rows of a table by the paths of their images."""
 
     def __init__(self, table: ImageTable) -> None:

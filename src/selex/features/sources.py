@@ -17,7 +17,7 @@ import fsspec
 import pyarrow.parquet as pq
 
 from selex.data.labels import label_name, spell
-from selex.data.table import PICTURES, ImageTable, folder_label, read_sources
+from selex.data.table import PICTURES, ImageTable, folder_label, is_url, read_sources
 from selex.errors import InputError
 from selex.io import first_line
 
@@ -136,11 +136,6 @@ def find_units(sources: Sequence[str], labels: Any = None) -> tuple[str, list[Un
         return os.path.abspath(place), _shards(found)
     table = read_sources(sources, labels)
     return table.root, _files_of(table)
-
-
-def is_url(place: str) -> bool:
-    """Whether images are elsewhere than on this disk."""
-    return "://" in place
 
 
 def key_of(unit: Unit) -> str:

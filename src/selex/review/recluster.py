@@ -14,7 +14,7 @@ import numpy as np
 
 from selex.config import Config
 from selex.data.labels import cell_of_label
-from selex.data.table import ImageTable, folder_label, read_sources
+from selex.data.table import ImageTable, folder_label, is_url, read_sources
 from selex.discovery import discover
 from selex.discovery_steps import content_of
 from selex.errors import InputError, Note
@@ -100,7 +100,7 @@ def recluster(
 def check_places(run: Run, config: Config) -> None:
     """Refuse folders of a run's photos that are gone, and say what to type."""
     first, had = config.data.photos, run.config.data.sources
-    gone = [place for place in config.data.sources if place in had and not _is_there(place)]
+    gone = [place for place in config.data.sources if place in had and not is_there(place)]
     if first in gone:
         raise InputError(f"{first}: no longer exists; if it was moved: selex discover ITS_NEW_PLACE --out {run.folder}")
     if gone:
@@ -110,8 +110,9 @@ def check_places(run: Run, config: Config) -> None:
         )
 
 
-def _is_there(place: str) -> bool:
-    return "://" in place or os.path.exists(place)
+def is_there(place: str) -> bool:
+    """Whether a source of photos can be looked into; of a URL nobody knows."""
+    return is_url(place) or os.path.exists(place)
 
 
 def _earlier(run: Run, state: State, labels: Labels, asked: Config) -> Earlier | None:

@@ -24,14 +24,13 @@ from selex.cluster.whiten import FeatureMaps
 from selex.data.clusters import DOUBTFUL, Columns
 from selex.data.crops import to_device
 from selex.data.store import ImageStore, store_for
-from selex.data.table import read_table
+from selex.data.table import is_url, read_table
 from selex.errors import InputError, Note
 from selex.features.attention_crop import crop_to_attention
 from selex.features.cache import FeatureCache
 from selex.features.embed import embed, feature_cache
 from selex.features.ray_cluster import RayEngine
 from selex.features.ray_embed import embed_on_ray
-from selex.features.sources import is_url
 from selex.folders import cache_folder
 from selex.io import reported, temporary_folder
 from selex.models.backbones import load_backbone

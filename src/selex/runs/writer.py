@@ -23,6 +23,7 @@ from selex.errors import InputError
 from selex.folders import check_outside, check_own_folder, is_vacant, own_folder, remove, remove_folder
 from selex.io import (
     atomic_path,
+    check_parent,
     first_line,
     is_plain_file,
     is_plain_folder,
@@ -136,8 +137,8 @@ class RunWriter(Run):
                 raise InputError(f"{folder}: is not empty and not a run; choose another --out")
         elif folder.exists():
             raise InputError(f"{folder}: is a file; give a folder as --out")
-        elif not folder.absolute().parent.is_dir():
-            raise InputError(f"{folder}: the folder {folder.parent} does not exist; make it first")
+        else:
+            check_parent(folder)
 
     def _start(self, config: Config, root: str) -> None:
         """Write the config of a new run; lay out features of before, which may be the ones needed."""

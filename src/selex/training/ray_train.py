@@ -21,13 +21,13 @@ import torch
 from selex.config import Config
 from selex.data.crops import to_device
 from selex.data.store import ImageStore, cached_store
-from selex.data.table import ImageTable
+from selex.data.table import ImageTable, is_url
 from selex.errors import InputError, Note
 from selex.features.attention_crop import cut_to
 from selex.features.ray_cache import InUse, photos_in_use, trim
 from selex.features.ray_cluster import NOTICE, RayEngine, Worker, attempts, room, running, start_workers, stop_workers
 from selex.features.ray_embed import Embedded
-from selex.features.sources import Files, Unit, is_url
+from selex.features.sources import Files, Unit
 from selex.folders import MARK
 from selex.io import locked
 from selex.models.network import Backbone

@@ -39,7 +39,7 @@ Count = int | str
 
 
 @dataclass(frozen=True)
-class Facts:
+class DatasetFacts:
     """One dataset as `splits.json` has it; a size that nobody published is None."""
 
     title: str  # the dataset's own name
@@ -54,14 +54,14 @@ class Facts:
     synsets: tuple[str, ...] = ()  # for ImageNet-100, the folders that make it up
 
 
-def published_facts(name: str) -> Facts:
+def published_facts(name: str) -> DatasetFacts:
     """What is published about a dataset; a name that does not exist is answered with the nearest one."""
     published = _published()
     if name not in published:
         raise unknown("dataset", name, published)
     entry = dict(published[name])
     known, synsets = _numbers(entry.pop("known")), tuple(entry.pop("synsets", "").split())
-    return Facts(known=known, synsets=synsets, **entry)
+    return DatasetFacts(known=known, synsets=synsets, **entry)
 
 
 def matches_published(found: int, published: Count | None) -> bool:

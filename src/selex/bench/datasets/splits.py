@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from selex.bench.datasets.catalog import Count, Dataset, Facts, Part, load_dataset, matches_published, published_facts
+from selex.bench.datasets.catalog import (
+    Count,
+    Dataset,
+    DatasetFacts,
+    Part,
+    load_dataset,
+    matches_published,
+    published_facts,
+)
 from selex.bench.datasets.layout import still_packed
 from selex.data.labels import encode
 from selex.data.table import ImageTable, Labels
@@ -220,7 +228,7 @@ def file_list_hash(files: list[str]) -> str:
     return hashlib.sha256("\n".join(sorted(files)).encode()).hexdigest()
 
 
-def _sizes(published: Facts, dataset: Dataset) -> Iterator[Finding]:
+def _sizes(published: DatasetFacts, dataset: Dataset) -> Iterator[Finding]:
     again = still_packed(Path(dataset.root)) or "unpack the official archives again, into an empty folder"
     yield _count("classes", published.classes, len(np.unique(dataset.train.truth)), again)
     yield _count("training images", published.train, len(dataset.train), again)
@@ -236,7 +244,7 @@ def _images(dataset: Dataset) -> Finding:
     return Finding("missing images", "0", f"{len(absent):,}, first {absent[0]}", False, f"{state}: {advice}")
 
 
-def _halves(published: Facts, dataset: Dataset) -> Iterator[Finding]:
+def _halves(published: DatasetFacts, dataset: Dataset) -> Iterator[Finding]:
     labelled = draw_labelled(np.isin(dataset.train.truth, list(published.known)))
     count = int(labelled.sum())
     mend = "it follows from the classes of the training images: fix those first"
@@ -244,13 +252,13 @@ def _halves(published: Facts, dataset: Dataset) -> Iterator[Finding]:
     yield _count("unlabelled images", published.unlabelled, len(labelled) - count, mend)
 
 
-def _names(published: Facts, dataset: Dataset) -> Finding:
+def _names(published: DatasetFacts, dataset: Dataset) -> Finding:
     found, expected = file_list_hash(dataset.train.files), published.file_list or ""
     mend = "training images have other names than the official ones: unpack the official archive again"
     return Finding("names of training files", expected[:SHOWN], found[:SHOWN], expected in ("", found), mend)
 
 
-def _contents(published: Facts, dataset: Dataset) -> Finding:
+def _contents(published: DatasetFacts, dataset: Dataset) -> Finding:
     read = {name: (Path(dataset.root) / name).read_bytes() for name in published.md5}
     found = {name: hashlib.md5(content, usedforsecurity=False).hexdigest() for name, content in read.items()}
     changed = [name for name in found if found[name] != published.md5[name]]
