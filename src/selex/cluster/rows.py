@@ -167,7 +167,7 @@ class Rows(Blocks):
             squares -= offsets
         compared = compare_with(centers, squares, self.probes)
         found = [compared.nearest(x) for _, x in self.blocks(compared.width)]
-        distances, labels = (torch.cat([block[i] for block in found]) for i in range(2))
+        distances, labels = found[0] if len(found) == 1 else (torch.cat(parts) for parts in zip(*found, strict=True))
         if self._any_blank:
             labels = labels.where(~self.blank, self._nearest_to_zeros(centers, offsets))
         if offsets is not None:
@@ -205,7 +205,7 @@ class Rows(Blocks):
                 total.index_add_(0, labels[part], x if weights is None else x * weights[part, None])
             else:  # on a GPU index_add_ adds in whatever order threads arrive; a product with one-hot rows does not
                 one_hot = torch.zeros(k, len(x), dtype=self.dtype, device=self.device)
-                times = one_hot.new_ones(1, 1).expand(1, len(x)) if weights is None else weights[None, part]
+                times: Any = 1 if weights is None else weights[None, part]
                 total.addmm_(one_hot.scatter_(0, labels[None, part], times), x)
         return total, count(labels, k)
 

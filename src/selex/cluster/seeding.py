@@ -95,12 +95,13 @@ def draw_spread(
     """
     candidates = rows.at(pool)
     places = np.arange(len(pool)) if ranks is None else ranks.cpu().numpy()
+    numbers = pool.cpu() + rows.first
     if len(anchors):
         _, closest = candidates.nearest(anchors)
     else:
         closest = torch.ones_like(candidates.norms)  # no centre yet: the first row is drawn uniformly
     chosen: list[int] = []  # of this process
-    numbers = pool[:0]
+    drawn: list[Tensor] = []
     for _ in range(count):
         weights = closest.cpu().numpy().astype(np.float64)
         weights[chosen] = 0  # what is left of their own distance is rounding
@@ -109,11 +110,10 @@ def draw_spread(
             weights[chosen] = 0
         here = np.flatnonzero(places == _pick(weights, places, rows.group, rng))
         chosen += here.tolist()
-        number = rows.group.sum((pool[torch.from_numpy(here).to(pool.device)] + rows.first).sum(0, keepdim=True))
-        _, distances = candidates.nearest(rows.fetch(number))
-        closest = distances if not len(numbers) and not len(anchors) else torch.minimum(closest, distances)
-        numbers = torch.cat([numbers, number])
-    return numbers
+        drawn.append(rows.group.sum(numbers[here].sum(0, keepdim=True)).to(pool.device))
+        _, distances = candidates.nearest(rows.fetch(drawn[-1]))
+        closest = distances if len(drawn) == 1 and not len(anchors) else torch.minimum(closest, distances)
+    return torch.cat([pool[:0], *drawn])
 
 
 def _closest(rows: Rows, centers: Tensor, size: int) -> Tensor:

@@ -49,7 +49,7 @@ class Group:
 
     def all(self, flag: bool) -> bool:
         """Whether it is so in every process."""
-        return bool(self.gather(torch.tensor([flag]), [1] * self.size).all())
+        return flag
 
     def agree(self, value: T) -> T:
         """What the first process has, a tensor or a number, in each of them.
@@ -91,6 +91,10 @@ class Processes(Group):
         sent[: len(values)] = values
         parts = [part[:length] for part, length in zip(self._gather(sent), lengths, strict=True)]
         return torch.cat(parts).to(values.device, values.dtype)
+
+    def all(self, flag: bool) -> bool:
+        """Everyone's flag, gathered."""
+        return bool(self.gather(torch.tensor([flag]), [1] * self.size).all())
 
     def agree(self, value: T) -> T:
         """A broadcast."""
