@@ -12,7 +12,7 @@ from selex import ClusterConfig, Config, InputError, Run, bssk, fit_clusters, lo
 from selex.bench.datasets.splits import own_dataset
 from selex.bench.paper import SUITES
 from selex.bench.results import read_results
-from selex.bench.runner import Job, read_split, result_name, run_job
+from selex.bench.runner import BenchJob, read_split, result_name, run_job
 from selex.config import PAPER
 from selex.runs.versions import commit_of
 
@@ -121,7 +121,7 @@ def test_a_row_that_changes_nothing_is_run_once(digits):
 
 
 def test_frozen_blocks_flops_and_shuffled_rows(digits):
-    job = Job(str(digits / "digits" / "labels.csv"), None, "selex", "tiny-vit", _settings())
+    job = BenchJob(str(digits / "digits" / "labels.csv"), None, "selex", "tiny-vit", _settings())
     whole = run_job(job, 0, tell=lambda line: None)
     gcd = run_job(replace(job, method="gcd"), 0, tell=lambda line: None)
     assert whole.flops > 2 * 2 * whole.parameters  # two views, and a multiplication and an addition a weight and token
@@ -136,7 +136,7 @@ def test_frozen_blocks_flops_and_shuffled_rows(digits):
 
 
 def test_seeds_differ_and_repeat(digits):
-    job = Job(str(digits / "digits" / "labels.csv"), None, "gcd", "tiny-vit", _settings())
+    job = BenchJob(str(digits / "digits" / "labels.csv"), None, "gcd", "tiny-vit", _settings())
     one, same, other = (run_job(job, seed, tell=lambda line: None) for seed in (0, 0, 1))
     assert one.curve == same.curve
     assert one.transductive == same.transductive
@@ -145,7 +145,7 @@ def test_seeds_differ_and_repeat(digits):
 
 def test_rows_of_a_suite_change_what_they_say(digits):
     rows = SUITES["components"].rows
-    job = Job(str(digits / "digits" / "labels.csv"), None, "selex", "tiny-vit", _settings(), suite="components")
+    job = BenchJob(str(digits / "digits" / "labels.csv"), None, "selex", "tiny-vit", _settings(), suite="components")
     results = [run_job(replace(job, row=row), 0, tell=lambda line: None) for row in (rows[0], rows[-1])]
     assert [result.row for result in results] == ["none", "HSSK+USE+SSE"]
     assert [result.config["train"]["hssk"] for result in results] == [False, True]
@@ -169,7 +169,7 @@ def test_estimated_categories_and_a_model_that_stays(digits):
 
 
 def test_plain_k_means_uses_no_label(digits):
-    job = Job(str(digits / "digits" / "labels.csv"), None, "kmeans", "pixels", _settings(), runs=digits / "runs")
+    job = BenchJob(str(digits / "digits" / "labels.csv"), None, "kmeans", "pixels", _settings(), runs=digits / "runs")
     result = run_job(job, 0, tell=lambda line: None)
     assert (result.method, result.epochs, result.n_categories, result.inductive) == ("kmeans", 0, 5, None)
     features = Run.open(next(path for path in (digits / "runs").iterdir() if path.is_dir())).embeddings
@@ -246,7 +246,7 @@ def test_bad_input_is_one_line(digits, arguments, message):
 
 def test_an_image_that_cannot_be_read_stops_it(digits):
     next((digits / "digits" / "photos").rglob("*.png")).write_text("no image")
-    job = Job(str(digits / "digits" / "labels.csv"), None, "frozen", "pixels", _settings())
+    job = BenchJob(str(digits / "digits" / "labels.csv"), None, "frozen", "pixels", _settings())
     with pytest.raises(InputError, match="not a JPEG"):
         run_job(job, 0)
 
@@ -257,7 +257,7 @@ def _settings():
 
 def test_it_finds_what_the_pipeline_finds(digits):
     """With the defaults of `discover`: what was embedded and labelled, clustered again on its own."""
-    job = Job(str(digits / "digits" / "labels.csv"), None, "frozen", "pixels", Config(), runs=digits / "runs")
+    job = BenchJob(str(digits / "digits" / "labels.csv"), None, "frozen", "pixels", Config(), runs=digits / "runs")
     result = run_job(job, 3, tell=lambda line: None)
     run = Run(digits / "runs" / result_name(job, 3).removesuffix(".json"))
     clusters = np.array(run.clusters["cluster"])
@@ -268,7 +268,7 @@ def test_it_finds_what_the_pipeline_finds(digits):
 
 
 def test_settings_are_in_the_file(digits):
-    job = Job(str(digits / "digits" / "labels.csv"), None, "frozen", "pixels", _settings())
+    job = BenchJob(str(digits / "digits" / "labels.csv"), None, "frozen", "pixels", _settings())
     path = run_job(job, 0, tell=lambda line: None).save(digits / "out")
     config = json.loads(path.read_text())["config"]
     assert config["train"]["lr"] == 0.01

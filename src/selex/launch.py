@@ -35,6 +35,17 @@ def adopt_slurm(environment: MutableMapping[str, str] = os.environ) -> None:
         environment.setdefault(name, value)
 
 
+def first_process() -> bool:
+    """Of several processes that know of each other, whether this is the first."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def processes() -> int:
+    """How many processes `torchrun` or `srun` has started; a `WORLD_SIZE` alone says nothing."""
+    size = os.environ.get("WORLD_SIZE", "")
+    return int(size) if size.isdecimal() and {"RANK", "MASTER_ADDR"} <= os.environ.keys() else 1
+
+
 def started_by_slurm() -> bool:
     """Whether it was `srun` that said who is who."""
     return os.environ.get("TORCHELASTIC_RUN_ID", "").startswith(_SLURM)

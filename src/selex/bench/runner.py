@@ -49,7 +49,7 @@ KMEANS = "kmeans"
 
 
 @dataclass(frozen=True)
-class Job:
+class BenchJob:
     """What to run."""
 
     dataset: str  # a dataset of the catalog, or a CSV file with the columns `file`, `class` and `known` of one's own
@@ -81,7 +81,7 @@ class Job:
         return self.dataset.endswith(".csv")
 
 
-def read_split(job: Job) -> tuple[Benchmark, Benchmark | None]:
+def read_split(job: BenchJob) -> tuple[Benchmark, Benchmark | None]:
     """Training part and, where there is one, test part of the dataset that a row of a suite asks for."""
     if job.own:
         train, test = own_dataset(Path(job.dataset), job.row.label_ratio), None
@@ -100,7 +100,7 @@ def read_split(job: Job) -> tuple[Benchmark, Benchmark | None]:
 
 
 def run_job(
-    job: Job, seed: int, command: str = "", progress: bool = False, tell: Callable[[str], None] = print
+    job: BenchJob, seed: int, command: str = "", progress: bool = False, tell: Callable[[str], None] = print
 ) -> Result:
     """One run with one seed."""
     train, test = read_split(job)
@@ -128,26 +128,26 @@ def run_job(
     return result
 
 
-def as_main(job: Job) -> Job:
+def as_main(job: BenchJob) -> BenchJob:
     """The job of the main suite, where that is the very same run: it is made once and counts once."""
     same = replace(job, suite="main", row=MAIN)
     drawn = replace(job.row, label="", settings={}, paper=None, value=None) == MAIN
     return same if drawn and _settings(job) == _settings(same) else job
 
 
-def result_name(job: Job, seed: int) -> str:
+def result_name(job: BenchJob, seed: int) -> str:
     """Name of the file that a run will write."""
     return _draft(job, seed, None).file_name
 
 
-def _config(job: Job, train: Benchmark, seed: int) -> Config:
+def _config(job: BenchJob, train: Benchmark, seed: int) -> Config:
     """What is asked of `discover`."""
     true = len(np.unique(train.truth))
     asked = {"photos": train.table.root, "categories": None if job.row.categories == "auto" else true, "seed": seed}
     return _settings(job).change(**asked)
 
 
-def _settings(job: Job) -> Config:
+def _settings(job: BenchJob) -> Config:
     """The settings with what the row changes."""
     method = _method(job)
     config = job.config.change(**job.row.settings, method="frozen" if method == KMEANS else method)
@@ -159,11 +159,11 @@ def _settings(job: Job) -> Config:
     return config.change(backbone=job.backbone)
 
 
-def _method(job: Job) -> str:
+def _method(job: BenchJob) -> str:
     return job.row.method or job.method
 
 
-def _draft(job: Job, seed: int, config: Config | None) -> Result:
+def _draft(job: BenchJob, seed: int, config: Config | None) -> Result:
     method = _method(job)
     commit, clean = commit_of()
     return Result(
@@ -186,7 +186,7 @@ def _draft(job: Job, seed: int, config: Config | None) -> Result:
     )
 
 
-def _record(job: Job, config: Config) -> dict[str, Any]:
+def _record(job: BenchJob, config: Config) -> dict[str, Any]:
     """All settings but the folders of this machine."""
     settings = config.to_json()
     del settings["data"]["photos"], settings["data"]["labels"], settings["features"]["weights"]
@@ -195,12 +195,12 @@ def _record(job: Job, config: Config) -> dict[str, Any]:
     return {**settings, **drawn, **({"shuffled": True} if job.row.shuffled else {}), **own}
 
 
-def table_digest(job: Job) -> str:
+def table_digest(job: BenchJob) -> str:
     """Tells a CSV file of one's own from others of the same name, and from what it was."""
     return file_digest(Path(job.dataset))[:16]
 
 
-def check_dataset(job: Job, path: Path) -> None:
+def check_dataset(job: BenchJob, path: Path) -> None:
     """Refuse a result file that is there but is of another dataset: its numbers would stand for this one's."""
     found = Result.load(path).config.get("table") if job.own else None
     if found is not None and found != table_digest(job):
@@ -210,7 +210,9 @@ def check_dataset(job: Job, path: Path) -> None:
         )
 
 
-def _result(job: Job, config: Config, train: Benchmark, found: Run, seed: int, total: float, command: str) -> Result:
+def _result(
+    job: BenchJob, config: Config, train: Benchmark, found: Run, seed: int, total: float, command: str
+) -> Result:
     tree, steps = found.hierarchy, {entry["step"]: entry for entry in found.metrics if "step" in entry}
     epochs = last_training(found.metrics)
     clusters = np.array(found.clusters["cluster"])
@@ -257,7 +259,7 @@ def _flops(config: Config, n_categories: int, n_known: int) -> int:
     return int(counter.get_total_flops())
 
 
-def _on_gpu(job: Job) -> bool:
+def _on_gpu(job: BenchJob) -> bool:
     return torch.device(job.device).type == "cuda"
 
 
@@ -272,7 +274,7 @@ def _scorer(part: Benchmark) -> Callable[[Any], dict[str, float]]:
     return lambda clusters: split_accuracy(truth, clusters[scored], known)._asdict()
 
 
-def _inductive(found: Run, test: Benchmark, job: Job) -> dict[str, Scores]:
+def _inductive(found: Run, test: Benchmark, job: BenchJob) -> dict[str, Scores]:
     """Accuracy on the test part, every image in the category nearest to it."""
     model = load(found.folder)
     folder = store_for(job.store, test.table.root, test.table.root, model.size)
@@ -286,7 +288,7 @@ RUNS = "folder of benchmark runs"
 
 
 @contextmanager
-def _folder(job: Job, seed: int) -> Iterator[Path]:
+def _folder(job: BenchJob, seed: int) -> Iterator[Path]:
     """Where the run is written: a folder that stays, or one that does not."""
     if job.runs:
         take_folder(job.runs, RUNS)

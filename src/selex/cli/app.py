@@ -17,7 +17,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from selex.cli.log import LOG, check_not_among_photos
 from selex.errors import INTERRUPTED, LOST_PROCESS, InputError, Note
 from selex.io import first_line
-from selex.launch import adopt_slurm
+from selex.launch import adopt_slurm, first_process, processes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -84,17 +84,6 @@ def start(
     elif log_json is not None and first_process():
         check_not_among_photos(log_json, context.invoked_subcommand, sys.argv[1:])
         LOG.open(log_json, command=context.invoked_subcommand, version=__version__)
-
-
-def first_process() -> bool:
-    """Of several processes that know of each other, whether this is the first."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def processes() -> int:
-    """How many processes `torchrun` or `srun` has started; a `WORLD_SIZE` alone says nothing."""
-    size = os.environ.get("WORLD_SIZE", "")
-    return int(size) if size.isdecimal() and {"RANK", "MASTER_ADDR"} <= os.environ.keys() else 1
 
 
 def main() -> None:

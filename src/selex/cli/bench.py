@@ -18,7 +18,7 @@ from selex.config import Config
 
 if TYPE_CHECKING:
     from selex.bench.paper import Row
-    from selex.bench.runner import Job
+    from selex.bench.runner import BenchJob
 
 app = Commands(no_args_is_help=True)
 
@@ -82,13 +82,13 @@ def run(
 
     Example: `selex bench run --dataset cub --root data/CUB_200_2011 --method selex --seeds 3 --out results`
     """
-    from selex.bench.runner import Job
+    from selex.bench.runner import BenchJob
     from selex.models import default_backbone
 
     device = find_device(device)
     given = {"refine": refine, "attention_crop": attention_crop or None, "epochs": epochs, "backbone": backbone}
     config = configured(_usual(preset, dataset), config_file, changes, **given)
-    job = Job(
+    job = BenchJob(
         dataset=dataset,
         root=root,
         method=method,
@@ -120,7 +120,7 @@ def _usual(preset: str | None, dataset: str) -> Config:
     return usual.change(**OF_DATASET.get(dataset, {})) if preset in (None, "paper") else usual
 
 
-def _run_all(jobs: list[Job], seeds: Iterable[int], out: Path) -> None:
+def _run_all(jobs: list[BenchJob], seeds: Iterable[int], out: Path) -> None:
     """Every job with every seed, but for those whose result is there."""
     from selex.bench.results import RESULTS
     from selex.bench.runner import RUNS, as_main, check_dataset, result_name, run_job

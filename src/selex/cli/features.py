@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from selex.cli import settings
-from selex.cli.app import MORE, ON_FEATURES, app, processes, reported_device
+from selex.cli.app import MORE, ON_FEATURES, app, reported_device
 from selex.cli.settings import BASICS, CLUSTERING, configured
 from selex.cli.shards import cluster_shards, echo_estimate, echo_selected
 from selex.config import Config
 from selex.errors import InputError, Note
+from selex.launch import processes
 from selex.progress import estimate_bar
 
 FeaturesOrShards = Annotated[

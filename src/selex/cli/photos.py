@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from selex.cli import settings
-from selex.cli.app import RunFolder, app, decisions, find_device, first_process, processes, resumable
+from selex.cli.app import RunFolder, app, decisions, find_device, resumable
 from selex.cli.settings import configured, find_engine, value
 from selex.config import Config
 from selex.config.groups import FROZEN
 from selex.errors import InputError, Note
+from selex.launch import first_process, processes
 
 if TYPE_CHECKING:
     from selex.data.clusters import Columns

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from selex.cli.app import estimate_line, first_process, reported_device
+from selex.cli.app import estimate_line, reported_device
 from selex.config import Config
 from selex.errors import InputError
+from selex.launch import first_process
 from selex.types import Hierarchy, KEstimate
 
 if TYPE_CHECKING:

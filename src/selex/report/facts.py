@@ -110,13 +110,15 @@ def read_facts(run: Run) -> Facts:
     """Read a finished run; refuses one that is not finished, or whose files do not belong together."""
     found, model = Results.read(run, distances=True), load(run.folder)
     table = {entry.name: getattr(found, entry.name) for entry in fields(Results)}
+    if run.hierarchy["names"] != model.names:
+        raise InputError(f"{run.folder / 'hierarchy.json'}: does not belong to the model of this run")
     return Facts(
         **{**table, "files": _shown(found.files, str(run.root))},
         title=Path(run.config.data.photos).name.removesuffix(".csv").removesuffix(".parquet") or "images",
         paths=ImagePaths(found.files, run.places()),
         features=_features(run, len(found)),
         model=model,
-        tree=_tree(run, model.names),
+        tree=run.hierarchy,
         metrics=[entry for entry in run.metrics if isinstance(entry, dict)],
         skipped=_skipped(run),
     )
@@ -127,27 +129,6 @@ def _features(run: Run, n: int) -> NDArray[Any]:
     if features.shape[:1] != (n,) or features.ndim != 2:
         raise InputError(f"{run.folder / 'embeddings.npy'}: has shape {features.shape}, the clusters table {n} rows")
     return features
-
-
-def _tree(run: Run, names: list[str]) -> dict[str, Any]:
-    """`hierarchy.json`, whose first level must be the categories, each of its levels the parents of the one below."""
-    tree = run.hierarchy
-    try:
-        sizes = [len(level["sizes"]) for level in tree["levels"]]
-        parents = [level["parents"] for level in tree["levels"][:-1]]
-        fitting = (
-            tree["names"] == names
-            and sizes[0] == len(names)
-            and all(
-                len(own) == here and min(own) >= 0 and max(own) < above
-                for own, here, above in zip(parents, sizes, sizes[1:], strict=False)
-            )
-        )
-    except (KeyError, IndexError, TypeError, ValueError):
-        fitting = False
-    if not fitting:
-        raise InputError(f"{run.folder / 'hierarchy.json'}: does not belong to the model of this run")
-    return tree
 
 
 def _skipped(run: Run) -> list[list[str]]:

@@ -281,12 +281,15 @@ def _misfit(path: Path, digest: str | None) -> str:
 
 
 def _checked_tree(path: Path, tree: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a hierarchy that lacks what everybody reads."""
+    """Refuse a hierarchy that lacks what everybody reads, or whose levels are not the parents of those below."""
     try:
-        named = all(isinstance(name, str) for name in tree["names"])
-        sizes = [len(level["sizes"]) for level in tree["levels"]]
-        if not named or sizes[0] != len(tree["names"]) or not 0 <= tree["levels"][0]["n_known"] <= sizes[0]:
+        named, levels = all(isinstance(name, str) for name in tree["names"]), tree["levels"]
+        sizes = [len(level["sizes"]) for level in levels]
+        if not named or sizes[0] != len(tree["names"]) or not 0 <= levels[0]["n_known"] <= sizes[0]:
             raise ValueError("names and sizes differ")
+        for parents, here, above in zip((level["parents"] for level in levels[:-1]), sizes, sizes[1:], strict=False):
+            if len(parents) != here or min(parents) < 0 or max(parents) >= above:
+                raise ValueError("levels do not fit each other")
         _ = tree["estimate"], tree["curve"]
         tree["last_number"] = int(tree["last_number"])
     except (KeyError, IndexError, TypeError, ValueError) as error:

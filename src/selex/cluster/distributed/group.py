@@ -18,7 +18,7 @@ from torch import Tensor
 
 from selex.errors import InputError
 from selex.io import first_line
-from selex.launch import adopt_slurm, started_by_slurm
+from selex.launch import adopt_slurm, processes, started_by_slurm
 
 _PATIENCE = timedelta(days=7)  # others wait while the first embeds; one that is gone is noticed at once
 _SHORT = timedelta(seconds=2)  # for an answer from a process that may be gone
@@ -128,8 +128,7 @@ class Processes(Group):
 def join(device: str | torch.device = "cpu") -> Group:
     """The processes that `torchrun` or `srun` started, or this one alone; with `cuda` each takes a GPU of its own."""
     adopt_slurm()
-    started = {"RANK", "MASTER_ADDR", "WORLD_SIZE"} <= os.environ.keys() and os.environ["WORLD_SIZE"] != "1"
-    if not started and not dist.is_initialized():
+    if processes() == 1 and not dist.is_initialized():
         return Group()
     if torch.device(device).type == "cuda":
         place, many = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
