@@ -21,6 +21,7 @@ from selex.review.core.overview import Overview, Space, parts_of
 from selex.review.core.session import Conflict, Review
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE, State
 from selex.review.core.timeline import DECIDE, REDO, UNDO, Event, Timeline
+from selex.review.server.cards import image_card
 from selex.runs.export import export
 from selex.runs.results import Results
 
@@ -423,6 +424,23 @@ def test_a_corrected_table_is_of_the_results_that_were_decided_about(folder):
         blocks, _ = reviewed(review.run)
         more_results(folder)
         assert [file for block in blocks for file in block["file"]] == [f"{row:03d}.png" for row in range(1, 40)]
+
+
+def test_a_runner_up_that_was_merged_is_what_it_was_merged_into_and_never_the_own_category(folder):
+    review = Review(folder)
+    with closing(review.ledger):
+        decide(review, "merge", categories=(1, 3))
+        decide(review, "merge", categories=(0, 1))
+        decide(review, "name", category=2, name="two")
+        named = ["known-0", "known-0", "two", "known-0", "novel-3"]  # where each category of the run is now
+        cards = [image_card(review, Overview.of(review, np.arange(40)), row) for row in range(40)]
+        (block,) = corrected(review.state)
+    own, next_best = ([named[number] for number in of] for of in (review.results.category, review.results.runner_up))
+    expected = ["" if other == mine else other for mine, other in zip(own, next_best, strict=True)]
+    assert (block["category"], block["runner_up"]) == (own, expected)
+    assert [card.runner_up or "" for card in cards] == expected
+    assert "" in expected
+    assert "known-0" in expected
 
 
 def test_the_corrected_table_comes_in_blocks_and_is_of_the_moment(folder, tmp_path):

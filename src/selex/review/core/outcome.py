@@ -75,8 +75,8 @@ class Changes:
 def reviewed(run: Run) -> tuple[Iterator[Columns], int] | None:
     """The table as decided, in blocks, without images set aside, and the number of decisions; None if there are none.
 
-    `cluster`, `category` and the names of runners-up are as decided, `known` is 1 for what was known or named by a
-    person, and a column `review` says what was decided of each image: `confirmed`, `unsure`, or `undecided`.
+    `cluster`, `category` and runners-up are as decided, `known` is 1 for what was known or named by a person, and a
+    column `review` says what was decided of each image: `confirmed`, `unsure`, or `undecided`.
     """
     timeline = _timeline(run)
     return (corrected(timeline.state), timeline.n_decisions) if timeline and timeline.n_decisions else None
@@ -108,13 +108,12 @@ def corrected(state: State) -> Iterator[Columns]:
     table = state.results.files
     assert isinstance(table, TextColumn)  # of the table itself, which stays open: no new results get into it
     known = [int(state.known(number) or state.named[number]) for number in range(len(state.names))]
-    called = dict(zip(state.results.names, state.names, strict=False))  # parts that were split off come after
     # copied now: no new decisions get into it
-    return _corrected_blocks(table, state.category.copy(), state.mark.copy(), list(state.names), known, called)
+    return _corrected_blocks(table, state.category.copy(), state.next_best(), state.mark.copy(), [*state.names], known)
 
 
 def _corrected_blocks(
-    table: TextColumn, category: Array, mark: Array, names: list[str], known: list[int], called: dict[str, str]
+    table: TextColumn, category: Array, next_best: Array, mark: Array, names: list[str], known: list[int]
 ) -> Iterator[Columns]:
     done = 0
     for block in table.beside(table.there):
@@ -124,7 +123,7 @@ def _corrected_blocks(
             own = category[rows].tolist()
             columns: Columns = block.take(kept).to_pydict()
             columns |= {"cluster": own, "category": [names[c] for c in own], "known": [known[c] for c in own]}
-            columns["runner_up"] = [called.get(name, name) for name in columns["runner_up"]]
+            columns["runner_up"] = [names[c] if c >= 0 else "" for c in next_best[rows].tolist()]
             yield {**columns, "review": [MARKS[one] for one in mark[rows].tolist()]}
 
 

@@ -34,6 +34,7 @@ class Overview:
     unsure_rows: Array  # rows that were marked so, or that nobody decided about and the run is unsure of
     changed_rows: Array  # rows that are elsewhere than the run, or the round before, had them
     marks: Array  # how many rows have each mark
+    next_best: Array  # the next best category of each row, -1 where there is none
 
     @classmethod
     def of(cls, review: Review, by_confidence: Array) -> Overview:
@@ -64,6 +65,7 @@ class Overview:
             unsure_rows,
             changed_rows,
             np.bincount(state.mark, minlength=4),
+            state.next_best(),
         )
 
     @property

@@ -84,6 +84,22 @@ class State:
         """Images of every category, those set aside among them."""
         return np.bincount(self.category, minlength=len(self.names))
 
+    def next_best(self) -> Array:
+        """The next best category of every row, -1 where there is none but its own."""
+        found = self.results.runner_up
+        now = self._heirs()[found]
+        return np.where((found < 0) | (now == self.category), -1, now)
+
+    def _heirs(self) -> Array:
+        """Where each category is now: itself, or what most of its images are in if none are left in it."""
+        count, heirs = len(self.names), np.arange(len(self.names))
+        moved = np.flatnonzero(self.category != self.results.category)
+        keys = self.results.category[moved].astype(np.int64) * count + self.category[moved]
+        pairs, often = np.unique(keys, return_counts=True)
+        pairs = pairs[np.lexsort((-pairs, often))]  # what most are in comes last, and counts
+        heirs[pairs // count] = pairs % count
+        return np.where(self.sizes() > 0, np.arange(count), heirs)
+
     def apply(self, decision: Decision) -> Patch:
         """Make a decision; one that cannot be made is `Refused` and changes nothing."""
         change = _KINDS[decision.kind](self, decision)

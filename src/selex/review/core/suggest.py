@@ -95,8 +95,7 @@ class _Figures:
         self.wrong = self._count(self.undecided, 1 - self.sure)
         self.named = np.array([state.known(c) or state.named[c] for c in range(count)])
         self.live = np.flatnonzero(self.sizes)
-        self.next_best = self._heirs()[results.runner_up]
-        self.next_best[(results.runner_up < 0) | (self.next_best == self.category)] = -1
+        self.next_best = state.next_best()
 
     def names(self) -> list[Idea]:
         """Categories without a name; one that may be the same as a named one can be merged with that instead."""
@@ -163,14 +162,6 @@ class _Figures:
         return np.bincount(
             self.category[rows], None if weights is None else weights[rows], minlength=len(self.state.names)
         )
-
-    def _heirs(self) -> Array:
-        """Where each category of the run is now: itself, or what it was merged into."""
-        heirs = np.arange(len(self.state.names))
-        for gone in np.flatnonzero(self._count(self.category >= 0) == 0).tolist():
-            went = self.category[self.state.results.category == gone]
-            heirs[gone] = np.bincount(went).argmax() if len(went) else gone
-        return heirs
 
     def _twins(self) -> dict[int, int]:
         """For categories without a name the one with a name that they may be the same as, if there is one."""

@@ -81,7 +81,7 @@ def suggestion_cards(review: Review, overview: Overview, count: int) -> list[sch
 def image_card(review: Review, overview: Overview, row: int, cosine: float | None = None) -> schema.ImageCard:
     """An image, and how like another one it is if `cosine` says so."""
     state, results = review.state, review.results
-    category, next_best = int(state.category[row]), int(results.runner_up[row])
+    category, next_best = int(state.category[row]), int(overview.next_best[row])
     return schema.ImageCard(
         row=row,
         file=results.files[row],

@@ -67,7 +67,7 @@ class ImageCard(BaseModel):
     file: str
     category: int
     category_name: str
-    runner_up: str | None = Field(description="The next best category of the run.")
+    runner_up: str | None = Field(description="The next best category.")
     confidence: float
     mark: Literal["undecided", "confirmed", "unsure", "junk"]
     labelled: bool = Field(description="Labelled before the run.")
