@@ -396,7 +396,7 @@ WRONG = {
         ({"content": "{"}, 422),
         ({"json": {"version": "1.0", "kind": "junk", "rows": [400]}}, 422),
         ({"content": "{}", "headers": {"content-type": "text/plain"}}, 415),
-        ({"content": "{}", "headers": {"transfer-encoding": "chunked"}}, 411),
+        ({"content": "{}", "headers": {"transfer-encoding": "chunked"}}, 422),
         ({"content": "{}", "headers": {"content-length": "9" * 5000}}, 413),
         ({"json": {}, "headers": {"host": "evil.example"}}, 403),
     ],

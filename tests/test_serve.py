@@ -199,7 +199,7 @@ def test_who_and_how_much_may_be_sent_is_limited(client, sorter, photos):
     assert post(client, body, "text/plain").status_code == 415
     assert post(client, body, "multipart/form-data; boundary=x").status_code == 415
     assert post(client, b"x" * (BODIES.largest + 1)).status_code == 413
-    assert client.post("/predict", content=iter([body]), headers={"content-type": "image/png"}).status_code == 411
+    assert client.post("/predict", content=iter([body]), headers={"content-type": "image/png"}).status_code == 200
     headers = {"content-type": "image/png", "origin": "http://evil.example"}
     assert client.post("/predict", content=body, headers=headers).status_code == 403
     outside = door_for("0.0.0.0", 8770)
@@ -245,6 +245,34 @@ def served(sorter, monkeypatch):
     thread.join(60)
     assert not thread.is_alive()
     listener.close()
+
+
+LARGE = {
+    "whole": lambda: b"x" * (40 << 20),
+    "in chunks": lambda: (b"x" * (1 << 20) for _ in range(40)),
+}
+
+
+@pytest.mark.parametrize("body", LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize("connection", ["close", "keep-alive"])
+@pytest.mark.parametrize("path", ["/predict", "/predict/batch"])
+def test_who_sends_too_much_is_told_so(served, monkeypatch, path, connection, body):
+    """Also a client that reads no answer before it has sent everything, such as `urllib`."""
+    monkeypatch.setattr(serving, "SECONDS", 60)
+    kind = "image/png" if path == "/predict" else "application/json"
+    asking = http.client.HTTPConnection("127.0.0.1", served, timeout=60)
+    headers = {"content-type": kind, "connection": connection}
+    asking.request("POST", path, body(), headers, encode_chunked=True)
+    answer = asking.getresponse()
+    assert (answer.status, answer.read()) == (413, b"refused: the body is too large: send at most 32 MB\n")
+    asking.close()
+
+
+def test_who_asks_before_sending_too_much_sends_nothing(served):
+    with socket.create_connection(("127.0.0.1", served), timeout=60) as connection:
+        head = f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1:{served}\r\nContent-Type: image/png\r\n"
+        connection.sendall(f"{head}Expect: 100-continue\r\nContent-Length: {40 << 20}\r\n\r\n".encode())
+        assert connection.recv(20).startswith(b"HTTP/1.1 413")
 
 
 def test_who_dawdles_is_hung_up_on(served):

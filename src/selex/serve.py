@@ -113,8 +113,8 @@ ANY: Errors = {
     403: _text("The request comes from another site, or uses another host name."),
 }
 SENT: Errors = {
-    411: _text("The length of the body is missing."),
-    413: _text("The body is too large."),
+    411: _text("The length of the body is missing, and it does not come in chunks."),
+    413: _text("The body is larger than 32 MB."),
     415: _text("The content type is not that of an image, or not JSON."),
     422: _problem("The body is not a readable image."),
     503: _problem("The server is busy: try again in a second."),

@@ -65,7 +65,7 @@ class Bodies:
     @property
     def too_much(self) -> str:
         """What somebody is told who sends more."""
-        return f"send at most {self.largest} bytes"
+        return f"the body is too large: send at most {self.largest >> 20} MB"
 
     @property
     def called(self) -> str:
@@ -113,8 +113,11 @@ class Guard:
             await send(message)
 
         bodies = self.others.get(scope["path"], self.bodies)
+        body = _Body(scope, receive, send_safely, bodies.largest)
         answer = self._refusal(scope, bodies) or self._admission(scope)
-        await (answer or self.app)(scope, _counted(receive, bodies), send_safely)
+        await (answer or self.app)(scope, body.receive, body.send)
+        if body.too_large:
+            await _refuse(413, bodies.too_much)(scope, body.receive, body.send_last)
 
     def _refusal(self, scope: Scope, bodies: Bodies) -> Response | None:
         headers, method = Headers(scope=scope), scope["method"]
@@ -133,8 +136,10 @@ class Guard:
             if not bodies.takes(headers.get("content-type", "")):
                 return _refuse(415, f"send the body with Content-Type: {bodies.called}")
             length = headers.get("content-length", "")
-            if "transfer-encoding" in headers or not length.isdecimal():
-                return _refuse(411, "give the number of bytes (Content-Length), and send them in one piece")
+            if "transfer-encoding" in headers:  # counted as it comes
+                return None
+            if not length.isdecimal():
+                return _refuse(411, "give the number of bytes (Content-Length)")
             if len(length) > len(str(bodies.largest)) or int(length) > bodies.largest:
                 return _refuse(413, bodies.too_much)
         return None
@@ -167,19 +172,47 @@ class Guard:
         return found.value if found else ""
 
 
-def _counted(receive: Receive, bodies: Bodies) -> Receive:
-    """A body, counted as it comes: whatever was said about its length, no more than that is kept."""
-    total = 0
+class _Body:
+    """A body, counted as it comes: whatever was said about its length, no more than `largest` bytes are kept.
 
-    async def counted() -> Message:
-        nonlocal total
-        message = await receive()
-        total += len(message.get("body", b""))
-        if total > bodies.largest:
-            raise HTTPException(413, bodies.too_much)
+    What an answer leaves unread is read before the answer ends. Else the connection would be closed on somebody who is
+    still sending, and has not read the answer.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, largest: int) -> None:
+        self._receive, self._send, self._largest, self._bytes = receive, send, largest, 0
+        # who waits for leave to send gets the answer instead, and sends nothing
+        self._more = scope["method"] not in ("GET", "HEAD") and "expect" not in Headers(scope=scope)
+        self.too_large = False
+
+    async def receive(self) -> Message:
+        """The next piece."""
+        message = await self._next()
+        self._bytes += len(message.get("body", b""))
+        if self._bytes > self._largest:
+            self.too_large = True
+            raise HTTPException(413)  # ends what is reading it; the answer comes from `Guard`
         return message
 
-    return counted
+    async def send(self, message: Message) -> None:
+        """Part of an answer, unless there will be another one."""
+        if not self.too_large:
+            await self.send_last(message)
+
+    async def send_last(self, message: Message) -> None:
+        """Part of an answer, whose end waits for that of the body."""
+        ends = message["type"] == "http.response.body" and not message.get("more_body")
+        if ends and self._more:
+            await self._send({**message, "more_body": True})
+            while self._more:
+                await self._next()
+            message = {"type": "http.response.body"}
+        await self._send(message)
+
+    async def _next(self) -> Message:
+        message = await self._receive()
+        self._more = bool(message.get("more_body"))
+        return message
 
 
 def _refuse(status: int, reason: str) -> Response:
@@ -207,14 +240,14 @@ ONE_IMAGE: dict[str, Any] = {"requestBody": {"required": True, "content": dict.f
 
 
 class Room:
-    """Takes no more bytes at a time than there is room for; `Guard` has seen to it that their number is known."""
+    """Takes no more bytes at a time than there is room for; `Guard` has seen to it that none are more than is said."""
 
     def __init__(self, app: ASGIApp, most: int = ROOM) -> None:
         self.app, self.most, self.taken = app, most, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, or say that there is no room for it now."""
-        size = int(Headers(scope=scope).get("content-length", 0)) if scope.get("method") == "POST" else 0
+        size = _size(Headers(scope=scope)) if scope.get("method") == "POST" else 0
         if self.taken + size > self.most:
             busy = JSONResponse({"detail": "the server is busy: try again in a second"}, 503, {"retry-after": "1"})
             await busy(scope, receive, send)
@@ -224,6 +257,11 @@ class Room:
             await self.app(scope, receive, send)
         finally:
             self.taken -= size
+
+
+def _size(headers: Headers) -> int:
+    """How many bytes a body has at most: what comes in pieces may be as large as anything may."""
+    return LARGEST_IMAGE if "transfer-encoding" in headers else int(headers.get("content-length", 0))
 
 
 Found = TypeVar("Found")
