@@ -213,3 +213,25 @@ def test_half_open_connections_do_not_silence_the_page(process):
             connection.sendall(b"GET / HTTP/1.1\r\nHost: 127")
         assert standing(process.port) == "1.0"
     assert standing(process.port) == "1.0"
+
+
+def test_ctrl_c_while_the_page_reclusters_says_what_is_kept(process, tmp_path):
+    def post(path, body):
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", process.port, timeout=60)) as client:
+            client.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+            assert client.getresponse().status == 200
+
+    post("/api/decisions", json.loads(DECISION))
+    before = (tmp_path / "run" / "clusters.parquet").read_bytes()
+    post("/api/recluster", {})
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+    *_, stopped, ended = process.stdout.read().splitlines()
+    assert stopped == (
+        "Reclustering was stopped: categories are as they were, and finished images, features and epochs are kept. "
+        "`selex recluster run` resumes from there."
+    )
+    assert ended == "The server has ended. Every decision is saved."
+    assert (tmp_path / "run" / "clusters.parquet").read_bytes() == before
+    done = subprocess.run([sys.executable, "-m", "selex", "recluster", "run"], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0, done.stderr

@@ -113,6 +113,9 @@ def train(
     from selex.training.fit import interrupted_config
     from selex.training.methods import find_method
 
+    other = {"--config": config_file, "--set": changes, "--method": method, "--epochs": epochs}
+    if resume and (given := [name for name, value in other.items() if value is not None]):
+        raise InputError(f"--resume has the settings of the interrupted training: leave out {given[0]}, or --resume")
     opened = Run.open(run)
     base = replace(opened.config, train=replace(Config.of(preset=preset or "photos").train, method="selex"))
     refine = "auto" if method and method != FROZEN and not find_method(method).clusters else None  # nothing to refine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from dataclasses import dataclass
@@ -76,11 +77,13 @@ class Job:
         spent = now - self._began
         return ReclusterOut(state="running", lines=lines, doing=doing, seconds=spent, seconds_left=left or None)
 
-    def stop(self) -> None:
-        """End it; what it has done so far is kept, and the same again resumes from there."""
-        if self._process is not None and self._process.is_alive():
-            self._process.terminate()
-            self._process.join(5)
+    def stop(self) -> bool:
+        """End it, and whether it ran; what it has done so far is kept, and the same again resumes from there."""
+        if self._process is None or not self._process.is_alive():
+            return False
+        self._process.terminate()
+        self._process.join(5)
+        return True
 
     def _epochs(self) -> list[str]:
         """How far training is: it may take hours, and says nothing until it is done."""
@@ -157,6 +160,7 @@ def _looks(pipe: Connection) -> Listener:
 
 def work(folder: Path, pipe: Connection) -> None:
     """What the process does: lines of progress go through the pipe, at the end `done` or `failed`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this
     import torch
 
     from selex.review.recluster import recluster

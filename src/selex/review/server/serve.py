@@ -88,6 +88,7 @@ def _cancel(timer: asyncio.TimerHandle | None) -> None:
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 128
+STOPPED = "categories are as they were, and finished images, features and epochs are kept"
 
 
 def serve(
@@ -132,9 +133,11 @@ def serve(
         except KeyboardInterrupt:  # uvicorn raises it again once it has ended in good order
             pass
         finally:
-            app.state.job.stop()
+            stopped = app.state.job.stop()
             app.state.views.eye.close()
             review.ledger.close()
+        if stopped:
+            tell(f"Reclustering was stopped: {STOPPED}. `selex recluster {folder}` resumes from there.")
         tell("The server has ended. Every decision is saved.")
 
 
