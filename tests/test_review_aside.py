@@ -296,7 +296,7 @@ def test_a_photo_that_is_in_the_run_though_it_was_set_aside_is_taken_back_by_its
     run = Run.open(place / "run")
     rows = labelled_and_not(run)
     decide(place, "junk", rows=rows)
-    monkeypatch.setattr("selex.discovery._left", lambda run, config, table, *how: table)
+    monkeypatch.setattr("selex.discovery._photos_left", lambda run, config, table, *how: table)
     discover(run.config.change(categories=5), place / "run", store=place / "store")
     review = Review(place / "run")
     assert (review.round, {aside[:2] for aside in review.aside.values()}) == (2, {(1, row) for row in rows})

@@ -10,7 +10,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 
 from selex import split_accuracy
 from selex.cluster.kmeans import Problem, Settings, prepare
-from selex.cluster.search import at_home, searched
+from selex.cluster.search import labelled_accuracy, searched
 from selex.cluster.search.swaps import from_ward, ward
 from test_swaps import problem_of, scattered, unequal
 
@@ -91,7 +91,7 @@ def test_wards_start_is_taken_where_it_is_clearly_better_and_only_there(monkeypa
     swaps, ward = replace(start, inertia=start.inertia), replace(start, inertia=inertia * start.inertia)
     monkeypatch.setattr("selex.cluster.search.from_ward", lambda *_: ward)
     monkeypatch.setattr("selex.cluster.search.swapped", lambda _, level: ward if level is ward else swaps)
-    monkeypatch.setattr("selex.cluster.search.at_home", lambda _, level: home if level is ward else 0.5)
+    monkeypatch.setattr("selex.cluster.search.labelled_accuracy", lambda _, level: home if level is ward else 0.5)
     assert (searched(problem, "swaps", np.random.default_rng(0)) is ward) == taken
 
 
@@ -103,5 +103,5 @@ def test_labelled_rows_at_home_are_those_nearest_to_their_own_category():
     nearest = [np.square(centers - row).sum(1).argmin() for row in x]
     expected = np.mean([near == own for near, own in zip(nearest, labels, strict=True) if own >= 0])
     assert 0 < expected < 1
-    assert at_home(problem, level) == pytest.approx(expected)
-    assert at_home(problem_of(x, None, 8), level) == 1
+    assert labelled_accuracy(problem, level) == pytest.approx(expected)
+    assert labelled_accuracy(problem_of(x, None, 8), level) == 1

@@ -121,14 +121,14 @@ def _table(
         raise InputError(f"{config.data.photos}: photos at a URL need --engine ray")
     everything = read_sources(config.data.sources, labels) if photos is None else read_table(photos, labels)
     reviewed = isinstance(photos, ImageTable)  # by who clusters a run again, with all that was decided
-    table = everything if reviewed else _left(Run(out), config, everything, store, progress)
+    table = everything if reviewed else _photos_left(Run(out), config, everything, store, progress)
     check_categories(config, table)
     if photos is None and labels is None:
         _note_if_all_labelled(table)
     return table, len(everything) - len(table)
 
 
-def _left(run: Run, config: Config, table: ImageTable, store: str | Path | None, progress: bool) -> ImageTable:
+def _photos_left(run: Run, config: Config, table: ImageTable, store: str | Path | None, progress: bool) -> ImageTable:
     """The photos but for those that a person set aside in `selex review`, and did not take back."""
     aside = set_aside(run.folder)
     if not aside or not run.is_of(config.data.photos):  # a run of others is refused, before any work

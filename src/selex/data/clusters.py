@@ -23,7 +23,7 @@ Columns = dict[str, list[Any]]
 
 
 @dataclass(frozen=True)
-class Clusters:
+class ClustersTable:
     """A clusters table read back: one entry a row, in the order of the file."""
 
     ids: list[str]
@@ -82,7 +82,7 @@ def _cell(value: Any) -> Any:
     return f"{value:.6g}" if isinstance(value, float) else value
 
 
-def read_clusters(path: Path) -> Clusters:
+def read_clusters(path: Path) -> ClustersTable:
     """A clusters table from its CSV file."""
     lines = read_csv(path)
     header, body = lines[0][1], [line for _, line in lines[1:]]
@@ -93,7 +93,7 @@ def read_clusters(path: Path) -> Clusters:
     cluster, category, known, labelled = (
         column(path, header, (name,)) for name in ("cluster", "category", "known", "labelled")
     )
-    return Clusters(
+    return ClustersTable(
         ids=[text_of_cell(line[ids]) for line in body],
         id_column=header[ids],
         clusters=[line[cluster] for line in body],

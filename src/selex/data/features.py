@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from selex.data.clusters import Clusters
+from selex.data.clusters import ClustersTable
 from selex.data.labels import ROW_COLUMNS, LabelFile, first_repeat, read_label_file, spell, text_of_cell
 from selex.errors import InputError
 from selex.io import check_regular, first_line
@@ -73,7 +73,7 @@ def read_row_labels(path: Path, n: int) -> dict[int, str]:
     return {number: label for number, label in zip(numbers, file.labels, strict=True) if label}
 
 
-def read_truth(path: Path, clusters: Clusters) -> list[str]:
+def read_truth(path: Path, clusters: ClustersTable) -> list[str]:
     """The true category of every row of a clusters table, "" where the file gives none; it may name other rows too."""
     return _labels_of(path, clusters.ids, clusters.id_column, may_name_others=True)
 

@@ -46,7 +46,7 @@ _WORDS, _MORE_WORDS = 200, 2800  # bytes of text about an image beside its name,
 
 
 @dataclass(frozen=True)
-class Format:
+class PictureFormat:
     """Side of an image in pixels, quality of its JPEG, and how many images a category shows of each kind."""
 
     side: int
@@ -57,18 +57,18 @@ class Format:
 
 
 FORMATS = (
-    Format(320, 76, 8, 4, 3_000_000),
-    Format(224, 74, 8, 4, 3_000_000),
-    Format(144, 72, 8, 4, 3_000_000),
-    Format(128, 70, 8, 4, 4_000_000),
-    Format(112, 70, 8, 4, 5_500_000),
-    Format(96, 70, 6, 3),
-    Format(96, 60, 6, 3),
-    Format(80, 60, 5, 2),
-    Format(72, 50, 4, 2),
-    Format(64, 50, 3, 1),
-    Format(56, 45, 2, 1),
-    Format(48, 40, 1, 0),
+    PictureFormat(320, 76, 8, 4, 3_000_000),
+    PictureFormat(224, 74, 8, 4, 3_000_000),
+    PictureFormat(144, 72, 8, 4, 3_000_000),
+    PictureFormat(128, 70, 8, 4, 4_000_000),
+    PictureFormat(112, 70, 8, 4, 5_500_000),
+    PictureFormat(96, 70, 6, 3),
+    PictureFormat(96, 60, 6, 3),
+    PictureFormat(80, 60, 5, 2),
+    PictureFormat(72, 50, 4, 2),
+    PictureFormat(64, 50, 3, 1),
+    PictureFormat(56, 45, 2, 1),
+    PictureFormat(48, 40, 1, 0),
 )
 """From the best to the smallest; the first that a page has room for is taken."""
 
@@ -80,7 +80,7 @@ class Pictures:
     `small` are all images of each category, or as many as a page has room for: rows and addresses, typical ones first.
     """
 
-    form: Format
+    form: PictureFormat
     large: dict[int, str]
     icons: dict[int, str]
     missing: int
@@ -89,7 +89,7 @@ class Pictures:
 
 def choose_format(
     facts: Facts, categories: Sequence[Category], errors: Sequence[LabelError], failures: Sequence[Failure] = ()
-) -> Format:
+) -> PictureFormat:
     """The best format whose images leave the page small, judged by some of them."""
     rows = [row for category in categories for row in (*category.typical, *category.borderline)]
     sample = rows[:: -(-len(rows) // _SAMPLE)]
@@ -105,7 +105,7 @@ def choose_format(
 
 
 def shown_rows(
-    categories: Sequence[Category], errors: Sequence[LabelError], form: Format, failures: Sequence[Failure] = ()
+    categories: Sequence[Category], errors: Sequence[LabelError], form: PictureFormat, failures: Sequence[Failure] = ()
 ) -> list[int]:
     """Rows whose images the page shows, each once."""
     rows = [error.row for error in errors[:MOST_ERRORS]] + [failure.row for failure in failures]

@@ -22,7 +22,7 @@ from selex.data.parquet import read_header
 from selex.errors import InputError
 from selex.folders import check_outside
 from selex.io import atomic_folder, check_target, check_target_folder
-from selex.runs.export_formats import FORMATS, ExportJob, Format, Progress
+from selex.runs.export_formats import FORMATS, ExportFormat, ExportJob, Progress
 from selex.runs.run import Run
 
 
@@ -84,7 +84,7 @@ def _joined(blocks: Iterable[Columns]) -> Columns:
     return {name: list(chain(values, *(block[name] for block in others))) for name, values in first.items()}
 
 
-def _export_table(run: Run, form: Format, out: Path, blocks: Iterable[Columns]) -> Exported:
+def _export_table(run: Run, form: ExportFormat, out: Path, blocks: Iterable[Columns]) -> Exported:
     """The clusters table and where each image is, spelled as in the table; a block at a time is in memory."""
     counts, place = Counter[str](), run.places()
 
@@ -107,7 +107,7 @@ def _features(run: Run, files: Sequence[str]) -> Any:
     return np.asarray(run.embeddings[rows], dtype=np.float32)
 
 
-def _check_place(run: Run, form: Format, out: Path) -> None:
+def _check_place(run: Run, form: ExportFormat, out: Path) -> None:
     for photos in run.config.data.sources:
         check_outside(out, photos, "an --out")
     if form.folder:

@@ -33,7 +33,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
-class Format:
+class ExportFormat:
     """One way to export: what writes it and says what to do with it, whether it is a folder, and one with images.
 
     A folder is written from an `ExportJob`, a `table` from blocks of its columns.
@@ -187,12 +187,12 @@ def _save(path: Path, rows: Any) -> None:
 
 
 FORMATS = {
-    "folders": Format(_folders, folder=True, images=True),
-    "csv": Format(_csv, folder=False, images=False, table=True),
-    "parquet": Format(_parquet, folder=False, images=False, table=True),
-    "parquet-shards": Format(_shards, folder=True, images=False, table=True),
-    "label-studio": Format(_label_studio, folder=True, images=False),
-    "fiftyone": Format(_fiftyone, folder=True, images=True),
+    "folders": ExportFormat(_folders, folder=True, images=True),
+    "csv": ExportFormat(_csv, folder=False, images=False, table=True),
+    "parquet": ExportFormat(_parquet, folder=False, images=False, table=True),
+    "parquet-shards": ExportFormat(_shards, folder=True, images=False, table=True),
+    "label-studio": ExportFormat(_label_studio, folder=True, images=False),
+    "fiftyone": ExportFormat(_fiftyone, folder=True, images=True),
 }
 """What `--to` may say."""
 

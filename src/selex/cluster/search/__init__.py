@@ -16,10 +16,10 @@ from selex.cluster.search.unequal import as_unequal
 from selex.errors import InputError
 from selex.types import CUTS, SEARCHES, Level, Search
 
-LOWER = 0.005
+LOWER_INERTIA = 0.005
 """By this share of the inertia Ward's start must end lower to be taken: minima that are nearer to each other are as
 good, and seeds drawn apart then do better where categories are of one size."""
-MORE = 0.05
+MORE_ACCURACY = 0.05
 """Or by this share it must keep more labelled rows nearest to the centres of their own categories."""
 
 
@@ -31,13 +31,16 @@ def best_swapped(problem: Problem, rng: np.random.Generator) -> Level:
     start = problem.best(rng)
     found = swapped(problem, start)
     other = swapped(problem, from_ward(problem, deepcopy(rng)))
-    if other.inertia < (1 - LOWER) * found.inertia:
+    if other.inertia < (1 - LOWER_INERTIA) * found.inertia:
         return other
-    better = other.inertia <= start.inertia and at_home(problem, other) > at_home(problem, found) + MORE
+    better = (
+        other.inertia <= start.inertia
+        and labelled_accuracy(problem, other) > labelled_accuracy(problem, found) + MORE_ACCURACY
+    )
     return other if better else found
 
 
-def at_home(problem: Problem, level: Level) -> float:
+def labelled_accuracy(problem: Problem, level: Level) -> float:
     """Share of the labelled rows that are nearest to the centre of their own category: others lost it to a novel one.
 
     Inertia does not see this, since labelled rows stay where they are.

@@ -23,7 +23,7 @@ from selex.review.server.similar import Eye, image_page, similar_to
 ASIDES_A_PAGE = 120
 
 
-class SetAside:
+class AsideView:
     """The photos of a review that are set aside; use it while the review is steady."""
 
     def __init__(self, review: Review) -> None:
@@ -93,7 +93,7 @@ class Views:
 
     def __init__(self, review: Review, table: str | None = None) -> None:
         self.review, self._lists, self._checks = review, Lists(review, table), Checks(review)
-        self._plane, self.eye, self._aside = Plane(), Eye(review.run.folder), SetAside(review)
+        self._plane, self.eye, self._aside = Plane(), Eye(review.run.folder), AsideView(review)
 
     def standing(self) -> schema.Standing:
         """How far the review is."""
