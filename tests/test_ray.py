@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -431,9 +433,47 @@ def test_what_a_worker_cannot_embed_is_one_line(cluster, home, pieces, tmp_path)
         ray_embed.embed_on_ray(ONE_WORKER, damaged, [str(home / "photos")], None, tmp_path / "out.npy", **how)
 
 
+def test_a_worker_that_is_killed_each_time_is_given_up_with_one_line(home, tmp_path):
+    """In a process of its own, with a Ray of its own: nothing but that line is printed."""
+    (tmp_path / "killed.py").write_text(KILLED)
+    (tmp_path / "tmp").mkdir()
+    env = os.environ | {"SELEX_CACHE": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "tmp")}
+    env["RAY_TMPDIR"] = "/tmp"  # the names of its sockets may not be long
+    asked = [sys.executable, str(tmp_path / "killed.py"), str(home / "photos"), str(tmp_path / "out.npy")]
+    done = subprocess.run(asked, env=env, capture_output=True, text=True, timeout=600)
+    line = "embedding on the Ray cluster failed: a worker was killed 4 times, perhaps for lack of memory"
+    assert done.stdout == f"{line}\n", done.stderr
+    assert done.stderr == ""
+    assert not list((tmp_path / "tmp").glob("selex-deaths-*"))
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from selex.errors import InputError
+from selex.features.ray_cluster import RayEngine
+from selex.features.ray_embed import embed_on_ray
+from selex.models.backbones import load_backbone
+
+backbone = load_backbone("tiny-vit")
+backbone.register_forward_pre_hook(lambda *given: os.kill(os.getpid(), signal.SIGKILL))
+how = {"size": 32, "views": 1, "device": "cpu"}
+try:
+    embed_on_ray(RayEngine(), backbone, [sys.argv[1]], None, Path(sys.argv[2]), **how)
+except InputError as error:
+    print(error)
+"""
+
+
 def test_where_ray_gives_up_there_is_one_line_and_a_bug_of_ours_shows():
-    with pytest.raises(InputError, match=r"^embedding on the Ray cluster failed: memory is full$"), _refused():
+    begin = r"^embedding on the Ray cluster failed: "
+    with pytest.raises(InputError, match=f"{begin}memory is full$"), _refused():
         raise ray.exceptions.OutOfMemoryError("Task was killed\nmemory is full")
+    full = ray.exceptions.RayTaskError("submit", "Traceback\nOSError: no space left on device", OSError(28, "no space"))
+    with pytest.raises(InputError, match=f"{begin}OSError: no space left on device$"), _refused():
+        raise full
+    with pytest.raises(InputError, match=f"{begin}RayError$"), _refused():
+        raise ray.exceptions.RayError
     bug = ray.exceptions.RayTaskError("submit", "Traceback", TypeError())
     with pytest.raises(ray.exceptions.RayTaskError), _refused():
         raise bug

@@ -37,7 +37,9 @@ def test_workers_of_a_ray_started_here_share_all_threads(four_threads, address, 
 def test_workers_take_the_threads_they_are_given(four_threads, monkeypatch):
     Worker(3)
     assert torch.get_num_threads() == 3
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda given: given))
+    here = SimpleNamespace(get_actor_id=lambda: "none", was_current_actor_reconstructed=False)
+    ray = SimpleNamespace(get=lambda given: given, get_runtime_context=lambda: here)
+    monkeypatch.setitem(sys.modules, "ray", ray)
     _Embedder(Way(load_backbone("tiny-vit"), None, 32, 1, "cpu", threads=2))
     assert torch.get_num_threads() == 2
 

@@ -62,6 +62,7 @@ def running(engine: RayEngine, device: torch.device) -> Iterator[int]:
     ours = not ray.is_initialized()
     if ours:
         _join(ray, engine.address)
+        ray._private.worker._worker_logs_enabled = False  # else it prints lines about workers that it replaces
     try:
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # of an error one line is enough, and it is ours
         ray.data.DataContext.get_current().enable_progress_bars = False
@@ -69,6 +70,7 @@ def running(engine: RayEngine, device: torch.device) -> Iterator[int]:
     finally:
         if ours:
             ray.shutdown()
+            ray._private.worker._worker_logs_enabled = True
 
 
 def _join(ray: Any, address: str | None) -> None:
@@ -212,7 +214,12 @@ def attempts(doing: str, work: Callable[[], T]) -> T:
             return work()
         except RayError as error:
             if attempt == ATTEMPTS:
-                why = str(error).strip().splitlines()[-1]
-                raise InputError(f"{doing} on the Ray cluster failed {ATTEMPTS} times: {why}") from error
+                raise InputError(f"{doing} on the Ray cluster failed {ATTEMPTS} times: {last_line(error)}") from error
         warnings.warn(f"a worker was lost while {doing}: all of them start again", Note, stacklevel=3)
     raise AssertionError  # the last attempt has returned or raised
+
+
+def last_line(error: Exception) -> str:
+    """What an error of Ray's comes to, which is its last line; one of ours without its class."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1].removeprefix("selex.errors.InputError: ")

@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -31,12 +32,15 @@ from selex.features.attention_crop import attention_boxes, saliency
 from selex.features.cache import FeatureFile, Standing
 from selex.features.embed import CPU_BATCH, embed
 from selex.features.ray_cache import Shards, read_shard, shards_in_use, trim
-from selex.features.ray_cluster import RayEngine, running, threads_each, with_threads
+from selex.features.ray_cluster import RayEngine, last_line, running, threads_each, with_threads
 from selex.features.sources import PIECE, Files, Unit, find_units, key_of
 from selex.io import first_line
 from selex.models.network import Backbone
+from selex.models.trunk import fold_norms
 from selex.progress import images_bar
 
+DEATHS = 4
+"""How often a worker is killed, with nothing embedded in between, before it is given up."""
 _THREADS = 2  # that decode in a task: there is one worker for every two cores, unless more are asked for
 
 
@@ -114,6 +118,10 @@ class Way:
     def on(self, device: str) -> Way:
         """The same with backbones on a device."""
         return replace(self, backbone=self.backbone.to(device), eye=self.eye.to(device) if self.eye else None)
+
+    def folded(self) -> Way:
+        """The same with norms folded, once for all pieces."""
+        return replace(self, backbone=fold_norms(self.backbone.eval()))
 
 
 def _joined(
@@ -200,16 +208,16 @@ def _made(
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """Where Ray gives up, one line; an error in our own code shows as it is."""
+    """Where Ray gives up, or a worker has no room, one line; an error in our own code shows as it is."""
     from ray.exceptions import RayError, RayTaskError
 
     try:
         yield
-    except RayTaskError:
-        raise
     except RayError as error:
-        why = str(error).strip().splitlines()[-1]
-        raise InputError(f"embedding on the Ray cluster failed: {why}") from error
+        known = (InputError, MemoryError, OSError, RayError)
+        if isinstance(error, RayTaskError) and not isinstance(error.cause, known):
+            raise
+        raise InputError(f"embedding on the Ray cluster failed: {last_line(error)}") from error
 
 
 def _decoded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -240,22 +248,52 @@ def _pixels(image: Any, size: int, whole: bool) -> tuple[str, str, Any, str, byt
         return image.name, image.label, None, error.reason, b""
 
 
+class _Deaths:
+    """Ends a worker that is killed again and again: Ray Data would start it for ever, and has no limit of its own.
+
+    They are counted in a file of this node: a byte for each start after the first, until something is embedded.
+    """
+
+    def __init__(self) -> None:
+        import ray
+
+        here = ray.get_runtime_context()
+        self.file = Path(tempfile.gettempdir(), f"selex-deaths-{here.get_actor_id()}")
+        if here.was_current_actor_reconstructed and self._more() >= DEATHS:
+            self.forget()
+            raise InputError(f"a worker was killed {DEATHS} times, perhaps for lack of memory")
+
+    def _more(self) -> int:
+        with suppress(OSError), self.file.open("ab") as file:
+            file.write(b".")
+            return file.tell()
+        return 0
+
+    def forget(self) -> None:
+        """The worker works."""
+        with suppress(OSError):
+            self.file.unlink()
+
+
 class _Embedder:
     """An actor: holds the backbone, makes pieces of pixels into shards of features."""
 
     def __init__(self, how: Any) -> None:
         import ray
 
+        self.deaths = _Deaths()
         given: Way = ray.get(how)
         torch.set_num_threads(given.threads if given.device == "cpu" else torch.get_num_threads())
-        self.how, self.device = given.on(given.device), torch.device(given.device)
+        self.how, self.device = given.on(given.device).folded(), torch.device(given.device)
         self.eye = saliency(self.how.eye) if self.how.eye else None
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         if row["error"]:
             return row
         try:
-            return {**row, "content": self._shard(row["content"])}
+            content = self._shard(row["content"])
+            self.deaths.forget()
+            return {**row, "content": content}
         except (InputError, MemoryError, OSError) as error:
             return {**row, "content": b"", "error": f"a worker cannot embed: {first_line(error)}"}
 
