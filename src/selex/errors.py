@@ -30,6 +30,12 @@ def unknown(kind: str, name: str, names: Iterable[str]) -> InputError:
     return InputError(f"no {kind} {name!r}; {guess}there are: {', '.join(names)}")
 
 
+def counted(count: int, noun: str = "image") -> str:
+    """So many of something, as a line or a page says it: 1 image, 1,234 images, 2 categories."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
 @contextmanager
 def needs_extra(extra: str, what: str) -> Iterator[None]:
     """Around imports of packages that only `selex[extra]` installs: where one is missing, a line says so."""

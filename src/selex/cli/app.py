@@ -223,11 +223,6 @@ def estimate_line(n_clusters: int, low: int, high: int, method: str) -> str:
     return f"estimated number of categories: {n_clusters} (90 % interval {low} to {high}, method {method})"
 
 
-def decisions(count: int) -> str:
-    """So many decisions, in words."""
-    return f"{count} {'decision' if count == 1 else 'decisions'}"
-
-
 def find_device(name: str) -> str:
     """Where to compute: `auto` takes a GPU if there is one."""
     import torch

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from selex.cli import settings
-from selex.cli.app import RunFolder, app, decisions, find_device, resumable
+from selex.cli.app import RunFolder, app, find_device, resumable
 from selex.cli.settings import configured, find_engine, value
 from selex.config import Config
 from selex.config.groups import FROZEN
-from selex.errors import InputError, Note
+from selex.errors import InputError, Note, counted
 from selex.launch import first_process, processes
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _discover_again(
     decided = labels_of(before).decisions if before and found and reviewed else 0
     if before and decided:
         _check_decisions(config, before, decided, alone=not engine and processes() == 1)
-        typer.echo(f"with {decisions(decided)} from `selex review`")
+        typer.echo(f"with {counted(decided, 'decision')} from `selex review`")
         done = run_recluster(out, config=config, **how)
         return done.run, done.changes
     if before and found and not engine and continues(before.config, config):
@@ -220,7 +220,7 @@ def _earlier(out: Path, config: Config) -> Run | None:
 
 def _check_decisions(config: Config, run: Run, decided: int, alone: bool) -> None:
     """Refuse labels that would replace a person's decisions, and processes that know nothing of these."""
-    has = f"{run.folder}: has {decisions(decided)} from `selex review`"
+    has = f"{run.folder}: has {counted(decided, 'decision')} from `selex review`"
     if config.data.labels not in (None, run.config.data.labels):
         kept = "leave --labels out (the labels of the run are kept), or choose another --out"
         raise InputError(f"{has}, which --labels would replace; {kept}")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from selex.cli.app import RunFolder, app, decisions, estimate_line, find_device, tell_of_server
+from selex.cli.app import RunFolder, app, estimate_line, find_device, tell_of_server
 from selex.cli.settings import Device, value
-from selex.errors import needs_extra
+from selex.errors import counted, needs_extra
 from selex.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def report(
         path = write_report(opened, out or run / NAME, truth, show, title)
     typer.echo(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser")
     if count := count_decisions(opened):
-        typer.echo(f"it shows what the run found, without {decisions(count)} from `selex review`;")
+        typer.echo(f"it shows what the run found, without {counted(count, 'decision')} from `selex review`;")
         typer.echo(f"to include them: selex recluster {run}, then selex report {run}")
 
 
@@ -156,7 +156,7 @@ def review(
     from selex.runs.run import Run
 
     images = sum(Run.open(run).hierarchy["levels"][0]["sizes"])
-    tell_of_server(f"reading {run}: {images:,} {'image' if images == 1 else 'images'}")
+    tell_of_server(f"reading {run}: {counted(images)}")
     with needs_extra("review", "the review page"):
         from selex.review.server.serve import serve
 
@@ -209,7 +209,7 @@ def _decided(run: Run) -> Iterator[Columns] | None:
     if found is None:
         return None
     table, count = found
-    typer.echo(f"with {decisions(count)} from `selex review`; --as-found ignores them")
+    typer.echo(f"with {counted(count, 'decision')} from `selex review`; --as-found ignores them")
     return table
 
 
@@ -241,7 +241,7 @@ def summary(run: Run) -> str:
     in_known, labelled = count - sum(images for images, _ in sure.values()), found.labelled
     lines = [f"\n{count} images, {labelled} of them labelled{_skipped(run)}"]
     for images, number, kind in ((in_known, n_known, "known"), (count - in_known, len(sure), "novel")):
-        lines += [f"{images:>8} in {number} {kind} {'category' if number == 1 else 'categories'}"]
+        lines += [f"{images:>8} in {counted(number, f'{kind} category')}"]
     if estimate := tree["estimate"]:
         lines += [estimate_line(*(estimate[name] for name in ("n_clusters", "low", "high", "method")))]
     return "\n".join([*lines, *(_new_categories(sure) if sure else [])])

@@ -16,7 +16,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from selex.data.decode import thumbnail
-from selex.errors import InputError, Note
+from selex.errors import InputError, Note, counted
 from selex.folders import check_outside
 from selex.io import atomic_path, check_target
 from selex.report import curves
@@ -162,7 +162,6 @@ NAME = "report.html"
 _MARK = '<meta name="generator" content="selex report">'
 _OPEN_LEAVES = 40  # categories up to which the tree is shown unfolded
 _LINES = 200  # label errors and skipped images that are named
-_PLURALS = {"category": "categories"}
 
 
 def write_report(
@@ -225,7 +224,7 @@ def render(summary: Summary, pictures: Pictures) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number="{:,}".format, count=_count, percent=_percent, score=_score)
+    environment.filters.update(number="{:,}".format, count=counted, percent=_percent, score=_score)
     script = _text("report.js")
     return environment.get_template("report.html.j2").render(
         summary=summary,
@@ -265,10 +264,6 @@ def is_report(path: Path) -> bool:
 
 def _text(name: str) -> str:
     return (files("selex.report") / "templates" / name).read_text(encoding="utf-8")
-
-
-def _count(value: int, noun: str) -> str:
-    return f"{value:,} {noun if value == 1 else _PLURALS.get(noun, noun + 's')}"
 
 
 def _percent(value: float) -> str:

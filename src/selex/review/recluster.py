@@ -17,7 +17,7 @@ from selex.data.labels import cell_of_label
 from selex.data.table import ImageTable, folder_label, is_url, read_sources
 from selex.discovery import discover
 from selex.discovery_steps import content_of
-from selex.errors import InputError, Note
+from selex.errors import InputError, Note, counted
 from selex.io import write_csv
 from selex.review.core.labels import Labels, Photo, labels_of, photos_of, rows_kept
 from selex.review.core.ledger import Ledger
@@ -184,9 +184,8 @@ def _folders_count(config: Config | None) -> bool:
 def _note_if_gone(labels: Labels, now: dict[Photo, str]) -> None:
     gone = [photo.file for photo in labels.decided if photo not in now]
     if gone:
-        many = "1 image" if len(gone) == 1 else f"{len(gone)} images"
-        text = f"decisions about {many} are ignored, whose files are gone or labelled anew; the first is {gone[0]}"
-        warnings.warn(text, Note, stacklevel=3)
+        ignored = f"decisions about {counted(len(gone))} are ignored, whose files are gone or labelled anew"
+        warnings.warn(f"{ignored}; the first is {gone[0]}", Note, stacklevel=3)
 
 
 def _changes(run: Run, before: State) -> Changes:

@@ -10,7 +10,7 @@ import numpy as np
 
 from selex.data.clusters import Columns
 from selex.data.parquet import TextColumn
-from selex.errors import InputError
+from selex.errors import InputError, counted
 from selex.review.core.ledger import Ledger
 from selex.review.core.state import JUNK, MARKS, State
 from selex.review.core.timeline import Timeline
@@ -59,8 +59,8 @@ class Changes:
     def __str__(self) -> str:
         added = int((self.before < 0).sum())
         counts = ((added, "new"), (self.aside, "set aside"), (self.lost, "gone"))
-        parts = [f"{count:,} {_images(count)} {word}" for count, word in counts if count]
-        parts.append(f"{self.images:,} {_images(self.images)} in another category")
+        parts = [f"{counted(count)} {word}" for count, word in counts if count]
+        parts.append(f"{counted(self.images)} in another category")
         apart = {part.name for part in (*self.merged, *self.split)}
         came, went = ([self._counted(c) for c in names if c not in apart] for names in (self.came, self.went))
         merged = [f"{part.name} into {part.other} ({part.images} of {part.of} images)" for part in self.merged]
@@ -69,7 +69,7 @@ class Changes:
         return "; ".join([*parts, *(f"{word}: {_some(names)}" for word, names in lists.items() if names)])
 
     def _counted(self, name: str) -> str:
-        return f"{name} ({self.sizes[name]} {_images(self.sizes[name])})"
+        return f"{name} ({counted(self.sizes[name])})"
 
 
 def reviewed(run: Run) -> tuple[Iterator[Columns], int] | None:
@@ -179,10 +179,6 @@ def _partners(old: Array, new: Array, before: State, results: Results) -> dict[i
     partner = {c: by_name[before.names[c]] for c in lived if before.names[c] in by_name}
     rest = sorted(set(np.unique(new).tolist()) - set(partner.values()))
     return partner | match(old, new, [c for c in lived if c not in partner], rest)
-
-
-def _images(count: int) -> str:
-    return "image" if count == 1 else "images"
 
 
 def _some(names: list[str]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from selex.errors import counted
 from selex.review.core.decisions import Decision, Refused, alike_key, clean_name
 from selex.runs.naming import last_number
 from selex.runs.results import Results
@@ -205,7 +206,7 @@ def _merge(state: State, decision: Decision) -> _Change:
     names = {} if decision.name is None else {numbers[0]: state.free_name(decision.name, but=numbers)}
     if names and names[numbers[0]] != state.names[numbers[0]]:
         text += f", now “{names[numbers[0]]}”"
-    return _Change(rows, numbers[0], marks, names, about=numbers, summary=f"{text} ({_images(len(rows))})")
+    return _Change(rows, numbers[0], marks, names, about=numbers, summary=f"{text} ({counted(len(rows))})")
 
 
 def _split(state: State, decision: Decision) -> _Change:
@@ -230,34 +231,34 @@ def _move(state: State, decision: Decision) -> _Change:
     rows = state._checked(decision.rows)
     if decision.category is not None:
         state.members(decision.category)
-        text = f"moved {_images(len(rows))} to {state.names[decision.category]}"
+        text = f"moved {counted(len(rows))} to {state.names[decision.category]}"
         return _Change(rows, decision.category, CONFIRMED, about=(decision.category,), summary=text)
     name, origin = state.free_name(decision.name or ""), state.origin[int(state.category[rows[0]])]
-    text = f"moved {_images(len(rows))} to the new category “{name}”"
+    text = f"moved {counted(len(rows))} to the new category “{name}”"
     return _Change(rows, len(state.names), CONFIRMED, new=[(name, True, origin)], summary=text)
 
 
 def _confirm(state: State, decision: Decision) -> _Change:
     if decision.category is None:
         rows = state._checked(decision.rows)
-        return _Change(rows, None, CONFIRMED, summary=f"confirmed {_images(len(rows))}")
+        return _Change(rows, None, CONFIRMED, summary=f"confirmed {counted(len(rows))}")
     rows = state.members(decision.category)
     marks = np.where(state.mark[rows] == UNDECIDED, CONFIRMED, state.mark[rows])
-    text = f"confirmed {state.names[decision.category]} ({_images(int((marks == CONFIRMED).sum()))})"
+    text = f"confirmed {state.names[decision.category]} ({counted(int((marks == CONFIRMED).sum()))})"
     return _Change(rows, None, marks, about=(decision.category,), summary=text)
 
 
 def _marking(mark: int, words: str) -> Callable[[State, Decision], _Change]:
     def change(state: State, decision: Decision) -> _Change:
         rows, why = state._checked(decision.rows), f" ({decision.reason})" if decision.reason else ""
-        return _Change(rows, None, mark, summary=words.format(_images(len(rows))) + why)
+        return _Change(rows, None, mark, summary=words.format(counted(len(rows))) + why)
 
     return change
 
 
 def _clear(state: State, decision: Decision) -> _Change:
     rows = state._checked(decision.rows)
-    return _Change(rows, None, state._unmarked(rows), summary=f"cleared the mark of {_images(len(rows))}")
+    return _Change(rows, None, state._unmarked(rows), summary=f"cleared the mark of {counted(len(rows))}")
 
 
 def _restore(state: State, decision: Decision) -> _Change:
@@ -266,7 +267,7 @@ def _restore(state: State, decision: Decision) -> _Change:
         raise Refused("an image that is to be taken back is not set aside (any more)")
     if not state.restored.isdisjoint(photos):
         raise Refused("an image that is to be taken back has been taken back already")
-    text = f"took {_images(len(rows) + len(photos))} back"
+    text = f"took {counted(len(rows) + len(photos))} back"
     return _Change(rows, None, state._unmarked(rows), restored=photos, summary=text)
 
 
@@ -281,10 +282,6 @@ _KINDS: dict[str, Callable[[State, Decision], _Change]] = {
     "clear": _clear,
     "restore": _restore,
 }
-
-
-def _images(count: int) -> str:
-    return "1 image" if count == 1 else f"{count:,} images"
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from selex.data.decode import picture, thumbnail
+from selex.errors import counted
 from selex.review.core.decisions import LONGEST_NAME
 from selex.review.core.metadata import Where
 from selex.review.core.session import Review
@@ -169,7 +170,7 @@ class _Templates:
         )
         limits = {"largest": LARGEST_IMAGE, "longest": LONGEST_NAME}
         self._environment.globals |= {"static": static, "scripts": _SCRIPTS, **limits}
-        self._environment.filters |= {"percent": _percent, "count": _count, "moment": _moment, "base": _base}
+        self._environment.filters |= {"percent": _percent, "count": counted, "moment": _moment, "base": _base}
         self._environment.filters["confidence"] = _confidence
 
     def __call__(self, name: str, data: BaseModel, request: Request, twin: str, **more: Any) -> Response:
@@ -201,10 +202,6 @@ def _percent(value: float) -> str:
 def _confidence(value: float) -> str:
     """Never rounded up to 100 %, which would say more than we know."""
     return _percent(min(value, 0.99))
-
-
-def _count(value: int, one: str = "image", many: str = "images") -> str:
-    return f"{value:,} {one if value == 1 else many}"
 
 
 def _moment(value: float) -> str:
