@@ -177,6 +177,17 @@ def test_held_out_rows_stand_for_categories_with_as_few_labels_as_theirs_keep():
         assert (left[own] == 1).mean() < 0.9 * (left == 1).sum() / (left > 0).sum()  # without weights
 
 
+def test_of_two_labels_either_is_held_out():
+    """In each fold but that which lacks the category: few labels are not to be spared."""
+    labels = np.where(np.arange(240) % 10 < 2, np.repeat(np.arange(24), 10), -1)
+    rng = np.random.default_rng(0)
+    rows = Rows(torch.from_numpy(rng.standard_normal((240, 4)).astype(np.float32)))
+    folds = list(known_share._Look(rows, labels, 24, (1.0, 1.0), True)._folds(rng))
+    assert [int(held_out.sum()) for _, held_out in folds] == [18] * 4
+    times = np.sum([held_out for _, held_out in folds], axis=0)
+    assert set(times[labels >= 0].tolist()) == {1, 2}
+
+
 def test_held_out_rows_count_alike_where_every_category_has_many_labels():
     rng = np.random.default_rng(0)
     labels = np.where(np.arange(600) % 2, np.repeat(np.arange(10), 60), -1)

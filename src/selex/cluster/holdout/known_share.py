@@ -21,7 +21,7 @@ from selex.cluster.rows import Rows
 from selex.cluster.whiten import fit_whitener
 from selex.types import UNLABELLED
 
-_FOLDS = 4  # of every so many categories one is held out as a whole, and of every so many labels of the others one
+_FOLDS = 4  # of every so many categories one is held out as a whole, and of so many labels of each other one, or of all
 _DIMS = 128  # leading principal components are enough to tell, and quick
 _ROWS = 20_000  # unlabelled ones, and labelled ones, at most; shares need no more
 _WHITEN = 0.5
@@ -48,9 +48,23 @@ class Count(NamedTuple):
     known: Tensor  # the labels of these
 
 
+class _Fold(NamedTuple):
+    """What one fold saw of every row: how novel it looks, its own category or the nearest one left, what it counts.
+
+    Which rows were held out and which of these with their whole category; which categories kept labels.
+    """
+
+    score: Values
+    own: NDArray[np.int64]
+    weights: Values
+    held_out: NDArray[np.bool_]
+    whole: NDArray[np.bool_]
+    left: NDArray[np.bool_]
+
+
 @dataclass(frozen=True)
 class _Tables:
-    """What one fold saw: rows by category and by bin of their score, `(c, b)`; a row of 0 where a category is absent.
+    """Rows of a fold by category and by bin of their score, `(c, b)`; a row of 0 where a category is absent.
 
     `free` has unlabelled rows by the known category that is nearest; `left` says which categories kept labels.
     """
@@ -141,11 +155,10 @@ class _Look:
         Resampled ones may be below the number of known categories: how far they spread is what they are for. None at
         all where labels are so few that no fold holds out both some of a category and all of another.
         """
-        folds = [self._tables(whole, held_out, k, rng) for k in ks for whole, held_out in self._folds(rng)]
-        folds = [fold for fold in folds if fold.held_out.sum() and fold.whole.sum()]
+        folds = [self._tables([self._fold(*parts, k, rng) for parts in self._folds(rng)]) for k in ks]
         draws = rng.multinomial(self.n_known, np.full(self.n_known, 1 / self.n_known), size=_RESAMPLES)
         times = np.concatenate([np.ones((1, self.n_known)), draws])
-        if not folds:
+        if not any(fold.held_out.any() for fold in folds[0]):
             return np.zeros(0)
         with np.errstate(divide="ignore", invalid="ignore"):  # a draw may lack all categories of a fold
             counts: Values = self.total / self._sizes(folds, times)
@@ -169,37 +182,42 @@ class _Look:
         return float(np.where(self.labels == UNLABELLED, self.weight[1], self.weight[0]).sum())
 
     def _folds(self, rng: np.random.Generator) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
-        """Rows of categories that are held out as a whole, and held-out rows of the others: each once."""
+        """Rows of categories that are held out as a whole, and held-out rows of the others: of each that has two."""
         folds = min(_FOLDS, self.n_known)
         fold_of = rng.permutation(self.n_known) % folds
         labelled = self.labels != UNLABELLED
         place = places(self.labels, self.rows)
+        parts = np.clip(np.bincount(self.labels[labelled], minlength=self.n_known), 1, folds)[self.labels]
         for fold in range(folds):
             whole = labelled & (fold_of[self.labels] == fold)
-            yield whole, labelled & ~whole & (place > 0) & ((place + self.labels) % folds == fold)
+            yield whole, labelled & ~whole & (parts > 1) & ((place + self.labels - fold) % parts == 0)
 
-    def _tables(
+    def _fold(
         self, whole: NDArray[np.bool_], held_out: NDArray[np.bool_], k: int | None, rng: np.random.Generator
-    ) -> _Tables:
+    ) -> _Fold:
         kept = np.where(whole | held_out, UNLABELLED, self.labels)
         ids, numbers = np.unique(np.append(kept, UNLABELLED), return_inverse=True)
         left, free = numbers[:-1] - 1, self.labels == UNLABELLED
         score, nearest, near = self._scores(left, len(ids) - 1, k, rng)
-        edges = np.unique([np.quantile(score[part], _QUARTILES) for part in (held_out, whole) if part.any()])
-        bins = np.searchsorted(edges, score)
         own = np.where(free, ids[1:][nearest], self.labels)
         weights = _as_novel(near, score, whole, free)
+        weights[held_out] = self._as_known(kept, held_out)
+        weights[free] = self.weight[1]
+        return _Fold(score, own, weights, held_out, whole, np.isin(np.arange(self.n_known), ids[1:]))
 
-        def table(part: NDArray[np.bool_]) -> Values:
-            where = own[part] * (len(edges) + 1) + bins[part]
-            size = self.n_known * (len(edges) + 1)
-            counts: Values = np.bincount(where, weights[part], minlength=size).astype(np.float64)
+    def _tables(self, folds: list[_Fold]) -> list[_Tables]:
+        """With the same bins in all folds, so that they can be added: few labels do not tell in each fold."""
+        parts = [np.concatenate([fold.score[getattr(fold, part)] for fold in folds]) for part in ("held_out", "whole")]
+        edges = np.unique([np.quantile(part, _QUARTILES) for part in parts if len(part)])
+        size = self.n_known * (len(edges) + 1)
+
+        def table(fold: _Fold, part: NDArray[np.bool_]) -> Values:
+            where = fold.own[part] * (len(edges) + 1) + np.searchsorted(edges, fold.score[part])
+            counts: Values = np.bincount(where, fold.weights[part], minlength=size).astype(np.float64)
             return counts.reshape(self.n_known, -1)
 
-        weights[held_out] = self._as_known(kept, held_out)
-        tables = table(held_out), table(whole)
-        weights[free] = self.weight[1]
-        return _Tables(*tables, table(free), np.isin(np.arange(self.n_known), ids[1:]))
+        free = self.labels == UNLABELLED
+        return [_Tables(*(table(one, part) for part in (one.held_out, one.whole, free)), one.left) for one in folds]
 
     def _as_known(self, kept: NDArray[np.int64], held_out: NDArray[np.bool_]) -> Values:
         """What held-out rows count, so that their categories have kept as many labels as those of known rows have.
@@ -234,15 +252,17 @@ class _Look:
         near = torch.cdist(centers[n_left:], centers[:n_left]).min(1).values[other]
         return (to_known - to_novel).double().cpu().numpy(), nearest.cpu().numpy(), near.double().cpu().numpy()
 
-    def _sizes(self, folds: list[_Tables], times: Values) -> Values:
-        """Mean size of known categories, each counted so many `times`, `(draws, c)`."""
+    def _sizes(self, ways: list[list[_Tables]], times: Values) -> Values:
+        """Mean size of known categories, each counted so many `times`, `(draws, c)`; folds of one way are added."""
         labelled = self.weight[0] * np.bincount(self.labels[self.labels >= 0], minlength=self.n_known)
         total, number = np.zeros(len(times)), np.zeros(len(times))
-        for fold in folds:
-            belongs = _mixture(times @ fold.held_out, times @ fold.whole, fold.free.sum(0))
-            sizes = (labelled + belongs @ fold.free.T) * fold.left
-            total += (times * sizes).sum(1)
-            number += times @ fold.left
+        for folds in ways:
+            known, novel = (sum(times @ getattr(fold, part) for fold in folds) for part in ("held_out", "whole"))
+            belongs = _mixture(known, novel, sum(fold.free.sum(0) for fold in folds))
+            for fold in folds:
+                sizes = (labelled + belongs @ fold.free.T) * fold.left
+                total += (times * sizes).sum(1)
+                number += times @ fold.left
         return total / np.maximum(number, 1)
 
 
