@@ -115,6 +115,8 @@ def measure(columns: dict[str, np.ndarray], case: Case, seed: int) -> list[dict[
 CASES = {
     "all classes": {},
     "a fifth labelled": {"labelled": 0.2},
+    "a tenth labelled": {"labelled": 0.1},
+    "a twentieth labelled": {"labelled": 0.05},
     "long tail, ratio 10": {"tail": 10, "some": 100},
     "a fifth known": {"known": 0.2},
 }
