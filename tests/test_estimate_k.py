@@ -207,6 +207,20 @@ def test_silhouettes_do_not_exclude_what_shares_make_likely():
     assert found.high >= 17
 
 
+def test_an_interval_is_wider_where_known_categories_differ_in_size():
+    x, blob = blobs_of(24)
+    equal = np.where((blob < 6) & (np.arange(len(x)) // 24 < 6), blob, -1)
+    many = np.where(blob == 0, 12, 1)
+    unequal = np.where((blob < 6) & (np.arange(len(x)) // 24 < many), blob, -1)
+    found = []
+    for labels in (equal, unequal):
+        count = known_share.Count(24.0, 0.1, as_rows(x, 1 << 20), torch.from_numpy(labels))
+        found.append(_combined(count, 6, (6, 100), True, np.random.default_rng(0), None))
+    assert found[0].n_clusters == found[1].n_clusters == 24
+    assert found[1].low < found[0].low
+    assert found[1].high > found[0].high
+
+
 def blobs_of(k):
     rng = np.random.default_rng(0)
     blob = np.arange(12 * k) % k

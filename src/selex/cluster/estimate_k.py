@@ -21,7 +21,6 @@ Method = Literal["auto", "combined", "accuracy", "silhouette"]
 _GRID = 8  # counts tried first, evenly in their logarithm
 _SEARCH = 10  # counts tried by Brent's method after that
 _LEVEL = 0.9  # of the probability is in the interval
-_SPREAD = 1.0  # relative spread of sizes of categories, as if one more category had shown it: a few do not tell
 _FEW = 3  # degrees of freedom of an interval, at least
 _WIDE = 0.98  # of what shares make likely is where silhouettes are compared
 _TRIED = 12  # counts whose silhouettes are compared there
@@ -126,13 +125,22 @@ def _combined(
     likely = shares.logpdf(np.log(ks)) + silhouette(np.log(ks))
     likely = np.exp(likely - likely.max())
     best = int(ks[likely.argmax()])
-    alone = student(max(n_known - 1, _FEW), np.log(count.n_clusters), float(np.hypot(error, _SPREAD / n_known)))
+    alone = student(max(n_known - 1, _FEW), np.log(count.n_clusters), float(np.hypot(error, _one_more(count, n_known))))
     ends = np.clip(np.exp(alone.interval(_LEVEL)), *limits)  # silhouettes do not know what labels mean: this stays
     low, high = _middle(ks, likely)
     low, high = min(low, int(ends[0])), max(high, int(np.ceil(ends[1])))
     _tell_of_limits(best, *limits)
     curve = tuple((int(k), float(score)) for k, score in zip(ks, likely, strict=True))
     return KEstimate(best, min(low, best), max(high, best), curve, "combined")
+
+
+def _one_more(count: Count, n_known: int) -> float:
+    """What the logarithm of the mean size might change by with one more category: it may be as large as the largest.
+
+    A few categories do not tell how large others may be.
+    """
+    labelled = count.known[count.known >= 0].bincount(minlength=n_known).double()
+    return float(labelled.max() / labelled.sum())
 
 
 def _silhouettes(
