@@ -217,7 +217,7 @@ class _Look:
             return counts.reshape(self.n_known, -1)
 
         free = self.labels == UNLABELLED
-        return [_Tables(*(table(one, part) for part in (one.held_out, one.whole, free)), one.left) for one in folds]
+        return [_Tables(table(one, one.held_out), table(one, one.whole), table(one, free), one.left) for one in folds]
 
     def _as_known(self, kept: NDArray[np.int64], held_out: NDArray[np.bool_]) -> Values:
         """What held-out rows count, so that their categories have kept as many labels as those of known rows have.
