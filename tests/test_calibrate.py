@@ -62,9 +62,12 @@ def test_known_clusters_are_as_sure_as_their_names_are_right():
 
 
 def test_a_number_of_clusters_that_labels_contradict_is_not_believed():
-    """With thirty clusters known categories would be a third as large as they are, less than is labelled of them."""
+    """With thirty clusters known categories would be a third as large as they are, less than is labelled of them.
+
+    Next to no row would be right then, and confidence lowered to next to nothing.
+    """
     lowered, not_lowered = too_sure(0, k=30)
-    assert lowered > not_lowered - 0.02
+    assert lowered > not_lowered - 0.1
 
 
 def test_rows_of_known_categories_are_counted():
