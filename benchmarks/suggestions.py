@@ -1,15 +1,15 @@
 """What to look at next: how fast images get their right names, by the order in which a person decides.
 
 The simulated person of `decisions.py` takes one suggestion of the review page after the other: names a category of
-which half is one class, merges it with another of that class, splits one that is in two classes, moves doubtful images
-that belong to the other category, moves images with a wrong label. A suggestion that is not right costs a decision too,
-and is not made again. `expected` takes that which promises most for a decision, as the page does; `largest` that about
-the largest category, `random` any; `names, largest` names the largest category without a name, and nothing else. Shown
-is the share of all images whose category has the name of their class, after so many decisions, mean over seeds of the
-first clustering; and for each kind of suggestion, in the order of the page, how many images it was expected to settle,
-how many the page said in all, `at most` where it says no more than that, how many it then settled, and how often that
-was more than said, by a tenth and by more than one image. Some labels are wrong to begin with. Nothing is clustered
-again in between. `--categories` clusters into more or fewer categories than there are.
+which half is one class, merges it with another of that class, splits one where half of a part is another class and
+names such parts, moves doubtful images that belong to the other category, moves images with a wrong label. A suggestion
+that is not right costs a decision too, and is not made again. `expected` takes that which promises most for a decision,
+as the page does; `largest` that about the largest category, `random` any; `names, largest` names the largest category
+without a name, and nothing else. Shown is the share of all images whose category has the name of their class, after so
+many decisions, mean over seeds of the first clustering; and for each kind of suggestion, in the order of the page, how
+many images it was expected to settle, how many the page said in all, how many it then settled, and how often that was
+more than said, by a tenth and by more than one image. Some labels are wrong to begin with. Nothing is clustered again
+in between. `--categories` clusters into more or fewer categories than there are.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ import numpy as np
 
 from common import save
 from decisions import Data, Person, Run, read
+from selex.review.core.mixed import Mixture, mixture
+from selex.review.core.overview import parts_of
 from selex.review.core.state import State
 from selex.review.core.suggest import Idea, all_ideas
 
@@ -63,10 +65,18 @@ class Reviewer(Person):
         super().__init__(data, state)
         self.dismissed: set[tuple[str, tuple[int, ...]]] = set()
         self.checked: set[int] = set()
+        self.mixtures: dict[bytes, Mixture] = {}
+
+    def look(self, rows: np.ndarray) -> Mixture:
+        """Into how many parts rows fall; worked out once."""
+        key = rows.tobytes()
+        if key not in self.mixtures:
+            self.mixtures[key] = mixture(self.data.features, rows)
+        return self.mixtures[key]
 
     def ideas(self) -> list[Idea]:
         """Suggestions that were not turned down; to confirm gives no image a name."""
-        found = [idea for idea in all_ideas(self.state, self.checked) if idea.kind != "confirm"]
+        found = [idea for idea in all_ideas(self.state, self.checked, self.look) if idea.kind != "confirm"]
         return [idea for idea in found if (idea.kind, idea.categories) not in self.dismissed]
 
     def take(self, idea: Idea) -> None:
@@ -90,9 +100,17 @@ class Reviewer(Person):
             self.name(other)
 
     def take_split(self, idea: Idea) -> None:
-        """Split what is two classes, and name the new part."""
-        for part in self.split(idea.categories[0])[1:]:
-            self.name(part)
+        """Split where a new part is for the most part of another class than the name says, and name such parts."""
+        (category,), first = idea.categories, len(self.state.names)
+        rows = np.flatnonzero(self.state.category == category)
+        parts = parts_of(self.data.features, rows, idea.parts or 2, rows[~self.data.free[rows]])[1:]
+        counts = [np.bincount(self.data.truth[part]) for part in parts]
+        clear = [2 * one.max() >= one.sum() and f"class {one.argmax()}" for one in counts]
+        if any(name and name != self.state.names[category] for name in clear):
+            self.decide("split", category=category, parts=tuple(tuple(part.tolist()) for part in parts))
+            for part, name in enumerate(clear, first):
+                if name:
+                    self.name(part)
 
     def take_doubtful(self, idea: Idea) -> None:
         """Move those that belong to the other category."""
@@ -156,8 +174,7 @@ def main(options: argparse.Namespace) -> None:
             kinds = list(dict.fromkeys(kind for _, one in done for kind in one))
             sums = {kind: np.sum([one[kind] for _, one in done if kind in one], axis=0) for kind in kinds}
     for kind, (gain, said, settled, often, more) in sums.items():
-        word = "said at most" if kind == "split" else "said"
-        counts = {"expected": round(gain, 1), word: int(said), "settled": int(settled), "times": int(often)}
+        counts = {"expected": round(gain, 1), "said": int(said), "settled": int(settled), "times": int(often)}
         counts["more than said"] = int(more)
         results.append({"order": f"of which: {kind}", "seeds": len(runs), **counts})
     save(f"suggestions_{options.name}", results, options.out)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from commands import digit_photos, start
+from commands import digit_photos, reseal, start
 from review_runs import made_up_run
 from selex import Config, Run, discover
 
@@ -804,3 +804,47 @@ def test_a_phone_shows_it_without_scrolling_sideways(served):
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 360, path
     assert json.loads(page.evaluate("JSON.stringify(matchMedia('(max-width: 40rem)').matches)"))
+
+
+@pytest.fixture
+def swallowed(tmp_path, browser):
+    """A known category that swallowed two others, and three more of usual size."""
+    rng, sizes = np.random.default_rng(0), (60, 15, 15, 15)
+    category = np.repeat(np.arange(4), sizes)
+    files = [f"{row:03d}.png" for row in range(len(category))]
+    (tmp_path / "photos").mkdir()
+    kind = np.concatenate([np.repeat([0, 4, 5], 20), category[60:]])  # what is in the photos
+    for file, number in zip(files, kind.tolist(), strict=True):
+        Image.effect_noise((32, 32), 20).point(lambda grey, n=number: grey // 2 + 20 * n).save(
+            tmp_path / "photos" / file
+        )
+    names = ["sparrow", "wren", "novel-1", "novel-2"]
+    run = made_up_run(tmp_path / "run", tmp_path / "photos", files, category, 2, names)
+    features = 3 * np.eye(8)[kind] + rng.normal(0, 0.4, (len(kind), 8))
+    np.save(run.folder / "embeddings.npy", features.astype(np.float32))
+    reseal(run.folder)
+    server = Served(tmp_path, browser)
+    yield server
+    server.close()
+
+
+def test_a_category_that_swallowed_others_is_offered_for_a_split_into_as_many(swallowed):
+    page = swallowed.page("next")
+    idea = page.locator(".idea", has_text="Split? sparrow")
+    said_of_it = "settles about 15 images 4.0 times as large as usual: looks like 3 categories"
+    sync_api.expect(idea.locator(".facts")).to_have_text(said_of_it)
+    idea.get_by_role("button", name="Show parts").click()
+    page.wait_for_url("**/category/0#split=3")
+    sync_api.expect(page.locator("#split-go")).to_have_text("Split into these 3")
+    page.click("#split-go")
+    said(page, "Split sparrow into parts of 20, 20 and 20")
+    page = swallowed.page("next")
+    sync_api.expect(page.locator(".idea", has_text="Split?")).to_have_count(0)
+
+
+def test_the_key_of_a_suggested_split_shows_its_parts(swallowed):
+    page = swallowed.page("next")
+    page.locator(".idea", has_text="Split? sparrow").locator("button").first.focus()
+    page.keyboard.press("s")
+    page.wait_for_url("**/category/0#split=3")
+    sync_api.expect(page.locator("#split-go")).to_have_text("Split into these 3")

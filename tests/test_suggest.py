@@ -4,12 +4,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from sklearn.metrics import adjusted_rand_score
 
 from review_runs import small_run
 from selex.review.core.decisions import Decision
+from selex.review.core.mixed import Mixture, _rand_index, mixture
 from selex.review.core.session import Review
 from selex.review.core.state import State
-from selex.review.core.suggest import TWINS, all_ideas, ideas
+from selex.review.core.suggest import AGREEMENT, TWINS, all_ideas, ideas
 from selex.runs.results import Results
 
 
@@ -52,16 +54,61 @@ def test_doubtful_images_near_a_named_category_are_to_be_checked():
     assert "doubtful" not in {idea.kind for idea in all_ideas(state)}
 
 
-def test_a_category_as_large_as_two_is_to_be_split_and_one_larger_still_is_not():
-    sizes, sure, other = (40, 60, 20, 20, 20), (0.5, 0.5, 0.4, 0.4, 0.4), (1, 0, 0, 0, 0)
-    state = state_of(*(np.repeat(values, sizes) for values in (range(5), sure, other)))
-    splits = [idea for idea in all_ideas(state) if idea.kind == "split"]
-    assert [(idea.categories, idea.gain, idea.decisions) for idea in splits] == [((0,), 3, 2)], "0.15 of 40 - 20"
-    assert splits[0].images == splits[0].most == 20, "no more than half has another name than most have"
-    state.apply(Decision("confirm", rows=tuple(range(25))))
-    assert [idea.images for idea in all_ideas(state) if idea.kind == "split"] == [15], "nor more than is undecided"
-    assert {idea.most for idea in all_ideas(state) if idea.kind != "split"} == {None}
-    assert splits[0].reason == "2.0 times as large as usual: may be two"
+def test_a_large_category_is_to_be_split_where_halves_of_it_agree_about_its_parts():
+    sizes, sure, other = (40, 90, 20, 20, 20), (0.5, 0.5, 0.4, 0.4, 0.4), (1, 0, 0, 0, 0)
+    state, seen = state_of(*(np.repeat(values, sizes) for values in (range(5), sure, other))), []
+
+    def look(rows):
+        seen.append((int(state.category[rows[0]]), len(rows)))
+        return Mixture(3, 0.8) if len(rows) > 50 else Mixture(2, AGREEMENT - 0.01)
+
+    splits = [idea for idea in all_ideas(state, look=look) if idea.kind == "split"]
+    assert seen == [(1, 90), (0, 40)], "named and large ones, those with most that may be wrong first"
+    assert [(idea.categories, idea.decisions, idea.parts) for idea in splits] == [((1,), 3, 3)]
+    assert splits[0].gain == pytest.approx(0.8 * 45)
+    assert splits[0].images == 36
+    assert splits[0].reason == "4.5 times as large as usual: looks like 3 categories"
+    assert {idea.parts for idea in all_ideas(state, look=look) if idea.kind != "split"} == {None}
+    state.apply(Decision("confirm", category=1))
+    assert "split" not in {idea.kind for idea in all_ideas(state, look=look)}, "nothing is left to settle"
+    assert "split" not in {idea.kind for idea in all_ideas(state)}
+
+
+def several(count, each, apart=3.0, dims=16, seed=0):
+    """Rows of so many kinds, so many of each."""
+    kinds = apart * np.eye(dims)[:count]
+    return np.repeat(kinds, each, axis=0) + np.random.default_rng(seed).normal(0, 0.5, (count * each, dims))
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+@pytest.mark.parametrize("each", [12, 80])
+def test_a_mixture_falls_into_its_kinds(count, each):
+    rows = several(count, each)
+    found = mixture(rows, np.arange(len(rows)))
+    assert found.parts == count
+    assert found.agreement > 0.9
+    assert mixture(rows, np.arange(len(rows))) == found, "the same every time"
+
+
+def test_what_is_one_kind_has_no_parts_that_halves_agree_about():
+    for seed in range(10):
+        rows = several(1, 60, seed=seed)
+        assert mixture(rows, np.arange(60)).agreement < AGREEMENT
+    assert mixture(rows, np.arange(5)) == (1, 0.0), "too few to tell"
+    assert mixture(np.ones((40, 3)), np.arange(40)).agreement == 0, "all the same"
+
+
+def test_one_that_swallowed_another_is_to_be_split():
+    rows = np.concatenate([several(1, 40), several(2, 12)[12:]])
+    found = mixture(rows, np.arange(52))
+    assert (found.parts, found.agreement > AGREEMENT) == (2, True)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_agreement_is_the_adjusted_rand_index(seed):
+    one, other = np.random.default_rng(seed).integers(0, 4, (2, 30))
+    assert _rand_index(one, other, 4) == pytest.approx(adjusted_rand_score(one, other))
+    assert _rand_index(one, one, 4) == 1
 
 
 def test_labels_that_look_wrong_are_shown_until_somebody_has_spoken_of_them():

@@ -5,13 +5,16 @@ An `Overview` is made once per version of the state, a `Space` once per round.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
 from selex.data.clusters import DOUBTFUL
 from selex.review.core.decisions import Refused
+from selex.review.core.mixed import UNKNOWN, Mixture, mixture
 from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE
 from selex.runs.results import directions, mean_direction, most_alike
@@ -78,6 +81,8 @@ class Overview:
         return self.order[self.starts[category] : self.starts[category + 1]]
 
 
+LOOKS = 6
+"""Categories whose parts are looked for at a time."""
 NEIGHBOURS = 8
 """Categories that are shown as most similar to one."""
 
@@ -92,6 +97,19 @@ class Space:
         self.features, self.round = review.embeddings, review.round
         self._means = np.zeros((0, self.features.shape[1]), dtype=np.float32)
         self._version = 0
+        self._mixtures: dict[bytes, Mixture] = {}
+
+    def looks(self) -> Callable[[Array], Mixture]:
+        """Tells into how many parts images fall: worked out once, and for a few at a time, so that nobody waits."""
+        most = len(self._mixtures) + LOOKS
+
+        def look(rows: Array) -> Mixture:
+            key = sha256(rows.tobytes()).digest()
+            if key not in self._mixtures and len(self._mixtures) < most:
+                self._mixtures[key] = mixture(self.features, rows)
+            return self._mixtures.get(key, UNKNOWN)
+
+        return look
 
     def near(self, row: int, count: int) -> list[tuple[int, float]]:
         """The images most like one, and their cosines."""

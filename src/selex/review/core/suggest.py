@@ -6,7 +6,7 @@ decision would settle can be expected before it is made; `benchmarks/decisions.p
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from scipy.sparse import coo_array
 
 from selex.data.clusters import DOUBTFUL
+from selex.review.core.mixed import Mixture
 from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE, State
 
 Array = np.ndarray[Any, Any]
@@ -22,13 +23,10 @@ NEXT_BEST = 0.25
 """Of images that are in the wrong category, about so many belong to their next best one."""
 TWINS = 0.1
 """Two categories may be one if images of each belong to the other with this probability, in the mean."""
-TWO, PARTS = (1.5, 2.05), 0.15
-"""A category that is so many times as large as the median may be two, and counts as if splitting it in two settled this
-share of what it has more than that: in the mean over replays that is of the right order, for a single one it is not.
-One that is larger still is as often one, or many: nothing tells which."""
+LARGE, AGREEMENT = 1.5, 0.3
+"""A category that is so many times as large as the median may be several; it is where halves of it agree so much."""
 WRONG_LABELS = 0.02
 """Labels are wrong so often before anything is known of their images."""
-_SPLIT = 4  # images at least
 _LEAST = 0.5  # images; what promises less is not suggested
 
 
@@ -46,21 +44,26 @@ class Idea:
     decisions: int  # how many it takes
     reason: str  # why, for a person
     rows: tuple[int, ...] = ()  # the images to look at, where it is about some
-    most: int | None = None  # images that it can settle, where no more can be told: `gain` then only ranks it
+    parts: int | None = None  # into how many to split
 
     @property
     def images(self) -> int:
-        """How many images it is expected to settle, or can settle at most, as far as can be told."""
-        return int(self.gain + 0.5) if self.most is None else self.most
+        """How many images it is expected to settle."""
+        return int(self.gain + 0.5)
 
 
-def ideas(state: State, count: int, checked: Collection[int] = ()) -> list[Idea]:
+Look = Callable[[Array], Mixture]
+"""Into how many parts some rows fall."""
+
+
+def ideas(state: State, count: int, checked: Collection[int] = (), look: Look | None = None) -> list[Idea]:
     """The `count` ideas that promise most for each decision, at most one for each category.
 
-    `checked` are rows that somebody has spoken of one by one: their labels are not doubted.
+    `checked` are rows that somebody has spoken of one by one: their labels are not doubted. Without `look` nothing is
+    to be split.
     """
     seen, chosen = set[int](), list[Idea]()
-    for idea in sorted(all_ideas(state, checked), key=_promise):
+    for idea in sorted(all_ideas(state, checked, look), key=_promise):
         if not seen & set(idea.categories):
             chosen.append(idea)
             seen |= set(idea.categories)
@@ -69,10 +72,10 @@ def ideas(state: State, count: int, checked: Collection[int] = ()) -> list[Idea]
     return chosen
 
 
-def all_ideas(state: State, checked: Collection[int] = ()) -> list[Idea]:
+def all_ideas(state: State, checked: Collection[int] = (), look: Look | None = None) -> list[Idea]:
     """Every idea that promises to settle something."""
     figures = _Figures(state)
-    found = [*figures.names(), *figures.mixed(), *figures.borders(), *figures.labels(checked)]
+    found = [*figures.names(), *figures.borders(), *figures.labels(checked), *(figures.mixed(look) if look else ())]
     return [*(idea for idea in found if idea.gain >= _LEAST), *figures.confirmations()]
 
 
@@ -106,21 +109,21 @@ class _Figures:
             found.append(Idea(kind, both, self.right[c], 1, f"{why}, {_confidence(self.right[c] / self.sizes[c])}"))
         return found
 
-    def mixed(self) -> list[Idea]:
-        """Categories with a name that are about as large as two: a part may be another category.
+    def mixed(self, look: Look) -> list[Idea]:
+        """Large categories with a name whose images fall into parts.
 
-        Of what has the name of most of its images no more than half has another; whether it is that much, or nothing,
-        only the images tell.
+        Of what is wrong in one, splitting it settles as much as halves of it agree about the parts.
         """
-        usual = float(np.median(self.sizes[self.live]))
-        times = self.sizes[self.live] / usual
-        large = (times > TWO[0]) & (times <= TWO[1])
-        some = self.live[large & (self.left[self.live] >= _SPLIT) & self.named[self.live]]
+        usual = float(np.median(self.sizes[self.live])) if len(self.live) else 0.0
+        large = self.live[self.named[self.live] & (self.sizes[self.live] > LARGE * usual)]
         found = []
-        for c in some.tolist():
-            most = int(min(self.left[c], self.sizes[c] // 2))
-            text = f"{self.sizes[c] / usual:.1f} times as large as usual: may be two"
-            found.append(Idea("split", (c,), min(PARTS * (self.sizes[c] - usual), most), 2, text, most=most))
+        for c in large[np.argsort(-self.wrong[large], kind="stable")].tolist():
+            if AGREEMENT * self.wrong[c] < _LEAST:
+                break
+            parts, agreement = look(np.flatnonzero((self.category == c) & (self.state.mark != JUNK)))
+            if agreement >= AGREEMENT:
+                text = f"{self.sizes[c] / usual:.1f} times as large as usual: looks like {parts} categories"
+                found.append(Idea("split", (c,), agreement * self.wrong[c], parts, text, parts=parts))
         return found
 
     def borders(self) -> list[Idea]:

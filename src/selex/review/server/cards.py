@@ -12,7 +12,7 @@ import numpy as np
 
 from selex.review.core.decisions import Refused
 from selex.review.core.metadata import Metadata
-from selex.review.core.overview import Overview
+from selex.review.core.overview import Overview, Space
 from selex.review.core.session import Review
 from selex.review.core.state import CONFIRMED, JUNK, MARKS
 from selex.review.core.suggest import ideas
@@ -63,18 +63,18 @@ def category_card(review: Review, overview: Overview, number: int) -> schema.Cat
     )
 
 
-def suggestion_cards(review: Review, overview: Overview, count: int) -> list[schema.Suggestion]:
+def suggestion_cards(review: Review, overview: Overview, space: Space, count: int) -> list[schema.Suggestion]:
     """What to look at next, the best first."""
     return [
         schema.Suggestion(
             kind=idea.kind,  # type: ignore[arg-type]
             categories=[category_card(review, overview, number) for number in idea.categories],
             images=idea.images,
-            at_most=idea.most is not None,
+            parts=idea.parts,
             reason=idea.reason,
             rows=list(idea.rows),
         )
-        for idea in ideas(review.state, count, review.timeline.checked)
+        for idea in ideas(review.state, count, review.timeline.checked, space.looks())
     ]
 
 

@@ -224,7 +224,7 @@ class Suggestion(BaseModel):
     kind: Literal["name", "merge", "split", "doubtful", "labels", "confirm"]
     categories: list[Category]
     images: int = Field(description="How many images it is expected to settle; for `confirm`, how many it confirms.")
-    at_most: bool = Field(description="Whether `images` is only an upper limit, as for `split`.")
+    parts: int | None = Field(description="For `split`, into how many parts.")
     reason: str
     rows: list[int] = Field(description="The images to look at, if it is about particular ones.")
 

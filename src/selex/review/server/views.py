@@ -201,7 +201,7 @@ class Views:
     def suggestions(self) -> schema.Suggestions:
         """What to look at next."""
         with self._lists.now() as overview:
-            found = suggestion_cards(self.review, overview, SUGGESTIONS)
+            found = suggestion_cards(self.review, overview, self._lists.space, SUGGESTIONS)
             return schema.Suggestions(standing=self._lists.standing(overview), suggestions=found)
 
     def check(self, start: bool = False) -> schema.Check:

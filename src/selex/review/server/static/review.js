@@ -85,8 +85,9 @@ const actions = {
   },
   async split() {
     const whole = document.getElementById("category"), { category } = target();
-    if (whole) await dialogs.offerSplit(Number(whole.dataset.id), 2);
-    else if (category !== undefined) location.assign(`/category/${category}#split`);
+    const idea = document.activeElement.closest(".idea") ?? document.querySelector(".idea.current");
+    if (whole) await dialogs.offerSplit(Number(whole.dataset.id), Number(location.hash.split("=")[1]) || 2);
+    else if (category !== undefined) location.assign(`/category/${category}#split=${idea?.dataset.parts ?? 2}`);
     else pickFirst();
   },
 };
@@ -165,4 +166,4 @@ if (saved) {
 follow();
 awaitDates();
 showMap();
-if (location.hash === "#split" && document.getElementById("category")) perform("split");
+if (location.hash.startsWith("#split") && document.getElementById("category")) perform("split");
