@@ -42,7 +42,8 @@ def estimates(files: list[Path], out: Path) -> None:
     names = []
     for file in files:
         for row in json.loads(file.read_text())["results"]:
-            names.append(f"{file.stem.removeprefix('estimate_k_')}: {row['case']}")
+            features = file.stem.removeprefix("estimate_k_").removesuffix("-alone")
+            names.append(f"{features}: {row['case'].replace('superclass2', 'order').replace('superclass', 'family')}")
             for count, span in zip(row["estimates"], row["90 % intervals"], strict=True):
                 low, high = (int(end) / row["categories"] for end in span.split(" to "))
                 axes.plot([low, high], [len(names) - 1] * 2, color="#2a6f97", alpha=0.5)
@@ -63,4 +64,6 @@ if __name__ == "__main__":
     }
     files = {title: RESULTS / f"calibration_{name}.json" for title, name in titles.items()}
     reliability(files, DOCS / "images" / "reliability_diagram.png")
-    estimates(sorted(RESULTS.glob("estimate_k_*.json")), DOCS / "images" / "estimates.png")
+    counts = sorted(RESULTS.glob("estimate_k_*.json"))  # ours alone is newer than ours beside other methods
+    counts = [file for file in counts if file.with_stem(f"{file.stem}-alone") not in counts]
+    estimates(counts, DOCS / "images" / "estimates.png")
