@@ -161,11 +161,14 @@ def ended(tmp_path_factory):
 
 
 def softened(ended, refine, softer, tmp_path):
-    """The facts of a run at so many times its temperature, its features, and the odds of all categories by offsets."""
+    """The facts of a run at so many times its temperature, its features, and the odds of all categories by offsets.
+
+    Confidence is not lowered in known categories: these odds are of distances alone.
+    """
     shutil.copytree(ended[refine], tmp_path / "home")
     path = tmp_path / "home/run/model/model.json"
     about = json.loads(path.read_text())
-    path.write_text(json.dumps({**about, "temperature": about["temperature"] * softer}))
+    path.write_text(json.dumps({**about, "temperature": about["temperature"] * softer, "share": 1.0, "shift": 0.0}))
     reseal(tmp_path / "home/run")
     facts = read_facts(Run.open(tmp_path / "home/run"))
     features = facts.model.maps.transform(np.load(tmp_path / "home/run/embeddings.npy").astype(np.float64))
