@@ -384,7 +384,7 @@ selex.progress.SECONDS_A_LINE = 0
 decode = store_files.decode
 
 def slow(source, size, box):
-    time.sleep(0.1)
+    time.sleep(0.3)  # the signal may be late on a busy machine
     return decode(source, size, box)
 
 store_files.decode = slow
