@@ -338,6 +338,12 @@ def test_a_full_disk_is_one_line_and_leaves_no_features(backbone, tmp_path, monk
     assert not (tmp_path / "features.npy").exists()
 
 
+def test_features_are_written_where_space_cannot_be_claimed(backbone, tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)  # as on macOS
+    embed(backbone, Noise(), tmp_path / "features.npy", device="cpu")
+    assert np.array_equal(np.load(tmp_path / "features.npy"), whole(backbone))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_gpu_agrees_with_cpu(backbone):
     expected = whole(backbone)

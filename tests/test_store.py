@@ -373,7 +373,7 @@ def test_what_another_writer_added_meanwhile_is_used(digits, tmp_path, decoded, 
 
 
 SLOW_BUILD = """
-import sys, time
+import itertools, signal, sys, threading, time
 import selex.data.store_files as store_files
 import selex.progress
 from selex.data.store import ImageStore
@@ -382,10 +382,19 @@ from selex.data.table import read_table
 store_files.SAVE_EVERY = 0.3
 selex.progress.SECONDS_A_LINE = 0
 decode = store_files.decode
+begun, asked = itertools.count(), threading.Event()
 
 def slow(source, size, box):
-    time.sleep(0.3)  # the signal may be late on a busy machine
+    if next(begun) >= 13:
+        asked.wait(60)  # however late the signal comes, it finds the build at work
+    time.sleep(0.1)
     return decode(source, size, box)
+
+def on_signal(*arguments):
+    asked.set()
+    signal.default_int_handler(*arguments)
+
+signal.signal(signal.SIGINT, on_signal)
 
 store_files.decode = slow
 try:

@@ -114,6 +114,7 @@ def train(
     from selex.training.methods import find_method
 
     other = {"--config": config_file, "--set": changes, "--method": method, "--epochs": epochs}
+    other |= {"--preset": None if preset == "photos" else preset}
     if resume and (given := [name for name, value in other.items() if value is not None]):
         raise InputError(f"--resume has the settings of the interrupted training: leave out {given[0]}, or --resume")
     opened = Run.open(run)
@@ -230,7 +231,7 @@ def _check_decisions(config: Config, run: Run, decided: int, alone: bool) -> Non
 
 def _with_more(run: Run, folders: list[Path]) -> Config:
     """The settings of a run, with more photos, and without folders added before that no longer exist."""
-    from selex.review.recluster import is_there
+    from selex.data.table import is_there
 
     if not run.config.data.photos:
         raise InputError(f"{run.folder}: its images came from a list in Python: call `discover` with a longer list")

@@ -110,6 +110,11 @@ def is_url(place: str) -> bool:
     return "://" in place
 
 
+def is_there(place: str) -> bool:
+    """Whether a source of photos can be looked into; of a URL nobody knows."""
+    return is_url(place) or os.path.exists(place)
+
+
 def read_sources(sources: Sequence[str], labels: str | os.PathLike[str] | Sequence[Any] | None = None) -> ImageTable:
     """The images of several sources as one table: those of the first, then those of others that are not among them.
 

@@ -156,8 +156,9 @@ def _made_anew(path: Path) -> None:
 
 def _claim_disk(path: Path) -> None:
     """Take a sparse file's space now: a disk that fills up under a mapped file kills the process."""
-    with path.open("r+b") as file:
-        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    if hasattr(os, "posix_fallocate"):  # macOS has none
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 Array = np.ndarray[Any, Any]

@@ -14,7 +14,7 @@ import numpy as np
 
 from selex.config import Config
 from selex.data.labels import cell_of_label
-from selex.data.table import ImageTable, folder_label, is_url, read_sources
+from selex.data.table import ImageTable, folder_label, is_there, read_sources
 from selex.discovery import discover
 from selex.discovery_steps import content_of
 from selex.errors import InputError, Note, counted
@@ -108,11 +108,6 @@ def check_places(run: Run, config: Config) -> None:
             f"{gone[0]}: was added to this run and no longer exists; if it was moved: selex discover {run.folder} "
             f"--add ITS_NEW_PLACE; to go on without it: selex discover {run.folder} --add {first}"
         )
-
-
-def is_there(place: str) -> bool:
-    """Whether a source of photos can be looked into; of a URL nobody knows."""
-    return is_url(place) or os.path.exists(place)
 
 
 def _earlier(run: Run, state: State, labels: Labels, asked: Config) -> Earlier | None:
