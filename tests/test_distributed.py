@@ -154,7 +154,7 @@ def test_two_processes_cluster_together_without_training(home):
 
 def test_where_the_first_process_is_lost_while_it_embeds_the_second_says_so(home):
     command = ("discover", "photos", "--backbone", "tiny-vit", "--categories", 5, "--out", "lost")
-    first, second = several(*command, cwd=home, kill=("selex.discovery_steps:Job.embed", 1))
+    first, second = several(*command, cwd=home, kill=("selex.discovery_steps:Discovery.embed", 1))
     assert first.returncode == -9
     assert second.returncode == 2
     assert second.stderr == "error: another process was lost, and this one cannot continue without it: see its error\n"

@@ -22,7 +22,7 @@ from selex.review.core.labels import labels_of
 from selex.review.core.ledger import FILE
 from selex.review.core.session import Review
 from selex.review.recluster import recluster
-from selex.review.server.job import Job, seconds_last_time, work
+from selex.review.server.job import ReclusterJob, seconds_last_time, work
 from selex.review.server.views import Views
 from selex.runs.run import LABELS
 from selex.runs.writer import RunWriter
@@ -296,7 +296,7 @@ def test_a_failure_of_the_work_is_told(folder, monkeypatch):
 
 
 def test_epochs_are_told_while_it_trains(folder):
-    job, run = Job(folder), RunWriter(folder)
+    job, run = ReclusterJob(folder), RunWriter(folder)
     run.log(step="epoch", epoch=7, loss=9.0)
     time.sleep(0.01)
     job._state, job._lines, job._began = "running", ["training 0.69 M parameters"], time.time()
@@ -311,7 +311,7 @@ def test_epochs_are_told_while_it_trains(folder):
 
 
 def test_what_is_done_is_not_shown_as_if_it_went_on(folder):
-    job = Job(folder)
+    job = ReclusterJob(folder)
     job._state, job._began = "running", time.time()
     here, there = multiprocessing.Pipe(duplex=False)
     there.send(("at", ("training, epoch", 20, 20)))
@@ -337,7 +337,7 @@ def test_the_time_left_goes_by_the_last_time_and_by_what_it_is_at(folder, monkey
         ("cluster", 4),
     ]
     assert seconds_last_time([{"step": step, "seconds": seconds} for step, seconds in twice]) == 39, "of the last round"
-    job = Job(folder)
+    job = ReclusterJob(folder)
     job._state, job._began, job._expected = "running", 990.0, 30.0
     assert (job.status().doing, job.status().seconds_left) == (None, None), "it has not begun"
     job._first_word = 1000.0

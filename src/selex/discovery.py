@@ -25,7 +25,7 @@ from selex.config.groups import FROZEN
 from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable, folder_label, is_url, read_sources, read_table
-from selex.discovery_steps import Job, Tell, check_categories, content_of, on_device, publish
+from selex.discovery_steps import Discovery, Tell, check_categories, content_of, on_device, publish
 from selex.discovery_training import Training
 from selex.errors import InputError, Note
 from selex.features.ray_cluster import RayEngine, running
@@ -89,7 +89,7 @@ def discover(
         return _follow(config, out, table, store, fabric, group)
     with write_run(out, config, table.root) as run:
         backbone, config = load_backbone_for(config, device)
-        job = Job(run, config, backbone, device, progress, tell)
+        job = Discovery(run, config, backbone, device, progress, tell)
         if left_out:
             tell(f"left out: {left_out} images that were set aside in `selex review`")
         images, folder = job.decode(table, store, strict)
@@ -156,7 +156,7 @@ def _follow(config: Config, out: Path, table: ImageTable, store: str | Path | No
 
 
 def _with_training(
-    job: Job, images: ImageStore, cut: ImageStore | None, shown: AnyImages, fabric: Any, options: TrainOptions
+    job: Discovery, images: ImageStore, cut: ImageStore | None, shown: AnyImages, fabric: Any, options: TrainOptions
 ) -> FittedClusters:
     """Categories by the backbone after training, in which all processes take part."""
 
@@ -169,7 +169,7 @@ def _with_training(
 
 
 def _without_training(
-    job: Job, images: ImageStore, shown: AnyImages, group: Group, earlier: Earlier | None, content: NDArray[Any]
+    job: Discovery, images: ImageStore, shown: AnyImages, group: Group, earlier: Earlier | None, content: NDArray[Any]
 ) -> tuple[FittedClusters, Config]:
     """Categories by the backbone as it came, continued from earlier ones where that is possible; and the config."""
     config, earlier = job.config, earlier and earlier.of_images(job.backbone, images.table, content)
@@ -207,7 +207,7 @@ def _discover_on_ray(
     ray = running(engine, torch.device(device)) if trains else nullcontext()  # once for all steps
     with ray, write_run(out, config, config.data.photos) as run:
         backbone, config = load_backbone_for(config, device)
-        job = Job(run, config, backbone, device, progress, tell)
+        job = Discovery(run, config, backbone, device, progress, tell)
         eye = (deepcopy(backbone) if trains else backbone) if config.features.attention_crop else None
         images = job.embed_on_ray(engine, labels, eye)
         if strict and images.skipped:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from selex.cluster.assign import Assignment
-from selex.cluster.distributed.fit import Task, fit_distributed
+from selex.cluster.distributed.fit import ClusterTask, fit_distributed
 from selex.cluster.distributed.group import Group
 from selex.cluster.pipeline import FittedClusters, calibrated, fit_clusters
 from selex.config import ClusterConfig, Config
@@ -46,7 +46,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Job:
+class Discovery:
     """The steps of `discover`, and what all of them need."""
 
     run: RunWriter
@@ -138,7 +138,7 @@ class Job:
     def cluster_distributed(self, images: ImageStore, group: Group) -> FittedClusters:
         """Categories of the features in the run's file, by all processes, which are all in `fit_distributed`."""
         done, config = self.step("cluster"), self.config
-        task = Task(self.run.features, _labels(images), config.cluster, config.seed, str(self.device))
+        task = ClusterTask(self.run.features, _labels(images), config.cluster, config.seed, str(self.device))
         found = fit_distributed(task, group)
         assert found is not None  # in the first process
         done(len(images), **_about(found, workers=group.size))

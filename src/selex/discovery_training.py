@@ -12,7 +12,7 @@ import torch
 from selex.cluster.holdout.select import safest
 from selex.cluster.pipeline import FittedClusters, estimate_clusters
 from selex.data.store import ImageStore
-from selex.discovery_steps import Job
+from selex.discovery_steps import Discovery
 from selex.features.ray_embed import Embedded
 from selex.models.network import Backbone
 from selex.models.trunk import check_view_size, load_trained, trained_weights
@@ -33,7 +33,7 @@ CLEARLY = 2.0
 class Training:
     """What training needs: the job, its images, what embeds them with the backbone as it is, and what trains that."""
 
-    job: Job
+    job: Discovery
     images: ImageStore | Embedded
     embed: Embed
     fit: Fit
@@ -101,7 +101,7 @@ class Training:
         return method
 
     def _clustered(self, method: Method, count: int, **how: Any) -> FittedClusters:
-        """Categories of the features of the backbone as it is now, see `Job.cluster`."""
+        """Categories of the features of the backbone as it is now, see `Discovery.cluster`."""
         return self.job.cluster(self.embed(False), self.images, method, count, **how)
 
 

@@ -17,7 +17,7 @@ MOST_TYPICAL, MOST_BORDERLINE = 8, 4
 
 
 @dataclass(frozen=True)
-class Category:
+class CategoryCard:
     """One category, for a card."""
 
     number: int  # its number in the clusters table
@@ -45,7 +45,7 @@ class LabelError:
     odds: float  # probability of the suggested category, when the two are compared
 
 
-def find_categories(facts: Facts, errors: list[LabelError]) -> list[Category]:
+def find_categories(facts: Facts, errors: list[LabelError]) -> list[CategoryCard]:
     """Every category that has an image, in the order of the clusters table."""
     wrong = Counter(error.label for error in errors)
     filled = [number for number, size in enumerate(facts.sizes.tolist()) if size]
@@ -63,7 +63,7 @@ def _most_alike(facts: Facts, filled: list[int]) -> dict[int, int]:
     return {number: most_alike(means, number, np.array(filled), 1)[0][0] for number in filled}
 
 
-def novel_by_confidence(categories: list[Category]) -> list[Category]:
+def novel_by_confidence(categories: list[CategoryCard]) -> list[CategoryCard]:
     """New categories, the one with the highest confidence first."""
     new = [category for category in categories if not category.known]
     return sorted(new, key=lambda category: (-category.loo_confidence, -category.size, category.number))
@@ -85,11 +85,11 @@ def find_label_errors(facts: Facts) -> list[LabelError]:
     ]
 
 
-def _category(facts: Facts, number: int, errors: int, like: int | None) -> Category:
+def _category(facts: Facts, number: int, errors: int, like: int | None) -> CategoryCard:
     rows = facts.members[number]
     typical, borderline = _examples(facts, rows)
     distances, confidence = facts.distance[rows], facts.confidence[rows]
-    return Category(
+    return CategoryCard(
         number=number,
         name=facts.names[number],
         known=number < facts.n_known,
@@ -120,20 +120,20 @@ class Node:
     """A group of categories, or a category where `category` says which."""
 
     children: list[Node] = field(default_factory=list)  # what is below it, the largest first
-    category: Category | None = None  # the category that a leaf is
+    category: CategoryCard | None = None  # the category that a leaf is
     images: int = 0  # how many images the categories below have
     known: int = 0  # how many known categories are below
     new: int = 0  # how many new ones are below
 
     @property
-    def leaves(self) -> list[Category]:
+    def leaves(self) -> list[CategoryCard]:
         """The categories below, in the order of the tree."""
         if self.category:
             return [self.category]
         return [leaf for child in self.children for leaf in child.leaves]
 
 
-def build_tree(facts: Facts, categories: list[Category]) -> Node | None:
+def build_tree(facts: Facts, categories: list[CategoryCard]) -> Node | None:
     """The root of the tree; None where there is nothing to group.
 
     A cluster hangs below the cluster of the next level that most of its images are in, as `hierarchy.json` says.

@@ -21,7 +21,7 @@ from selex.folders import check_outside
 from selex.io import atomic_path, check_target
 from selex.report import curves
 from selex.report import map as drawn_map
-from selex.report.categories import MOST_TYPICAL, Category, LabelError
+from selex.report.categories import MOST_TYPICAL, CategoryCard, LabelError
 from selex.report.facts import Facts
 from selex.report.summary import MOST_CARDS, STEPS, Summary, summarise
 from selex.report.truth import Failure
@@ -88,7 +88,7 @@ class Pictures:
 
 
 def choose_format(
-    facts: Facts, categories: Sequence[Category], errors: Sequence[LabelError], failures: Sequence[Failure] = ()
+    facts: Facts, categories: Sequence[CategoryCard], errors: Sequence[LabelError], failures: Sequence[Failure] = ()
 ) -> PictureFormat:
     """The best format whose images leave the page small, judged by some of them."""
     rows = [row for category in categories for row in (*category.typical, *category.borderline)]
@@ -105,7 +105,10 @@ def choose_format(
 
 
 def shown_rows(
-    categories: Sequence[Category], errors: Sequence[LabelError], form: PictureFormat, failures: Sequence[Failure] = ()
+    categories: Sequence[CategoryCard],
+    errors: Sequence[LabelError],
+    form: PictureFormat,
+    failures: Sequence[Failure] = (),
 ) -> list[int]:
     """Rows whose images the page shows, each once."""
     rows = [error.row for error in errors[:MOST_ERRORS]] + [failure.row for failure in failures]
@@ -116,7 +119,7 @@ def shown_rows(
 
 def make_pictures(
     facts: Facts,
-    categories: Sequence[Category],
+    categories: Sequence[CategoryCard],
     errors: Sequence[LabelError],
     progress: Progress,
     failures: Sequence[Failure] = (),
@@ -140,7 +143,7 @@ def make_pictures(
     return Pictures(form, large, dict(zip(first, icons, strict=True)), list(large.values()).count(grey), small)
 
 
-def _every(facts: Facts, categories: Sequence[Category]) -> dict[int, list[int]]:
+def _every(facts: Facts, categories: Sequence[CategoryCard]) -> dict[int, list[int]]:
     """All rows of each category, typical ones first, or as many as there is room for; none where that is but a few."""
     room = MOST_SMALL // len(categories)
     if room < MOST_TYPICAL:
@@ -246,7 +249,7 @@ def render(summary: Summary, pictures: Pictures) -> str:
 _GALLERY, _OF_NEW = 12, 8  # categories that the first screen shows a photo of, and how many of them are new
 
 
-def _gallery(summary: Summary) -> list[Category]:
+def _gallery(summary: Summary) -> list[CategoryCard]:
     """Categories for the first screen: new ones first, then known ones, the largest."""
     new = summary.new[: max(_OF_NEW, _GALLERY - len(summary.known))]
     return [*new, *sorted(summary.known, key=lambda category: -category.size)][:_GALLERY]

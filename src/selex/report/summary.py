@@ -13,7 +13,7 @@ from selex import __version__
 from selex.config import Config
 from selex.data.clusters import DOUBTFUL
 from selex.report.categories import (
-    Category,
+    CategoryCard,
     LabelError,
     Node,
     build_tree,
@@ -39,9 +39,9 @@ class Summary:
     """What the page shows."""
 
     facts: Facts
-    categories: dict[int, Category]  # those that have an image, by number
-    new: list[Category]  # the new ones, the surest first
-    known: list[Category]  # the known ones, by name
+    categories: dict[int, CategoryCard]  # those that have an image, by number
+    new: list[CategoryCard]  # the new ones, the surest first
+    known: list[CategoryCard]  # the known ones, by name
     errors: list[LabelError]  # labels that look wrong, the clearest first
     doubtful: int  # how many images are as likely to be something else
     tree: Node | None  # the levels, None where there is one only

@@ -22,7 +22,7 @@ from selex.types import Hierarchy
 
 
 @dataclass(frozen=True)
-class Task:
+class ClusterTask:
     """What is clustered: the rows of a `.npy` file that every process sees, their labels, how, and the device."""
 
     features: Path
@@ -32,7 +32,7 @@ class Task:
     device: str
 
 
-def fit_distributed(task: Task | None, group: Group) -> FittedClusters | None:
+def fit_distributed(task: ClusterTask | None, group: Group) -> FittedClusters | None:
     """Clusters that all processes make, in the first one; the others have no task and wait for that of the first.
 
     Without a task in the first one there is nothing to do. Processes part when it is done.
@@ -45,7 +45,7 @@ def fit_distributed(task: Task | None, group: Group) -> FittedClusters | None:
         raise
 
 
-def _fit_distributed(task: Task | None, group: Group) -> FittedClusters | None:
+def _fit_distributed(task: ClusterTask | None, group: Group) -> FittedClusters | None:
     told = [task]
     dist.broadcast_object_list(told)
     found = _fit(told[0], group) if told[0] else None
@@ -55,7 +55,7 @@ def _fit_distributed(task: Task | None, group: Group) -> FittedClusters | None:
     return joined(parts) if parts and found else None
 
 
-def _fit(task: Task, group: Group) -> FittedClusters:
+def _fit(task: ClusterTask, group: Group) -> FittedClusters:
     """Those of this process's part of the rows."""
     part = open_pieces([task.features]).part(group.rank, group.size)
     on_gpu = torch.device(task.device).type == "cuda"

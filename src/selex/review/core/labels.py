@@ -51,7 +51,7 @@ class Aside(NamedTuple):
     reason: str | None
 
 
-class SetAside:
+class SetAsidePhotos:
     """The photos that are set aside, round after round, until a person takes them back.
 
     One that is in a run nevertheless, as those that earlier versions let in, is taken back by a decision about its row.
@@ -92,7 +92,7 @@ def set_aside(folder: Path) -> set[Photo]:
 
 def _set_aside(ledger: Ledger, rounds: Sequence[int]) -> dict[Photo, Aside]:
     """Of some rounds; those in which nothing was decided about such photos need not be gone through."""
-    found = SetAside()
+    found = SetAsidePhotos()
     for number in rounds:
         kinds = {event.decision.kind for event in ledger.events(number) if event.decision}
         if "junk" in kinds or (found.photos and kinds):
@@ -233,7 +233,7 @@ class _Told:
     """
 
     def __init__(self) -> None:
-        self.labels, self.aside, self.decisions = dict[Photo, str](), SetAside(), 0
+        self.labels, self.aside, self.decisions = dict[Photo, str](), SetAsidePhotos(), 0
         self._given = set[Photo]()  # photos whose labels nobody decided
         self._seen = list[Array]()  # content of all photos so far
 

@@ -20,7 +20,7 @@ from selex.review.core.session import Conflict, Review
 from selex.review.core.timeline import REDO, UNDO
 from selex.review.server import actions, schema
 from selex.review.server.guard import IMAGES, ONE_IMAGE, Door, Guard, Room, Threads
-from selex.review.server.job import Job, write_export
+from selex.review.server.job import ReclusterJob, write_export
 from selex.review.server.pages import Asked, Page, Pictures, Words, add_pages
 from selex.review.server.views import Views
 
@@ -65,7 +65,7 @@ SIMILAR = "/api/similar"
 
 def create_app(review: Review, door: Door, table: str | None = None) -> FastAPI:
     """The server of a review; `table` has columns to filter photos by."""
-    app, views, job = _bare(), Views(review, table), Job(review.run.folder)
+    app, views, job = _bare(), Views(review, table), ReclusterJob(review.run.folder)
     app.state.views, app.state.job = views, job
     _reading(app, views)
     _deciding(app, views, job)
@@ -198,7 +198,7 @@ def _overviews(app: FastAPI, views: Views) -> None:
         return views.history(page, round)
 
 
-def _deciding(app: FastAPI, views: Views, job: Job) -> None:
+def _deciding(app: FastAPI, views: Views, job: ReclusterJob) -> None:
     """What changes the state."""
 
     @app.post("/api/decisions", tags=["decide"], responses=DECIDED)
@@ -222,7 +222,7 @@ def _deciding(app: FastAPI, views: Views, job: Job) -> None:
         return _step(views, job, REDO, given)
 
 
-def _leaving(app: FastAPI, views: Views, job: Job) -> None:
+def _leaving(app: FastAPI, views: Views, job: ReclusterJob) -> None:
     """What makes something of the decisions."""
 
     @app.post("/api/export", tags=["leave"], responses=SENT)
@@ -254,13 +254,13 @@ def _looking(app: FastAPI, views: Views) -> None:
         return await looking(views.similar, await request.body())
 
 
-def _step(views: Views, job: Job, kind: str, given: actions.StepIn) -> actions.Decided:
+def _step(views: Views, job: ReclusterJob, kind: str, given: actions.StepIn) -> actions.Decided:
     _idle(views, job)
     done = views.review.step(kind, given.version)
     return actions.Decided(summary=done.summary, missed=done.missed, standing=views.standing())
 
 
-def _idle(views: Views, job: Job) -> None:
+def _idle(views: Views, job: ReclusterJob) -> None:
     """Refuse to decide about results that are about to go, whoever makes the new ones."""
     if job.running or is_locked(views.review.run.folder):
         raise Refused("not now: the run is being reclustered with the decisions so far")

@@ -29,7 +29,7 @@ from selex.runs.run import Run
 Condition = Literal["idle", "running", "done", "failed"]
 
 
-class Job:
+class ReclusterJob:
     """At most one clustering at a time."""
 
     def __init__(self, folder: Path) -> None:
