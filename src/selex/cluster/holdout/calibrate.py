@@ -23,12 +23,11 @@ from selex.cluster.estimate_k import AT_BEST
 from selex.cluster.hierarchy import hssk
 from selex.cluster.holdout.known_share import count_by_share
 from selex.cluster.holdout.split import halves, known_labels, numbered, present
-from selex.cluster.kmeans import bssk
 from selex.cluster.refine import of_one_length, refine_level
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
-from selex.types import SIZED, UNLABELLED, Level, Refinement, Search
+from selex.types import UNLABELLED, Level, Refinement, Search
 
 _EVEN = 0.02  # standard error of the logarithm of a mean size by the number of clusters, however even sizes are
 _APART = 2.0  # standard errors from which on a number of clusters is not one of categories like the known ones
@@ -64,7 +63,7 @@ def held_out_calibration(
         features: `n × d` features: numpy (also memory-mapped) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
-        search: the search; clusters that keep their sizes are looked for again, for others those of BSSK will do.
+        search: the search, see `hssk`; clusters are looked for again in the same way.
         refine: the refinement, see `refine_level`.
         adapt: whether features are adapted, see `cluster.adapt`.
         whitener: a map that was learned without these labels, in place of one that is learned now.
@@ -129,11 +128,7 @@ class _Way:
             if self.adapt:
                 whitener = fit_adapted(features, left, self.n_clusters, whitener, **how)
         rows = whitener(features) if whitener else features
-        if self.search in SIZED:
-            level = hssk(rows, left, self.n_clusters, n_levels=1, search=self.search, **how).levels[0]
-        else:
-            level = bssk(rows, left, self.n_clusters, **how)
-        return rows, left, level
+        return rows, left, hssk(rows, left, self.n_clusters, n_levels=1, search=self.search, **how).levels[0]
 
 
 class _Trial:
