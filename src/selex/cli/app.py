@@ -69,11 +69,11 @@ def start(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Before the command: write progress and events as JSON lines to FILE, or with `-` to standard error.",
+            help="Goes before the command: write progress and events as JSON lines to FILE (`-` for standard error).",
         ),
     ] = None,
 ) -> None:
-    """Generalized category discovery: sort photos, a few of them labelled, into known categories and novel ones."""
+    """Generalized category discovery: sort photos, a few of them labelled, into known and novel categories."""
     from selex import __version__
 
     if version:

@@ -30,7 +30,7 @@ Dataset = Annotated[
     str,
     typer.Option(
         metavar="NAME|CSV",
-        help="`cub aircraft cars pets cifar10 cifar100 imagenet100 herbarium19`, or your own CSV file with "
+        help="cub, aircraft, cars, pets, cifar10, cifar100, imagenet100, herbarium19, or your own CSV file with "
         "the columns `file`, `class` and `known` (1 or 0).",
     ),
 ]
@@ -61,11 +61,13 @@ def run(
     changes: settings.Set = None,
     suite: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Suite to run, all rows unless `--row` is given: see `selex bench table`."),
+        typer.Option(
+            metavar="NAME", help="Suite to run (see `selex bench table`), all its rows unless `--row` is given."
+        ),
     ] = "main",
-    row: Annotated[list[str] | None, value("NAME", "Only this row of the suite; can be repeated.")] = None,
+    row: Annotated[list[str] | None, value("NAME", "Only this row of the suite; repeatable.")] = None,
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Run with seeds 0 to N - 1.")] = 3,
-    seed: Annotated[list[int] | None, typer.Option(min=0, metavar="S", help="Only this seed; can be repeated.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(min=0, metavar="S", help="Only this seed; repeatable.")] = None,
     categories: Annotated[
         Count, typer.Option(metavar="true|auto", help="The true number of categories, or an estimate.")
     ] = "true",
@@ -157,8 +159,8 @@ def table(
         str,
         typer.Option(
             metavar="NAME",
-            help="`main components levels alpha lambda label-ratio frozen-blocks estimated-k long-tail published "
-            "row-order time` or `holdout`.",
+            help="main, components, levels, alpha, lambda, label-ratio, frozen-blocks, estimated-k, long-tail, "
+            "published, row-order, time or holdout.",
         ),
     ] = "main",
     to: Annotated[

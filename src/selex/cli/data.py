@@ -26,7 +26,7 @@ def data() -> None:
 def check(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="`cub aircraft cars pets cifar10 cifar100 imagenet100` or `herbarium19`."),
+        typer.Argument(metavar="NAME", help="cub, aircraft, cars, pets, cifar10, cifar100, imagenet100, herbarium19."),
     ],
     root: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder in which its official archives were unpacked.")],
 ) -> None:
@@ -42,12 +42,12 @@ def check(
     wrong = [finding for finding in findings if not finding.ok]
     for finding in wrong:
         typer.echo(f"{finding.what}: {finding.mend}", err=True)
-    typer.echo(f"{name}: {'not as published' if wrong else 'as published, as far as that can be checked'}")
+    typer.echo(f"{name}: {'not as published' if wrong else 'as published, as far as this can be checked'}")
     if wrong:
         raise typer.Exit(2)
 
 
-weights_app = Commands(help="Weights of backbones: list, fetch, verify.", no_args_is_help=True)
+weights_app = Commands(help="List, fetch and verify the weights of backbones.", no_args_is_help=True)
 
 
 @weights_app.command("list")

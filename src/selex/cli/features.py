@@ -135,10 +135,12 @@ def estimate(
 
 @app.command(rich_help_panel=ON_FEATURES)
 def evaluate(
-    clusters: Annotated[Path, typer.Argument(metavar="CLUSTERS", help="Table written by `selex cluster`.")],
+    clusters: Annotated[
+        Path, typer.Argument(metavar="CLUSTERS", help="Table written by `selex cluster` or `selex discover`.")
+    ],
     truth: Annotated[
         Path,
-        typer.Option(metavar="FILE", help="CSV or parquet: columns `row` or `file`, and `label`, the true categories."),
+        typer.Option(metavar="FILE", help="CSV or parquet: columns `row` or `file`, and `label` (the true category)."),
     ],
     version: Annotated[
         str,

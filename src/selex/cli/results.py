@@ -42,9 +42,7 @@ def export(
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="PATH", help="The folder (new or empty) or the table to write.")],
-    copy: Annotated[
-        bool, typer.Option("--copy", help="Copy images instead of hard-linking them where possible.")
-    ] = False,
+    copy: Annotated[bool, typer.Option("--copy", help="Copy images instead of making hard links.")] = False,
     as_found: Annotated[bool, typer.Option("--as-found", help="Ignore decisions made in `selex review`.")] = False,
 ) -> None:
     """Export the categories of a run for other programs; photos are never moved or changed.
@@ -80,7 +78,7 @@ def info(
         typer.echo(json.dumps(_about(opened), indent=1))
         return
     labels = f", labels {config.data.labels}" if config.data.labels else ""
-    unfinished = "not finished: run the same `selex discover` again, it resumes from what is done"
+    unfinished = "not finished: run the same `selex discover` again to resume it"
     typer.echo(
         f"photos {config.data.photos}{labels}\n"
         f"backbone {config.features.backbone}, method {config.train.method}, seed {config.seed}\n"
@@ -94,9 +92,9 @@ def report(
     out: Annotated[Path | None, value("FILE", "The HTML file to write; default `report.html` in RUN.")] = None,
     truth: Annotated[
         Path | None,
-        value("FILE", "CSV or parquet: columns `file` and `label`, the true categories, to report accuracy."),
+        value("FILE", "CSV or parquet: columns `file` and `label` (the true category), to report accuracy."),
     ] = None,
-    title: Annotated[str | None, value("TEXT", "Title of the page; default the name of the photos.")] = None,
+    title: Annotated[str | None, value("TEXT", "Title of the page; default: the name of the photos.")] = None,
 ) -> None:
     """Write a report of a run as one HTML file with example images, to open in a browser or send by e-mail.
 

@@ -27,6 +27,7 @@ else:
 BASICS, FEATURES, CLUSTERING, TRAINING = None, "Features", "Clustering", "Training"  # None is the first panel
 RAY = "Ray cluster"
 _WIDE = 16
+_PRESETS = " or ".join([", ".join(list(PRESETS)[:-1]), list(PRESETS)[-1]])
 _PANELS = {"": BASICS, "data": BASICS, "features": FEATURES, "cluster": CLUSTERING, "train": TRAINING}
 
 
@@ -58,9 +59,11 @@ def value(shown: str, about: str, panel: str | None = BASICS, *flags: str) -> An
     return typer.Option(*flags, metavar=shown, show_default=False, help=about, rich_help_panel=panel)
 
 
-Preset = Annotated[str | None, value("NAME", f"Start from {', '.join(PRESETS)}.")]
+Preset = Annotated[str | None, value("NAME", f"Settings preset: {_PRESETS}.")]
 ConfigFile = Annotated[Path | None, value("FILE", "TOML file with settings.", BASICS, "--config")]
-Set = Annotated[list[str] | None, value("KEY=VALUE", "Change any setting that `selex config` lists.", BASICS, "--set")]
+Set = Annotated[
+    list[str] | None, value("KEY=VALUE", "Change a setting (see `selex config`); repeatable.", BASICS, "--set")
+]
 Seed = Annotated[str | None, option("seed")]
 Backbone = Annotated[str | None, option("features.backbone")]
 AttentionCrop = Annotated[bool, option("features.attention_crop")]
@@ -74,11 +77,11 @@ Device = Annotated[str, value("NAME", "`cpu`, `cuda` or `auto` (a GPU if there i
 Store = Annotated[Path | None, value("FOLDER", "Where to store decoded images.")]
 Strict = Annotated[bool, flag("--strict", "Stop at the first unreadable image.")]
 Resume = Annotated[bool, flag("--resume", "Resume interrupted training.", TRAINING)]
-Restart = Annotated[bool, flag("--restart", "Train from the beginning.", TRAINING)]
+Restart = Annotated[bool, flag("--restart", "Ignore checkpoints: train from the beginning.", TRAINING)]
 Board = Annotated[bool, flag("--tensorboard", "Also write curves for TensorBoard.", TRAINING)]
 Engine = Annotated[str, value("NAME", "`local`, or `ray` to embed on a Ray cluster.", RAY)]
-Address = Annotated[str | None, value("ADDRESS", "Ray cluster; `auto` finds a running one.", RAY)]
-Workers = Annotated[int | None, value("NUMBER", "Copies of the backbone on the cluster.", RAY)]
+Address = Annotated[str | None, value("ADDRESS", "Ray cluster to join; `auto` finds a running one.", RAY)]
+Workers = Annotated[int | None, value("NUMBER", "Workers, each with a copy of the backbone.", RAY)]
 Spread = Annotated[bool, flag("--spread", "Also cluster on the workers.", RAY)]
 
 
@@ -98,7 +101,7 @@ def configured(base: Config, file: Path | None, changes: list[str] | None, **giv
 
 
 def show_config(
-    preset: Annotated[str, typer.Argument(metavar="PRESET", help="One of " + ", ".join(PRESETS) + ".")] = "photos",
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help=f"{_PRESETS}.")] = "photos",
 ) -> None:
     """Print the settings of a preset as a TOML file for `--config`.
 

@@ -25,7 +25,7 @@ class DataConfig(Group):
     added: str = setting("", "More images, one source per line.", "Added by `selex discover RUN --add FOLDER`.")
     labels: str | None = setting(
         None,
-        "Table of labels, instead of sub-folders.",
+        "Label file, used instead of sub-folders.",
         "CSV or parquet with the columns `file_name` and `label`.",
         shown="FILE",
     )
@@ -64,7 +64,7 @@ class FeatureConfig(Group):
     views: Literal[1, 2, 10] = setting(
         1,
         "Average features over this many views of an image.",
-        "1: centre crop; 2: and its mirror image; 10: the four corners as well.",
+        "1: centre crop; 2: and its mirror image; 10: centre and corner crops, each with its mirror image.",
     )
     attention_crop: bool = setting(
         False,
@@ -109,21 +109,22 @@ class ClusterConfig(Group):
     refine: Literal["auto", "none", "proportional", "balanced"] = setting(
         "auto",
         "Soft refinement: `auto`, `none` (as in the paper), `proportional` or `balanced`.",
-        "Images belong to several clusters, large ones more likely (`proportional`), or all pulled to equal size "
-        "(`balanced`). `auto` chooses what recovers held-out labels best; after training on all labels it is `none`.",
+        "Images may belong to several clusters: more likely to large ones (`proportional`), or with all clusters "
+        "pulled towards equal size (`balanced`). `auto` chooses what recovers held-out labels best; after training on "
+        "all labels it is `none`.",
     )
     balanced: bool = setting(
         True, "Limit cluster sizes while centres settle.", "Turn it off if category sizes differ a lot."
     )
     levels: int | None = setting(None, "Maximum number of levels of abstraction.", least=1, none="all")
-    restarts: int = setting(3, "Clustering runs; the one with the lowest inertia is kept.", least=1)
+    restarts: int = setting(3, "Number of restarts; the clustering with the lowest inertia is kept.", least=1)
     iterations: int = setting(10, "Iterations of each stage of k-means.", least=1)
     probes: int | None = setting(
         None,
-        "Groups of centres that an image is compared with while centres move; `all`: every centre.",
-        "For ten thousand categories or more: centres are put into groups, as many as the square root of their number, "
-        "and an image is compared with those of its nearest groups. Faster, but less accurate where categories do "
-        "not form groups; the last assignment is to the nearest of all centres.",
+        "Number of groups of centres that an image is compared with; `all` compares with every centre.",
+        "For ten thousand categories or more: while centres move, they are put into groups, as many as the square root "
+        "of their number, and an image is compared only with those of its nearest groups. Faster, but less accurate "
+        "where categories do not form groups; the last assignment is to the nearest of all centres.",
         least=1,
         none="all",
     )
@@ -142,23 +143,21 @@ class TrainConfig(Group):
         "[your own method](../methods.md).",
         shown="NAME",
     )
-    epochs: int = setting(20, "Passes over the images.", least=1)
+    epochs: int = setting(20, "Number of training epochs.", least=1)
     batch: int = setting(128, "Batch size in images, each with two views.", least=1)
     shuffle_window: int | None = setting(
         None,
-        "Images in use at a time, for a store larger than memory; `all` shuffles all images.",
+        "Shuffle window in images, for a store larger than memory; `all` shuffles all images.",
         "Pieces of 256 images are shuffled for every epoch, then joined into windows of this many images. Batches "
-        "come from one window after the other, while the next one is read.",
+        "come from one window at a time, while the next one is read.",
         least=256,
         none="all",
     )
-    lr: float = setting(
-        0.01, "Learning rate of the first epoch.", "It decays to a thousandth of this along a cosine.", over=0
-    )
+    lr: float = setting(0.01, "Initial learning rate.", "It decays to a thousandth of this along a cosine.", over=0)
     momentum: float = setting(0.9, "Momentum of stochastic gradient descent.", least=0, most=1)
     weight_decay: float = setting(1e-4, "Weight decay.", least=0, most=1)
     trained_blocks: int | None = setting(
-        2, "Number of the backbone's last blocks (or stages) to train.", "0: the head alone.", least=0, none="all"
+        2, "Number of last blocks (or stages) of the backbone to train.", "0: the head alone.", least=0, none="all"
     )
     view_size: int | None = setting(
         None,
@@ -207,7 +206,7 @@ class TrainConfig(Group):
     supervised_temperature: float = setting(0.07, "Temperature of the supervised losses.", over=0)
     head_dim: int | None = setting(
         None,
-        "Dimensions of the projection.",
+        "Output dimensions of the projection head.",
         "`auto` is the paper's 65,536, or 1,024 for a tiny backbone.",
         least=1,
         none="auto",
@@ -247,7 +246,9 @@ class TrainConfig(Group):
     )
     published: bool = setting(False, "Follow the published code where it differs from the paper.")
     published_quirks: str = setting(
-        "", "Follow it in these points only.", f"Some of `{'`, `'.join(QUIRKS)}`, such as `order+crops`."
+        "",
+        "Follow the published code in these points only.",
+        f"Some of `{'`, `'.join(QUIRKS)}`, such as `order+crops`.",
     )
 
     @property
