@@ -71,7 +71,7 @@ class Reviewer(Person):
         """Into how many parts rows fall; worked out once."""
         key = rows.tobytes()
         if key not in self.mixtures:
-            self.mixtures[key] = mixture(self.data.features, rows)
+            self.mixtures[key] = mixture(self.data.features, rows, self.data.labels)
         return self.mixtures[key]
 
     def ideas(self) -> list[Idea]:

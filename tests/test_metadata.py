@@ -86,6 +86,18 @@ def test_columns_of_a_table_are_joined_by_file(run, tmp_path, kind):
     assert kept(metadata, columns=("none of it=north",)) == []
 
 
+def test_numbers_are_offered_by_size(run, tmp_path):
+    table = tmp_path / "table.csv"
+    cells = zip(FILES[:4], (10, 9, 100, 9), ("10", "9", "x", "9"), strict=True)
+    lines = (f"{file},{station},{site}" for file, station, site in cells)
+    table.write_text("\n".join(["file_name,station,site", *lines]))
+    values = Metadata(run, paths(run, FILES), str(table)).values
+    assert {name: list(counts) for name, counts in values.items()} == {
+        "station": ["", "9", "10", "100"],
+        "site": ["", "10", "9", "x"],
+    }
+
+
 def test_the_camera_of_the_exif_is_a_column(tmp_path):
     for number, camera in enumerate(["Cam 1\0", "Cam 2", None, "Cam 1"]):
         exif = Image.Exif()

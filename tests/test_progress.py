@@ -29,6 +29,21 @@ def test_in_a_log_training_says_where_it_stands_from_time_to_time(clock, capsys)
     ]
 
 
+def test_an_epoch_that_takes_long_is_not_silent(clock, capsys):
+    with progress.training_bar(epochs=3, steps=100) as advance:
+        for _ in range(2):
+            clock[0] += 9
+            advance(0, 3.0)
+    assert capsys.readouterr().err == "training, epoch 1 of 3, 2 % of it, loss 3.000, about 45 min left\n"
+
+
+def test_the_last_seconds_are_not_rounded_away(clock, capsys):
+    with progress.images_bar("embedding", 216) as advance:
+        clock[0] += 12
+        advance(180)
+    assert capsys.readouterr().err == "embedding, image 180 of 216, 15 images/s, about 3 s left\n"
+
+
 def test_training_says_which_one_it_is(clock, capsys):
     told = []
     for heard in (nullcontext(), progress.listening(lambda *at: told.append(at))):

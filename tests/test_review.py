@@ -143,6 +143,13 @@ def test_naming_holds_the_surer_half(results):
     assert results.confidence[held].min() > results.confidence[np.setdiff1d(rows, held)].max()
 
 
+def test_of_images_that_are_equally_sure_half_are_held(results):
+    state = State(replace(results, confidence=np.ones(len(results.files))))
+    state.apply(Decision("name", category=3, name="robin"))
+    marks = state.mark[state.category == 3]
+    assert (marks == CONFIRMED).sum() == -(-len(marks) // 2)
+
+
 def test_merging_splitting_and_moving(results):
     state = State(results)
     two, three = np.flatnonzero(state.category == 2), np.flatnonzero(state.category == 3)

@@ -318,7 +318,7 @@ def test_next_is_decided_where_it_is_shown(served):
     page.keyboard.press("n")
     answer(page, "robin")
     said(page, f"Named {first.removeprefix('Name ')} “robin”")
-    sync_api.expect(page.locator(".idea", has_text="robin")).to_have_count(0)
+    sync_api.expect(page.locator(".idea", has_text=first)).to_have_count(0)
     known = page.locator(".idea", has_text="Confirm digit").first
     name = known.locator(".what").text_content().removeprefix("Confirm ")
     assert re.search(r"undecided, confidence \d\d? %", known.text_content())
@@ -813,7 +813,7 @@ def swallowed(tmp_path, browser):
     category = np.repeat(np.arange(4), sizes)
     files = [f"{row:03d}.png" for row in range(len(category))]
     (tmp_path / "photos").mkdir()
-    kind = np.concatenate([np.repeat([0, 4, 5], 20), category[60:]])  # what is in the photos
+    kind = np.concatenate([np.tile([0, 4, 5], 20), category[60:]])  # what is in the photos; sparrows have the labels
     for file, number in zip(files, kind.tolist(), strict=True):
         Image.effect_noise((32, 32), 20).point(lambda grey, n=number: grey // 2 + 20 * n).save(
             tmp_path / "photos" / file

@@ -4,14 +4,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from sklearn.metrics import adjusted_rand_score
 
 from review_runs import small_run
 from selex.review.core.decisions import Decision
-from selex.review.core.mixed import Mixture, _rand_index, mixture
+from selex.review.core.mixed import UNKNOWN, Mixture, mixture
 from selex.review.core.session import Review
 from selex.review.core.state import State
-from selex.review.core.suggest import AGREEMENT, TWINS, all_ideas, ideas
+from selex.review.core.suggest import AGREEMENT, ELSE, TOGETHER, TWINS, all_ideas, ideas
 from selex.runs.results import Results
 
 
@@ -74,6 +73,9 @@ def test_a_large_category_is_to_be_split_where_halves_of_it_agree_about_its_part
     assert "split" not in {idea.kind for idea in all_ideas(state)}
 
 
+UNLABELLED = np.full(400, -1)
+
+
 def several(count, each, apart=3.0, dims=16, seed=0):
     """Rows of so many kinds, so many of each."""
     kinds = apart * np.eye(dims)[:count]
@@ -84,31 +86,43 @@ def several(count, each, apart=3.0, dims=16, seed=0):
 @pytest.mark.parametrize("each", [12, 80])
 def test_a_mixture_falls_into_its_kinds(count, each):
     rows = several(count, each)
-    found = mixture(rows, np.arange(len(rows)))
+    found = mixture(rows, np.arange(len(rows)), UNLABELLED)
     assert found.parts == count
     assert found.agreement > 0.9
-    assert mixture(rows, np.arange(len(rows))) == found, "the same every time"
+    assert mixture(rows, np.arange(len(rows)), UNLABELLED) == found, "the same every time"
 
 
 def test_what_is_one_kind_has_no_parts_that_halves_agree_about():
     for seed in range(10):
         rows = several(1, 60, seed=seed)
-        assert mixture(rows, np.arange(60)).agreement < AGREEMENT
-    assert mixture(rows, np.arange(5)) == (1, 0.0), "too few to tell"
-    assert mixture(np.ones((40, 3)), np.arange(40)).agreement == 0, "all the same"
+        assert mixture(rows, np.arange(60), UNLABELLED).agreement < AGREEMENT
+    assert mixture(rows, np.arange(5), UNLABELLED) == UNKNOWN, "too few to tell"
+    assert mixture(np.ones((40, 3)), np.arange(40), UNLABELLED).agreement == 0, "all the same"
 
 
 def test_one_that_swallowed_another_is_to_be_split():
     rows = np.concatenate([several(1, 40), several(2, 12)[12:]])
-    found = mixture(rows, np.arange(52))
+    found = mixture(rows, np.arange(52), UNLABELLED)
     assert (found.parts, found.agreement > AGREEMENT) == (2, True)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_agreement_is_the_adjusted_rand_index(seed):
-    one, other = np.random.default_rng(seed).integers(0, 4, (2, 30))
-    assert _rand_index(one, other, 4) == pytest.approx(adjusted_rand_score(one, other))
-    assert _rand_index(one, one, 4) == 1
+def test_labels_that_are_in_all_parts_are_not_together():
+    rows = several(2, 40)
+    kinds, none = np.repeat([0, 1], 40), np.full(80, -1)
+    assert mixture(rows, np.arange(80), none).together is None
+    for given, together in ((kinds, 1), (np.where(kinds == 0, 0, -1), 1), (np.tile([0, -1], 40), 0)):
+        assert mixture(rows, np.arange(80), given).together == pytest.approx(together, abs=0.05)
+
+
+def test_a_split_promises_little_where_labels_do_not_follow_the_parts():
+    state = state_of([0] * 12 + [1] * 90 + [2] * 12, [0.5] * 114, [1] * 12 + [0] * 90 + [1] * 12)
+
+    def gain(together):
+        found = all_ideas(state, look=lambda rows: Mixture(2, 0.8, together))
+        return sum(idea.gain for idea in found if idea.kind == "split")
+
+    assert gain(None) == gain(TOGETHER) == pytest.approx(0.8 * 45)
+    assert gain(TOGETHER - 0.01) == pytest.approx(ELSE * 0.8 * 45)
 
 
 def test_labels_that_look_wrong_are_shown_until_somebody_has_spoken_of_them():

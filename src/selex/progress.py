@@ -89,13 +89,15 @@ def _lines(text: str, unit: str, before: int | None) -> Advance:
     def advance(done: float, total: int, note: str = "") -> None:
         nonlocal told, before
         now, before = time.monotonic(), ceil(done) - 1 if before is None else before
-        if now - told < SECONDS_A_LINE or done >= total or done != int(done):
+        if now - told < SECONDS_A_LINE or done >= total:
             return
         told = now
         rate = (done - before) / (now - begun)
+        part = f"{100 * (done % 1):.0f} % of it" if done % 1 else ""
+        note = "".join(f", {said}" for said in (part, note) if said)
         speed = f", {rate:,.{0 if rate >= 10 else 1}f} {unit}/s" if unit else ""
         left = f", {_duration((total - done) / rate)} left" if rate else ""
-        print(f"{text} {done:,.0f} of {total:,}{note and f', {note}'}{speed}{left}", file=sys.stderr, flush=True)
+        print(f"{text} {ceil(done):,} of {total:,}{note}{speed}{left}", file=sys.stderr, flush=True)
 
     return advance
 
@@ -128,5 +130,5 @@ def training_bar(
 def _duration(seconds: float) -> str:
     """Roughly how long, in words."""
     if seconds < 90:
-        return f"about {round(seconds, -1):.0f} s"
+        return f"about {ceil(seconds) if seconds < 10 else round(seconds, -1):.0f} s"
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"

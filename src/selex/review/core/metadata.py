@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ class Metadata:
         """How many photos have each value of each column, counted once for the columns that there are."""
         columns, counted = self.columns, self._counted  # another thread may add a column in the meantime
         if counted is None or counted[0] is not columns:
-            counted = columns, {name: dict(sorted(Counter(cells).items())) for name, cells in columns.items()}
+            counted = columns, {name: _counts(cells) for name, cells in columns.items()}
             self._counted = counted
         return counted[1]
 
@@ -208,3 +209,12 @@ def _joined(run: Run, files: Sequence[str], path: str) -> dict[str, list[str]]:
         if name not in (*FILE_COLUMNS, "label") and 2 <= len(set(values)) <= MOST_VALUES:
             found[name] = values
     return found
+
+
+def _counts(cells: list[str]) -> dict[str, int]:
+    """How often each value occurs, in order; numbers by size, if all are."""
+    counts = Counter(cells)
+    try:
+        return dict(sorted(counts.items(), key=lambda item: float(item[0]) if item[0] else -inf))
+    except ValueError:
+        return dict(sorted(counts.items()))

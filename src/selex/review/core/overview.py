@@ -81,7 +81,7 @@ class Overview:
         return self.order[self.starts[category] : self.starts[category + 1]]
 
 
-LOOKS = 6
+LOOKS = 3
 """Categories whose parts are looked for at a time."""
 NEIGHBOURS = 8
 """Categories that are shown as most similar to one."""
@@ -97,6 +97,7 @@ class Space:
         self.features, self.round = review.embeddings, review.round
         self._means = np.zeros((0, self.features.shape[1]), dtype=np.float32)
         self._version = 0
+        self._given = np.where(review.results.labelled, review.results.category, -1)
         self._mixtures: dict[bytes, Mixture] = {}
 
     def looks(self) -> Callable[[Array], Mixture]:
@@ -106,7 +107,7 @@ class Space:
         def look(rows: Array) -> Mixture:
             key = sha256(rows.tobytes()).digest()
             if key not in self._mixtures and len(self._mixtures) < most:
-                self._mixtures[key] = mixture(self.features, rows)
+                self._mixtures[key] = mixture(self.features, rows, self._given)
             return self._mixtures.get(key, UNKNOWN)
 
         return look

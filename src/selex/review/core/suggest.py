@@ -25,6 +25,8 @@ TWINS = 0.1
 """Two categories may be one if images of each belong to the other with this probability, in the mean."""
 LARGE, AGREEMENT = 1.5, 0.3
 """A category that is so many times as large as the median may be several; it is where halves of it agree so much."""
+TOGETHER, ELSE = 0.1, 0.2
+"""Where images with one label are together in a part less than this, a split settles so much of what it would else."""
 WRONG_LABELS = 0.02
 """Labels are wrong so often before anything is known of their images."""
 _LEAST = 0.5  # images; what promises less is not suggested
@@ -112,7 +114,8 @@ class _Figures:
     def mixed(self, look: Look) -> list[Idea]:
         """Large categories with a name whose images fall into parts.
 
-        Of what is wrong in one, splitting it settles as much as halves of it agree about the parts.
+        Of what is wrong in one, splitting it settles as much as halves of it agree about the parts; far less where
+        images with one label are in all parts.
         """
         usual = float(np.median(self.sizes[self.live])) if len(self.live) else 0.0
         large = self.live[self.named[self.live] & (self.sizes[self.live] > LARGE * usual)]
@@ -120,10 +123,11 @@ class _Figures:
         for c in large[np.argsort(-self.wrong[large], kind="stable")].tolist():
             if AGREEMENT * self.wrong[c] < _LEAST:
                 break
-            parts, agreement = look(np.flatnonzero((self.category == c) & (self.state.mark != JUNK)))
+            parts, agreement, together = look(np.flatnonzero((self.category == c) & (self.state.mark != JUNK)))
             if agreement >= AGREEMENT:
+                share = agreement if together is None or together >= TOGETHER else ELSE * agreement
                 text = f"{self.sizes[c] / usual:.1f} times as large as usual: looks like {parts} categories"
-                found.append(Idea("split", (c,), agreement * self.wrong[c], parts, text, parts=parts))
+                found.append(Idea("split", (c,), share * self.wrong[c], parts, text, parts=parts))
         return found
 
     def borders(self) -> list[Idea]:

@@ -100,7 +100,7 @@ class Timeline:
 
     def _undo(self) -> tuple[frozenset[int], str]:
         if not self._done:
-            raise Refused("there is nothing to undo")
+            raise Refused("there is nothing to undo in this round")
         event, patch = self._done.pop()
         self.state.revert(patch)
         self._undone.append(event)
@@ -108,7 +108,7 @@ class Timeline:
 
     def _redo(self) -> tuple[frozenset[int], str]:
         if not self._undone:
-            raise Refused("there is nothing to redo")
+            raise Refused("there is nothing to redo in this round")
         patch = self.state.apply(self._undone[-1].decided)
         self._done.append((self._undone.pop(), patch))
         return patch.touched, f"redone: {patch.summary}"
