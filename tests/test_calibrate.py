@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import expit, logit
 from sklearn.datasets import load_digits
 
 from conftest import blobs, half_labelled
 from selex import ClusterConfig, bssk, fit_clusters
 from selex.cluster.assign import Assigner, Calibration
+from selex.cluster.hierarchy import hssk
 from selex.cluster.holdout import calibrate
 from selex.cluster.holdout.calibrate import held_out_calibration
 from selex.cluster.rows import Rows
@@ -107,6 +109,30 @@ def test_no_more_rows_are_expected_to_be_right_than_held_out_ones_say():
     assert share == pytest.approx(0.8**0.5)
     assert shift < 0
     assert calibrate._lowered_to(0.0, found, 1.0, 0.0) == (calibrate._LEAST_SHARE, -calibrate._MOST_SHIFT)
+
+
+def test_rows_that_leave_novel_clusters_are_right_as_often_as_held_out_ones_were_there():
+    """Three unlabelled rows are in the novel cluster, with one held-out row; two of them end in its category's."""
+    known, held_out = np.array([0, 0, -1, -1, -1, -1]), np.arange(6) == 1
+    level = replace(bssk(np.eye(6, dtype=np.float32), known, 2, rng=0), labels=np.array([0, 1, 1, 1, 0, 1]))
+    trial = calibrate._Trial(Rows(np.eye(6, dtype=np.float32)), level, known, held_out)
+    assert trial.joined(torch.tensor([0, 0, 0, 1, 0, 0])) == pytest.approx(2 / 3)
+    assert trial.joined(trial.clusters) == 0
+
+
+@pytest.mark.parametrize(("labelled", "search"), [(6, "swaps"), (20, "bssk")])
+def test_few_labels_need_the_search_of_the_end(labelled, search, monkeypatch):
+    x, truth = blobs(4, 40)
+    labels = np.where((truth < 2) & (np.arange(len(x)) % 40 < labelled), truth, -1)
+    searches = []
+
+    def spy(*args, search, **how):
+        searches.append(search)
+        return hssk(*args, search=search, **how)
+
+    monkeypatch.setattr(calibrate, "hssk", spy)
+    held_out_calibration(x, labels, 4, search="swaps", rng=0)
+    assert searches == [search]
 
 
 def test_rows_that_look_surer_in_the_end_are_no_more_often_right():

@@ -21,13 +21,13 @@ from selex.cluster.assign import Calibration, likeliest_temperature, offsets_of,
 from selex.cluster.distributed.group import ALONE
 from selex.cluster.estimate_k import AT_BEST
 from selex.cluster.hierarchy import hssk
-from selex.cluster.holdout.known_share import count_by_share
+from selex.cluster.holdout.known_share import MANY, count_by_share
 from selex.cluster.holdout.split import halves, known_labels, numbered, present
 from selex.cluster.refine import of_one_length, refine_level
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
-from selex.types import UNLABELLED, Level, Refinement, Search
+from selex.types import SIZED, UNLABELLED, Level, Refinement, Search
 
 _EVEN = 0.02  # standard error of the logarithm of a mean size by the number of clusters, however even sizes are
 _APART = 2.0  # standard errors from which on a number of clusters is not one of categories like the known ones
@@ -63,7 +63,8 @@ def held_out_calibration(
         features: `n × d` features: numpy (also memory-mapped) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
-        search: the search, see `hssk`; clusters are looked for again in the same way.
+        search: the search, see `hssk`. Clusters are looked for again in this way if they keep their sizes, or if
+            categories have few labels left, five on average; else those of BSSK will do.
         refine: the refinement, see `refine_level`.
         adapt: whether features are adapted, see `cluster.adapt`.
         whitener: a map that was learned without these labels, in place of one that is learned now.
@@ -72,7 +73,7 @@ def held_out_calibration(
         held_out: labelled rows that had no part in making the features: they are held out instead, but for half of a
             category that would be gone as a whole.
         end: the clusters that were found with all labels, and the rows as they are compared with their centres: more
-            labels make rows look surer there, but hardly more often right.
+            labels make rows look surer there, but hardly more often right, unless these leave novel clusters.
         rng: generator or seed.
         memory: bytes that temporary arrays may take.
 
@@ -128,7 +129,9 @@ class _Way:
             if self.adapt:
                 whitener = fit_adapted(features, left, self.n_clusters, whitener, **how)
         rows = whitener(features) if whitener else features
-        return rows, left, hssk(rows, left, self.n_clusters, n_levels=1, search=self.search, **how).levels[0]
+        labelled = group.sum(torch.tensor((left >= 0).sum())) / max(1, len(present(left[left >= 0], group)))
+        search: Search = self.search if self.search in SIZED or labelled < MANY else "bssk"
+        return rows, left, hssk(rows, left, self.n_clusters, n_levels=1, search=search, **how).levels[0]
 
 
 class _Trial:
@@ -156,9 +159,25 @@ class _Trial:
         share, shift = _lowered(found / each, right)
         if last is not self:
             found = last.odds(last.free, last.clusters[last.free] < last.level.n_known, temperature)
-            share, shift = _lowered_to(each * right.sum(), found, share, shift)
+            as_many = min(each * (right.sum() + self.joined(last.clusters)), of_known)
+            share, shift = _lowered_to(as_many, found, share, shift)
         agree = self.rows.group.agree
         return Calibration(temperature, agree(share), agree(shift))
+
+    def joined(self, clusters: Tensor) -> float:
+        """By held-out rows, how many more rows are right because they left novel clusters for known ones in the end.
+
+        Of those that went from a novel cluster to a known one as many as held-out rows of its category are among all of
+        the novel one: where there are more clusters than categories, novel ones hold parts of known ones.
+        """
+        n_known, group = self.level.n_known, self.rows.group
+        sizes = group.sum(count(self.clusters[self.free], self.level.n_clusters))
+        pairs, times = torch.unique(group.gather(self.clusters[self.held_out] * n_known + self.own), return_counts=True)
+        went = self.free[(self.clusters[self.free] >= n_known) & (clusters[self.free] < n_known)]
+        of = self.clusters[went] * n_known + clusters[went]
+        place = torch.searchsorted(pairs, of).clamp(max=len(pairs) - 1)
+        shares = torch.where(pairs[place] == of, times[place], 0) / sizes[self.clusters[went]]
+        return float(group.sum(shares.double().sum()))
 
     def odds(self, index: Tensor, which: Tensor, temperature: float) -> Values:
         """How many of these rows there are in each bin of the log-odds of their clusters."""

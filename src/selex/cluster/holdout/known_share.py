@@ -27,13 +27,14 @@ _ROWS = 20_000  # unlabelled ones, and labelled ones, at most; shares need no mo
 _WHITEN = 0.5
 QUICK = 5
 """Iterations of clusterings that only need to tell counts apart."""
+MANY = 5
+"""Labels of a category from which on more of them change little."""
 _QUARTILES = (0.25, 0.5, 0.75)
 _RESAMPLES = 200
 _ROUNDS = 200  # of expectation-maximisation
 _FINER = ((2.0,), (1.25, 1.5))  # clusters for each category, one after the other: too many do less harm than too few
 _SELDOM = 0.5**0.5  # rows, the standard error of a number of mistakes of which none was seen (Jeffreys' prior)
 _WEIGHTS = (0.25, 4.0)  # least and most that a category or a row that is held out counts
-_MANY = 5  # labels of a category from which on more of them change little
 _BELIEF = 0.05  # added to shares of rows of whole categories and of novel ones before they are compared
 
 Values = NDArray[np.float64]
@@ -229,9 +230,9 @@ class _Look:
         labels, left = (np.bincount(part[part >= 0], minlength=self.n_known) for part in (self.labels, kept))
         told = max(1 - labels.mean() / max(labels.var(), 1e-9), 0.0)
         sizes = labels.mean() + told * (labels - labels.mean())
-        few = np.minimum(left, _MANY)
-        wanted = np.bincount(few, sizes * (left > 0), minlength=_MANY + 1)
-        there = np.bincount(few[self.labels[held_out]], minlength=_MANY + 1)
+        few = np.minimum(left, MANY)
+        wanted = np.bincount(few, sizes * (left > 0), minlength=MANY + 1)
+        there = np.bincount(few[self.labels[held_out]], minlength=MANY + 1)
         times = np.clip(wanted * there.sum() / np.maximum(wanted[there > 0].sum() * there, 1e-9), *_WEIGHTS)
         weights: Values = times[few[self.labels[held_out]]]
         return weights / weights.mean() if len(weights) else weights
