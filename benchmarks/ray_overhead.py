@@ -2,8 +2,9 @@
 
 Each starts with an empty cache and uses all cores (or `OMP_NUM_THREADS`). What is counted is the whole command, less
 the step that clusters, which is the same in both. Some photos and all of them tell the start from the rate. Seconds of
-a core, with clustering, and memory are those of all processes of a command together, looked at twice a second; memory
-that is shared counts once, mapped files do not.
+a core, with clustering, and memory are those of all processes of a command together; memory that is shared counts once,
+mapped files do not. To look at memory takes longer the more processes there are, so it is done as often as takes a
+hundredth of a core with either engine.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -29,6 +31,8 @@ from selex.runs.run import METRICS
 
 FEW = 256
 ENGINES = ("local", "ray")
+SHARE = 0.01
+"""Of a core, for looking at memory."""
 
 
 class Tree:
@@ -37,18 +41,27 @@ class Tree:
     def __init__(self, pid: int) -> None:
         self.top, self.peak_kb = psutil.Process(pid), 0
         self.cores: dict[psutil.Process, float] = {}
+        self.since, self.spent = time.perf_counter(), 0.0
 
     def look(self) -> None:
         """Once more: what is taken now, and what was taken so far."""
-        now = 0
-        for process in (self.top, *self.top.children(recursive=True)):
-            try:
+        processes = (self.top, *self.top.children(recursive=True))
+        for process in processes:
+            with suppress(psutil.Error):  # it has just ended
                 self.cores[process] = sum(process.cpu_times()[:2])
-                told = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-            except (psutil.Error, OSError):
-                continue  # it has just ended
-            now += sum(int(kb) for kb in re.findall(r"Pss_(?:Anon|Shmem): +(\d+)", told))
-        self.peak_kb = max(self.peak_kb, now)
+        if self.spent <= SHARE * (time.perf_counter() - self.since):
+            before = time.process_time()
+            self.peak_kb = max(self.peak_kb, sum(memory_kb(process.pid) for process in processes))
+            self.spent += time.process_time() - before
+
+
+def memory_kb(pid: int) -> int:
+    """What a process holds, its share of what it shares; 0 if it has just ended."""
+    try:
+        told = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return sum(int(kb) for kb in re.findall(r"Pss_(?:Anon|Shmem): +(\d+)", told))
 
 
 def measure(engine: str, photos: Path, backbone: str) -> dict[str, object]:
@@ -64,7 +77,8 @@ def measure(engine: str, photos: Path, backbone: str) -> dict[str, object]:
             tree = Tree(child.pid)
             while child.poll() is None:
                 tree.look()
-                time.sleep(0.5)
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(1)
         took = time.perf_counter() - start
         if child.returncode:
             sys.exit(f"error: {engine} failed")

@@ -15,7 +15,7 @@ from selex.discovery import discover
 from selex.errors import InputError
 from selex.features import ray_cluster
 from selex.features.ray_cluster import RayEngine, Worker, threads_each
-from selex.features.ray_embed import Way, _Embedder
+from selex.features.ray_worker import Embedder, Way
 from selex.models.backbones import load_backbone
 
 
@@ -40,7 +40,7 @@ def test_workers_take_the_threads_they_are_given(four_threads, monkeypatch):
     here = SimpleNamespace(get_actor_id=lambda: "none", was_current_actor_reconstructed=False)
     ray = SimpleNamespace(get=lambda given: given, get_runtime_context=lambda: here)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    _Embedder(Way(load_backbone("tiny-vit"), None, 32, 1, "cpu", threads=2))
+    Embedder(Way(load_backbone("tiny-vit"), None, 32, 1, "cpu", threads=2), "")
     assert torch.get_num_threads() == 2
 
 

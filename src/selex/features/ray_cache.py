@@ -85,7 +85,8 @@ class Shards:
     """Shards of features in a folder in use, one for each piece of a unit; those that are there, by their names."""
 
     def __init__(self, place: InUse) -> None:
-        self.folder, self._place, self._names = place.folder, place, defaultdict[str, set[str]](set)
+        self.folder, self.stage = place.folder, place.stage
+        self._place, self._names = place, defaultdict[str, set[str]](set)
         for name in place.names:
             self._names[_key(name)].add(name)
 

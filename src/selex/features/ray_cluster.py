@@ -62,7 +62,9 @@ def running(engine: RayEngine, device: torch.device) -> Iterator[int]:
     ours = not ray.is_initialized()
     if ours:
         _join(ray, engine.address)
-        ray._private.worker._worker_logs_enabled = False  # else it prints lines about workers that it replaces
+        # Else it prints lines about workers that it replaces, whatever `log_to_driver` says. The public filter of
+        # lines, RAY_DEDUP_LOGS_SKIP_REGEX, is read once in a process and could not be taken back.
+        ray._private.worker._worker_logs_enabled = False
     try:
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # of an error one line is enough, and it is ours
         ray.data.DataContext.get_current().enable_progress_bars = False

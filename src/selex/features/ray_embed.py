@@ -8,40 +8,27 @@ once, so that all workers have the same weights.
 from __future__ import annotations
 
 import hashlib
-import io
 import pickle
-import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from itertools import islice
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from selex.data.crops import to_device
-from selex.data.decode import Unreadable, decode
 from selex.data.labels import encode
-from selex.data.store import ImageStore
 from selex.data.table import ImageTable, read_table
 from selex.errors import InputError
-from selex.features.attention_crop import attention_boxes, saliency
 from selex.features.cache import FeatureFile, Standing
-from selex.features.embed import CPU_BATCH, embed
+from selex.features.embed import CPU_BATCH
 from selex.features.ray_cache import Shards, read_shard, shards_in_use, trim
 from selex.features.ray_cluster import RayEngine, last_line, running, threads_each, with_threads
+from selex.features.ray_worker import Embedder, Way, decoded
 from selex.features.sources import PIECE, Files, Unit, find_units, key_of
-from selex.io import first_line
 from selex.models.network import Backbone
-from selex.models.trunk import fold_norms
 from selex.progress import images_bar
-
-DEATHS = 4
-"""How often a worker is killed, with nothing embedded in between, before it is given up."""
-_THREADS = 2  # that decode in a task: there is one worker for every two cores, unless more are asked for
 
 
 @dataclass(frozen=True)
@@ -102,26 +89,6 @@ def way_name(backbone: Backbone, size: int, views: int, device: str | torch.devi
     way = f"{backbone.fingerprint()} {backbone.crop} {size} {views} {torch.device(device).type} {PIECE}"
     way += f" crops {eye.fingerprint()}" if eye else ""
     return hashlib.sha256(way.encode()).hexdigest()[:32]
-
-
-@dataclass(frozen=True)
-class Way:
-    """How images become features."""
-
-    backbone: Backbone
-    eye: Backbone | None
-    size: int
-    views: int
-    device: str
-    threads: int = 1
-
-    def on(self, device: str) -> Way:
-        """The same with backbones on a device."""
-        return replace(self, backbone=self.backbone.to(device), eye=self.eye.to(device) if self.eye else None)
-
-    def folded(self) -> Way:
-        """The same with norms folded, once for all pieces."""
-        return replace(self, backbone=fold_norms(self.backbone.eval()))
 
 
 def _joined(
@@ -191,10 +158,10 @@ def _made(
     items = [{"number": number, "work": pickle.dumps(work)} for number, work in zip(todo, given, strict=True)]
     on_gpu = torch.device(how.device).type == "cuda"
     options = with_threads(how.threads)  # the same for both, else Ray does not do them in one place
-    pieces = ray.data.from_items(items, override_num_blocks=len(items)).flat_map(_decoded, **options)
+    pieces = ray.data.from_items(items, override_num_blocks=len(items)).flat_map(decoded, **options)
     rows = pieces.map(
-        _Embedder,
-        fn_constructor_args=(ray.put(how.on("cpu")),),
+        Embedder,
+        fn_constructor_args=(ray.put(how.on("cpu")), str(shards.stage)),
         concurrency=actors,
         num_gpus=1 if on_gpu else 0,
         **options,
@@ -218,109 +185,3 @@ def _refused() -> Iterator[None]:
         if isinstance(error, RayTaskError) and not isinstance(error.cause, known):
             raise
         raise InputError(f"embedding on the Ray cluster failed: {last_line(error)}") from error
-
-
-def _decoded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """In a task: the images of a unit, decoded, a piece at a time; pieces that are on disk are passed over."""
-    unit, have, size, whole = pickle.loads(row["work"])
-    about = {"number": row["number"], "error": "", "content": b""}
-    try:
-        images = unit.read()
-        waiting, piece = list(islice(images, PIECE)), 0
-        while waiting or not piece:
-            following = list(islice(images, PIECE))
-            if piece not in have or not following:  # the last is made again, if another came before it was known to be
-                with ThreadPoolExecutor(_THREADS) as pool:
-                    content = pickle.dumps(list(pool.map(lambda image: _pixels(image, size, whole), waiting)))
-                yield {**about, "piece": piece, "last": not following, "content": content}
-            waiting, piece = following, piece + 1
-    except Exception as error:  # whatever is wrong with a unit, or with what reads it
-        yield {**about, "piece": -1, "last": True, "error": f"{unit.place}: cannot be read: {first_line(error)}"}
-
-
-def _pixels(image: Any, size: int, whole: bool) -> tuple[str, str, Any, str, bytes]:
-    """Name, label, pixels and, where there are none, the reason; with `whole` the file too, to cut from."""
-    if image.data is None:
-        return image.name, image.label, None, image.reason, b""
-    try:
-        return image.name, image.label, decode(image.data, size), "", image.data if whole else b""
-    except Unreadable as error:
-        return image.name, image.label, None, error.reason, b""
-
-
-class _Deaths:
-    """Ends a worker that is killed again and again: Ray Data would start it for ever, and has no limit of its own.
-
-    They are counted in a file of this node: a byte for each start after the first, until something is embedded.
-    """
-
-    def __init__(self) -> None:
-        import ray
-
-        here = ray.get_runtime_context()
-        self.file = Path(tempfile.gettempdir(), f"selex-deaths-{here.get_actor_id()}")
-        if here.was_current_actor_reconstructed and self._more() >= DEATHS:
-            self.forget()
-            raise InputError(f"a worker was killed {DEATHS} times, perhaps for lack of memory")
-
-    def _more(self) -> int:
-        with suppress(OSError), self.file.open("ab") as file:
-            file.write(b".")
-            return file.tell()
-        return 0
-
-    def forget(self) -> None:
-        """The worker works."""
-        with suppress(OSError):
-            self.file.unlink()
-
-
-class _Embedder:
-    """An actor: holds the backbone, makes pieces of pixels into shards of features."""
-
-    def __init__(self, how: Any) -> None:
-        import ray
-
-        self.deaths = _Deaths()
-        given: Way = ray.get(how)
-        torch.set_num_threads(given.threads if given.device == "cpu" else torch.get_num_threads())
-        self.how, self.device = given.on(given.device).folded(), torch.device(given.device)
-        self.eye = saliency(self.how.eye) if self.how.eye else None
-
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        if row["error"]:
-            return row
-        try:
-            content = self._shard(row["content"])
-            self.deaths.forget()
-            return {**row, "content": content}
-        except (InputError, MemoryError, OSError) as error:
-            return {**row, "content": b"", "error": f"a worker cannot embed: {first_line(error)}"}
-
-    def _shard(self, content: bytes) -> bytes:
-        images = pickle.loads(content)
-        names, labels, pixels, reasons, data = zip(*images, strict=True) if images else ((), (), (), (), ())
-        shown = [image for image in pixels if image is not None]
-        features = np.zeros((0, self.how.backbone.dim), np.float32)
-        boxes = np.zeros((0, 4))
-        if shown:
-            features, boxes = self._features(shown, [file for file in data if file])
-        file = io.BytesIO()
-        told: dict[str, Any] = {"names": _text(names), "labels": _text(labels), "reasons": _text(reasons)}
-        np.savez(file, features=features, **told | ({"boxes": boxes} if self.eye else {}))
-        return file.getvalue()
-
-    def _features(self, shown: list[Any], files: list[bytes]) -> tuple[Any, Any]:
-        """Features of decoded images, and where their attention crops are, which are cut from the files."""
-        how, stored, cut, boxes = self.how, ImageStore.in_memory(shown, self.how.size), None, np.zeros((0, 4))
-        if self.eye:
-            boxes = attention_boxes(self.eye, stored, device=self.device)
-            sides: list[tuple[float, float, float, float]] = [(a, b, c, d) for a, b, c, d in boxes.tolist()]
-            parts = [decode(file, how.size, box) for file, box in zip(files, sides, strict=True)]
-            cut = ImageStore.in_memory(parts, how.size)
-        made = embed(how.backbone, to_device(stored, self.device, cut), device=self.device, views=how.views)
-        return np.asarray(made), boxes
-
-
-def _text(values: Sequence[str]) -> np.ndarray[Any, Any]:
-    return np.array(values, dtype=str) if values else np.zeros(0, dtype="<U1")
