@@ -444,7 +444,7 @@ def test_a_worker_that_is_killed_each_time_is_given_up_with_one_line(home, tmp_p
     line = "embedding on the Ray cluster failed: a worker was killed 4 times, perhaps for lack of memory"
     assert done.stdout == f"{line}\n", done.stderr
     assert done.stderr == ""
-    assert not list((tmp_path / "tmp").glob("selex-deaths-*"))
+    assert not list(tmp_path.rglob("selex-deaths-*"))
 
 
 KILLED = """

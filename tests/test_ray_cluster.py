@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+import tempfile
 import threading
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from selex.discovery import discover
 from selex.errors import InputError
 from selex.features import ray_cluster
 from selex.features.ray_cluster import RayEngine, Worker, threads_each
-from selex.features.ray_worker import Embedder, Way
+from selex.features.ray_worker import DEATHS, Embedder, Way, _Deaths
 from selex.models.backbones import load_backbone
 
 
@@ -42,6 +43,22 @@ def test_workers_take_the_threads_they_are_given(four_threads, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", ray)
     Embedder(Way(load_backbone("tiny-vit"), None, 32, 1, "cpu", threads=2), "")
     assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "not seen"])
+def test_deaths_of_a_worker_are_counted_in_the_folder_of_the_job_where_it_is_seen(seen, monkeypatch, tmp_path):
+    job, node = tmp_path / "job", tmp_path / "node"
+    (job if seen else node).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(node))
+    here = SimpleNamespace(get_actor_id=lambda: "one", was_current_actor_reconstructed=True)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: here))
+    for _ in range(DEATHS - 1):
+        _Deaths(str(job))
+    counted = (job if seen else node) / "selex-deaths-one"
+    assert counted.stat().st_size == DEATHS - 1
+    with pytest.raises(InputError, match=f"a worker was killed {DEATHS} times"):
+        _Deaths(str(job))
+    assert not counted.exists()
 
 
 def test_only_a_ray_started_here_gathers_no_metrics(monkeypatch):
