@@ -99,7 +99,7 @@ def test_set(change, path, value):
         ({"epochs": 1.5}, "train.epochs must be a whole number, not 1.5"),
         ({"categories": "some"}, "cluster.categories must be a whole number, or 'auto', not 'some'"),
         ({"flip": 1}, "train.flip must be true or false, not 1"),
-        ({"lr": float("nan")}, "train.lr must be over 0, not nan"),
+        ({"lr": float("nan")}, "train.lr must be greater than 0, not nan"),
         ({"lr": float("inf")}, "train.lr is too large: inf"),
         ({"views": 3}, "features.views must be 1, 2 or 10, not 3"),
         ({"kind": "far"}, "train.kind must be distance or cosine, not 'far'"),

@@ -228,7 +228,7 @@ def test_rows_of_different_length_are_refined_only_where_whitening_makes_them_al
     assert estimator(6, random_state=0).fit(x, known).refine_ != "none"
     assert estimator(6, random_state=0).fit(x).refine_ == "none"
     assert estimator(6, whiten=0, random_state=0).fit(x, known).refine_ == "none"
-    with pytest.raises(InputError, match="needs rows of one length"):
+    with pytest.raises(InputError, match="needs rows of equal length"):
         estimator(6, whiten=0, refine="balanced", random_state=0).fit(x, known)
 
 

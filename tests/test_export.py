@@ -498,7 +498,7 @@ def test_images_that_have_gone(tmp_path):
     for to in ("folders", "label-studio", "fiftyone"):
         refuse(run, to, tmp_path / "out", r"4.png no longer exists; put the photos back")
     (tmp_path / "photos" / "2.png").unlink()
-    refuse(run, "folders", tmp_path / "out", r"photos/2.png no longer exists \(nor 1 more\)")
+    refuse(run, "folders", tmp_path / "out", r"photos/2.png no longer exists \(and 1 more\)")
     assert export(run, "csv", tmp_path / "t.csv").images == 6  # a table needs no image
 
 

@@ -86,7 +86,7 @@ def test_folders_added_to_a_run(place):
         photo(place / "june" / f"{number}.png", number)
     photo(place / "june" / "robin" / "3.png", 3)
     june = ("discover", "run", "--add", "june")
-    refused("--add writes to the run itself, run: do not give --out as well", *june, "--out", "x", cwd=place)
+    refused("--add writes to the run itself (run): do not give --out", *june, "--out", "x", cwd=place)
     refused("nowhere: no such file or folder", "discover", "run", "--add", "nowhere", cwd=place)
     refused("is inside the folder of photos, which is only read", "discover", "run", "--add", ".", cwd=place)
     refused("photos: is not a run folder", "discover", "photos", "--add", "june", cwd=place)

@@ -194,7 +194,7 @@ IDS = torch.tensor([0, 1])
         (lambda: logits(TWO, TWO, "angle"), "kind must be 'distance' or 'cosine'"),
         (lambda: info_nce(TWO, THREE, 1.0), "two views"),
         (lambda: info_nce(TWO[:0], TWO[:0], 1.0), "two views"),
-        (lambda: info_nce(TWO, TWO, 0.0), "temperature must be over 0"),
+        (lambda: info_nce(TWO, TWO, 0.0), "temperature must be greater than 0"),
         (lambda: supervised_contrastive(THREE, IDS, 1.0), "one for each row"),
         (lambda: supervised_contrastive(IDS, IDS, 1.0), "one for each row of a table"),
         (lambda: supervised_self_expertise(TWO, IDS, IDS, 1.0), "levels × 2 rows"),

@@ -180,7 +180,7 @@ def test_predict_refuses(home, tmp_path):
     refused("nowhere: no such file or folder", "predict", run, "nowhere", cwd=tmp_path)
     far = "s3://bucket/new: photos at a URL need --engine ray"
     refused(far, "predict", run, "s3://bucket/new", cwd=tmp_path)
-    wanted = "--address and --workers are for --engine ray"
+    wanted = "--address and --workers need --engine ray"
     refused(wanted, "predict", run, home / "photos", "--workers", 2, cwd=tmp_path)
     refused("is not a run folder", "predict", home / "photos", home / "photos", cwd=tmp_path)
     (tmp_path / "mine.csv").write_text("file,label\n")

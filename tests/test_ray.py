@@ -321,7 +321,7 @@ def test_a_node_is_lost_while_clustering_and_nothing_of_the_result(cluster, home
     expected, workers = fitted(rows)
     assert workers == 2
     (home / "kill").write_text("2")
-    with pytest.warns(Note, match="a worker was lost while clustering: all of them start again"):
+    with pytest.warns(Note, match="a worker was lost while clustering: all workers start again"):
         found, workers = fitted(rows)
     (home / "kill-carried-out").unlink()
     cluster.add_node(num_cpus=2)
@@ -349,7 +349,7 @@ def test_a_node_is_lost_while_training_and_nothing_of_the_result(cluster, home, 
     alone = discover(Config.of(str(home / "photos")).change(**TRAINED), tmp_path / "alone")
     url = Config.of(f"file://{home / 'photos'}").change(**TRAINED)
     (home / "kill").write_text("5")  # clusterings of one worker: in the second epoch, or the third
-    with pytest.warns(Note, match="a worker was lost while training: all of them start again"):
+    with pytest.warns(Note, match="a worker was lost while training: all workers start again"):
         done = discover(url, tmp_path / "run", engine=RayEngine(workers=2))
     (home / "kill-carried-out").unlink()
     cluster.add_node(num_cpus=2)

@@ -251,7 +251,7 @@ def test_a_cache_that_can_only_be_read_is_read(read_only, monkeypatch):
     assert (len(found), found.made) == (2, 0)
     with photos_in_use(OTHER) as used:
         assert used.folder == copies
-    with pytest.raises(InputError, match=r"the cache can only be read, .*; set SELEX_CACHE to a folder that can be"):
+    with pytest.raises(InputError, match=r"the cache is read-only, .*; set SELEX_CACHE to a folder that can be"):
         embed_on_ray(RayEngine(), backbone, [str(place / "missing")], None, place / "out" / "g.npy", **how)
     assert os.listdir(place / "cache" / "shards") == [way]
     with (

@@ -225,7 +225,7 @@ def test_a_novel_cluster_without_rows_is_left_out():
     rows = unit(rows + 1.5 * rows.mean(0))
     labels = half_labelled(truth, 2)
     level = bssk(rows, labels, 4, rng=0)
-    with pytest.warns(Note, match="1 of 5 clusters have no row: there are 4"):
+    with pytest.warns(Note, match="1 of 5 clusters have no rows: 4 are left"):
         found = refine_level(rows, labels, with_an_empty_one(rows, level, 2), "proportional")
     assert (found.n_known, found.n_novel) == (2, 2)
     assert found.labels.tolist() == level.labels.tolist()  # as if it had never been there
@@ -342,7 +342,7 @@ def test_levels_above_where_clusters_were_left_out():
     """More clusters asked for than there are, among copies: those that are empty in the end count at no level."""
     rows, truth = cloud([10] * 8, spread=0.0)
     labels = half_labelled(truth, 4)
-    with pytest.warns(Note, match="of 14 clusters have no row"):
+    with pytest.warns(Note, match="of 14 clusters have no rows"):
         hierarchy = hssk(rows, labels, 14, rng=0, refine="proportional")
     assert hierarchy.n_clusters[0] == 8
     check_levels(hierarchy, 4)
@@ -370,7 +370,7 @@ def test_the_published_slip_of_order_stays_above(overlapping):
 def test_rows_of_very_different_lengths_are_refused(overlapping):
     rows, labels, level = overlapping
     longer = rows * np.linspace(1, 3, len(rows))[:, None]
-    with pytest.raises(InputError, match=r"of one length, but theirs are from 1\.\d+ to 2\.\d+: normalise them"):
+    with pytest.raises(InputError, match=r"of equal length, but theirs are from 1\.\d+ to 2\.\d+: normalise them"):
         refine_level(longer, labels, level, "proportional")
     assert refine_level(longer, labels, level, "none").labels.tolist() == level.labels.tolist()
 

@@ -51,7 +51,7 @@ def test_a_host_that_is_no_name(tmp_path):
     selex("export", "run", "--to", "csv", "--out", "a.csv", cwd=tmp_path)
     for host in ("evil..", LONG):
         done = selex("review", "run", "--no-browser", "--host", host, cwd=tmp_path)
-        assert (done.returncode, done.stderr) == (2, f"error: --host {host}: not the name of a machine\n")
+        assert (done.returncode, done.stderr) == (2, f"error: --host {host}: not a host name\n")
 
 
 def command(*arguments, **more):

@@ -196,7 +196,7 @@ def test_nothing_to_resume(home, undisturbed):
     refused(": has no checkpoint to resume from", "train", run.name, "--resume", cwd=home)
     settings = {"--epochs": 9, "--method": "gcd", "--set": "train.epochs=9", "--config": "x.toml", "--preset": "best"}
     for option, value in settings.items():
-        message = f"--resume has the settings of the interrupted training: leave out {option}, or --resume"
+        message = f"--resume uses the settings of the interrupted training: leave out {option} or --resume"
         refused(message, "train", run.name, "--resume", option, value, cwd=home)
 
 

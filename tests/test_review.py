@@ -113,7 +113,7 @@ def test_merging_may_name_what_comes_of_it(results):
     state.revert(patch)
     assert state.names == before
     assert state.apply(Decision("merge", categories=(3, 2), name=before[2])).added == 0, "one of theirs"
-    with pytest.raises(Refused, match="exists already"):
+    with pytest.raises(Refused, match="already exists"):
         State(results).apply(Decision("merge", categories=(3, 2), name=before[1]))
 
 
@@ -180,7 +180,7 @@ def test_marks_and_what_confirming_leaves_alone(results):
 @pytest.mark.parametrize(
     ("decision", "message"),
     [
-        (Decision("name", category=2, name="known-0"), "a category “known-0” exists already"),
+        (Decision("name", category=2, name="known-0"), "a category “known-0” already exists"),
         (Decision("name", category=2, name="  "), "needs a name"),
         (Decision("name", category=2, name="x" * 201), "200 characters"),
         (Decision("name", category=2, name="\ud800"), "must be text"),

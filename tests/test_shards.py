@@ -256,8 +256,8 @@ def test_where_one_process_refuses_all_do(found, size):
         assert "differ in width" in part["refusals"]["width"]
         assert part["refusals"]["many"] == "41 clusters for 40 rows: ask for at most 40"
         assert "choose another search than spectral" in part["refusals"]["search"]
-        assert "needs rows of one length" in part["refusals"]["refine"]
-        assert "not searched by spectral: set cluster.search to another" in part["refusals"]["spectral"]
+        assert "needs rows of equal length" in part["refusals"]["refine"]
+        assert "cluster.search=spectral does not work on features in shards" in part["refusals"]["spectral"]
 
 
 def test_alone_is_a_group_of_one(monkeypatch):
@@ -292,11 +292,11 @@ def test_shards_that_cannot_be_read_are_one_line(tmp_path):
     np.save(tmp_path / "two.npy", np.zeros((3, 2)))
     np.save(tmp_path / "three.npy", np.zeros((3, 3)))
     for names, message in {
-        (): "no shard",
+        (): "no shards",
         ("none.npy",): "none.npy: cannot be read",
         ("text.npy",): "text.npy: cannot be read",
         ("whole.npy",): "whole.npy: a shard is a table of floats, not int64",
-        ("two.npy", "three.npy"): "one width",
+        ("two.npy", "three.npy"): "differ in width or dtype",
     }.items():
         with pytest.raises(InputError, match=message):
             open_pieces([tmp_path / name for name in names])
@@ -352,8 +352,8 @@ def test_the_command_refuses_shards_in_one_line(place):
         ("shards", "--labels", "far.csv"): "far.csv, line 2: row '240' is not among the features' rows",
         ("shards", "--labels", "twice.csv"): "twice.csv, line 3: row '1' appears twice, first in line 2",
         ("shards", "--published"): "--published needs all features in one file and one process",
-        ("shards", "--set", "cluster.search=spectral"): "features in shards are not searched by spectral: set "
-        "cluster.search to another",
+        ("shards", "--set", "cluster.search=spectral"): "cluster.search=spectral does not work on features in "
+        "shards: choose another search",
     }.items():
         done = selex("cluster", *arguments, "--out", "no.csv", cwd=place)
         assert (done.returncode, done.stderr) == (2, f"error: {line}\n")

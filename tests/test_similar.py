@@ -134,7 +134,7 @@ def test_weights_that_are_not_there_are_one_clear_line(tmp_path, home, client, m
     answer = post(client, good)
     assert (answer.status_code, answer.json()["detail"]) == (
         503,
-        "backbone pixels has other weights here than when the run was made; put back the file it had",
+        "backbone pixels has other weights here than when the run was made; put the original file back",
     )
     monkeypatch.undo()
     assert post(client, good).status_code == 200  # once they are there again

@@ -131,7 +131,7 @@ def test_what_is_not_there_is_one_line(tmp_path):
         ("nothing://here",): "nothing://here: Protocol not known",
         (str(tmp_path / "none.tar"),): "none.tar: cannot be read",
         (str(tmp_path / "bad.parquet"),): "bad.parquet: cannot be read",
-        (str(tmp_path), "memory://empty"): "several places",
+        (str(tmp_path), "memory://empty"): "cannot be combined",
     }.items():
         with pytest.raises(InputError, match=message):
             find_units(places)
@@ -181,12 +181,12 @@ def test_a_damaged_shard_is_named_in_one_line(tmp_path, monkeypatch):
     [
         (("s3://bucket/photos",), "s3://bucket/photos: photos at a URL need --engine ray"),
         (("photos", "--engine", "dask"), "no engine 'dask'; there are: local, ray"),
-        (("photos", "--workers", 2), "--address and --workers are for --engine ray"),
-        (("photos", "--spread"), "--spread is for --engine ray: its workers cluster"),
+        (("photos", "--workers", 2), "--address and --workers need --engine ray"),
+        (("photos", "--spread"), "--spread needs --engine ray: its workers cluster"),
         (("photos", "--engine", "ray", "--workers", 0), "--workers must be at least 1, not 0"),
         (
             ("photos", "--engine", "ray", "--spread", "--method", "selex"),
-            "--spread is for --method frozen: after training, this machine clusters",
+            "--spread needs --method frozen: after training, features are clustered on this machine",
         ),
     ],
 )

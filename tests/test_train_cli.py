@@ -141,7 +141,7 @@ def test_what_is_refused_leaves_nothing(place):
     )
     refused("targets must be labels or radii", *DISCOVER, "selex", "--set", "train.targets=x", cwd=place)
     refused("alpha must be from 0 to 1", *DISCOVER, "selex", "--set", "train.alpha=2", cwd=place)
-    refused("lr must be over 0", *DISCOVER, "selex", "--set", "train.lr=0", cwd=place)
+    refused("lr must be greater than 0", *DISCOVER, "selex", "--set", "train.lr=0", cwd=place)
     refused("view_bank must be 0, or at least 2", *DISCOVER, "selex", "--set", "train.view_bank=1", cwd=place)
     pixels = (
         "discover",

@@ -223,7 +223,7 @@ def test_a_network_is_trained_with_smaller_views_than_are_clustered(tmp_path):
 @pytest.mark.parametrize(
     ("name", "size", "blocks", "message"),
     [
-        ("plain", 20, 1, "sees patches of 7 pixels; the nearest is 21"),
+        ("plain", 20, 1, "has patches of 7 pixels; the nearest size is 21"),
         ("plain", 21, None, "is trained with images of 28 pixels only"),
         ("swin", 28, 1, "is trained with images of 56 pixels only"),
     ],

@@ -36,7 +36,7 @@ def test_a_text_file_as_weights():
 
 @pytest.mark.parametrize("name", ["timm:local-dir:/etc", "timm:hf-hub:somebody/net"])
 def test_a_place_is_no_network_of_timm(name):
-    with pytest.raises(InputError, match="give the name of one of timm's networks, not a place"):
+    with pytest.raises(InputError, match="give the name of one of timm's networks, not a path"):
         load_backbone(name)
 
 

@@ -199,7 +199,7 @@ def _discover_on_ray(
     if set_aside(out):
         raise InputError(f"{out}: photos are set aside in `selex review`: use `selex recluster`, or another --out")
     if engine.spread and trains:
-        raise InputError("--spread is for --method frozen: after training, this machine clusters")
+        raise InputError("--spread needs --method frozen: after training, features are clustered on this machine")
     if engine.spread:
         check_spread(config.cluster)
     if trains:

@@ -93,7 +93,7 @@ class Training:
         job = self.job
         method = make_method(job.config, job.backbone, count, seen.n_known)
         done = job.step("train")
-        without = f" without {seen.held_out.sum()} held-out labels; if it pays, again with all"
+        without = f" without {seen.held_out.sum()} held-out labels; if that pays off, again with all labels"
         job.tell(f"training {method.n_trained / 1e6:.2f} M parameters{without if seen.held_out.any() else ''}")
         epochs = self.fit(method, seen, again)
         which = {"again": True} if again else {}

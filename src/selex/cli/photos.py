@@ -67,7 +67,7 @@ def discover(
     from selex.runs.run import Run
 
     if add and out:
-        raise InputError(f"--add writes to the run itself, {photos}: do not give --out as well")
+        raise InputError(f"--add writes to the run itself ({photos}): do not give --out")
     out = Path(photos) if add else out or Path("selex-run")
     place = photos if is_url(photos) else str(Path(photos).absolute())
     begin = _with_more(Run.open(photos), add) if add else Config.of(place, preset=preset or "photos")
@@ -116,7 +116,7 @@ def train(
     other = {"--config": config_file, "--set": changes, "--method": method, "--epochs": epochs}
     other |= {"--preset": None if preset == "photos" else preset}
     if resume and (given := [name for name, value in other.items() if value is not None]):
-        raise InputError(f"--resume has the settings of the interrupted training: leave out {given[0]}, or --resume")
+        raise InputError(f"--resume uses the settings of the interrupted training: leave out {given[0]} or --resume")
     opened = Run.open(run)
     base = replace(opened.config, train=replace(Config.of(preset=preset or "photos").train, method="selex"))
     refine = "auto" if method and method != FROZEN and not find_method(method).clusters else None  # nothing to refine
@@ -146,7 +146,7 @@ def recluster(
     from selex.review.recluster import recluster as run_recluster
 
     if processes() > 1:
-        raise InputError("decisions are clustered in one process: start `selex recluster` without torchrun")
+        raise InputError("reclustering runs in one process: start `selex recluster` without torchrun")
     how: Any = {"device": find_device(device), "store": store, "strict": strict, "progress": True, "tell": typer.echo}
     with resumable("finished images, features and epochs are kept"):
         done = run_recluster(run, change=lambda config: configured(config, config_file, changes), **how)
@@ -238,7 +238,7 @@ def _with_more(run: Run, folders: list[Path]) -> Config:
     _, *added = run.config.data.sources
     gone = [place for place in added if not is_there(place)]
     for place in gone:
-        warnings.warn(f"{place}: no longer exists; photos from there are looked for elsewhere", Note, stacklevel=2)
+        warnings.warn(f"{place}: no longer exists; its photos are looked for in the other folders", Note, stacklevel=2)
     places = [*(place for place in added if place not in gone), *(str(folder.absolute()) for folder in folders)]
     return run.config.change(added="\n".join(dict.fromkeys(places)))
 

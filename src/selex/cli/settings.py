@@ -145,9 +145,9 @@ def find_engine(
     """The cluster that embeds, None where this process does."""
     if name == "local":
         if address or workers is not None:
-            raise InputError("--address and --workers are for --engine ray")
+            raise InputError("--address and --workers need --engine ray")
         if spread:
-            raise InputError("--spread is for --engine ray: its workers cluster")
+            raise InputError("--spread needs --engine ray: its workers cluster")
         return None
     if name != "ray":
         raise InputError(f"no engine {name!r}; there are: local, ray")

@@ -79,7 +79,7 @@ def _shards(features: Path) -> list[Path]:
     """The shards of a folder, in the order of their names; a table in one file is one."""
     if not features.is_dir():
         if features.suffix.lower() == ".npz":
-            raise InputError(f"{features}: several processes read .npy, a file or a folder of shards")
+            raise InputError(f"{features}: several processes need a .npy file or a folder of .npy shards")
         return [features]
     if shards := sorted(features.glob("*.npy")):
         return shards

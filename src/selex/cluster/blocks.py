@@ -32,7 +32,7 @@ class Pieces:
     def __init__(self, tables: Sequence[NDArray[Any]]) -> None:
         kinds = {(table.shape[1:], table.dtype) for table in tables}
         if len(kinds) != 1 or tables[0].ndim != 2:
-            raise InputError("the shards are not tables of one width and one type of number")
+            raise InputError("the shards differ in width or dtype")
         self._tables = [table for table in tables if len(table)] or list(tables[:1])
         self._starts = np.cumsum([0] + [len(table) for table in self._tables])
         self.dtype = tables[0].dtype
@@ -70,7 +70,7 @@ class Pieces:
 def open_pieces(paths: Sequence[str | Path]) -> Pieces:
     """Shards of features, in the given order; `.npy` files of float16, float32 or float64."""
     if not paths:
-        raise InputError("no shard of features is named")
+        raise InputError("no shards of features were given")
     return Pieces([_open(Path(path)) for path in paths])
 
 

@@ -143,7 +143,7 @@ def fit_clusters(
 def check_spread(config: ClusterConfig) -> None:
     """Refuse what cannot be done with features that are spread over processes."""
     if config.search in CUTS:
-        raise InputError(f"features in shards are not searched by {config.search}: set cluster.search to another")
+        raise InputError(f"cluster.search={config.search} does not work on features in shards: choose another search")
 
 
 def estimate_clusters(

@@ -118,7 +118,7 @@ def _length(rows: Rows) -> Tensor:
     low, length, high = _lengths(rows)
     if high - low > _UNEQUAL * length:
         raise InputError(
-            f"soft refinement needs rows of one length, but theirs are from {low:.3g} to "
+            f"soft refinement needs rows of equal length, but theirs are from {low:.3g} to "
             f"{high:.3g}: normalise them (--normalize)"
         )
     return length
@@ -194,7 +194,7 @@ def without_empty(
     kept[:n_known] = True
     if not kept.all():
         gone = int((~kept).sum())
-        warnings.warn(f"{gone} of {len(kept)} clusters have no row: there are {len(kept) - gone}", Note, stacklevel=5)
+        warnings.warn(f"{gone} of {len(kept)} clusters have no rows: {len(kept) - gone} are left", Note, stacklevel=5)
         labels = (kept.cumsum(0) - 1)[labels]
         centers, offsets = centers[kept], None if offsets is None else offsets[kept]
     inertia = float(rows.group.sum(rows.distances_to_own(centers, labels).sum(dtype=torch.float64)))

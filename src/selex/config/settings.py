@@ -139,7 +139,7 @@ def _check_limits(path: str, limits: Any, value: Any) -> None:
     if least is not None and not least <= value < float("inf"):
         raise InputError(f"{path} must be at least {least}, not {value}")
     if over is not None and not over < value < float("inf"):
-        raise InputError(f"{path} must be over {over}, not {value}")
+        raise InputError(f"{path} must be greater than {over}, not {value}")
 
 
 def _either(choices: tuple[Any, ...]) -> str:

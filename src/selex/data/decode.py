@@ -67,7 +67,9 @@ def decode(source: str | bytes | Image.Image, size: int, box: Box | None = None)
             return _decode(source, size, None)
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
             if max(image.size) > MAX_SIDE:
-                raise Unreadable(f"too large: {image.width} x {image.height} pixels, a side may have {MAX_SIDE}")
+                raise Unreadable(
+                    f"too large: {image.width} x {image.height} pixels; a side may have at most {MAX_SIDE}"
+                )
             # Only JPEG: the decoder itself halves up to three times, as long as both sides stay large enough.
             whole = image.size
             drafted = image.draft(None, (size, size))
@@ -83,7 +85,7 @@ def check_sent(file: bytes) -> None:
     """Refuse what somebody sent and is no image, or one of too many pixels: by its header, before it is decoded."""
     width, height = _size(file)
     if width * height > MAX_SENT:
-        raise Unreadable(f"too large: {width} x {height} pixels, an image that is sent may have {MAX_SENT}")
+        raise Unreadable(f"too large: {width} x {height} pixels; at most {MAX_SENT} are accepted")
 
 
 def is_image(path: str) -> bool:
@@ -150,7 +152,7 @@ def _decode(image: Image.Image, size: int, extent: Box | None) -> Pixels:
     """Load, convert, resize and turn an opened image; `extent` is what a draft says the image fills."""
     pixels, most = image.width * image.height, MAX_BY_FORMAT.get(image.format or "", MAX_PIXELS)
     if pixels > most:
-        raise Unreadable(f"too large: {image.width} x {image.height} pixels, an image may have {most}")
+        raise Unreadable(f"too large: {image.width} x {image.height} pixels; an image may have at most {most}")
     extent = extent or (0, 0, *image.size)
     with _large if pixels > LARGE else nullcontext():
         image.load()

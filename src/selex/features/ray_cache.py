@@ -64,7 +64,7 @@ class InUse:
         """Refuse to make what could not be kept."""
         if self.stage is None:
             where = "set SELEX_CACHE to a folder that can be written"
-            raise InputError(f"{self.folder}: the cache can only be read, and something is missing in it; {where}")
+            raise InputError(f"{self.folder}: the cache is read-only, and something is missing in it; {where}")
 
     def put(self, name: str, content: bytes, used: float | None = None) -> None:
         """Write a file, whole or not at all, `used` at that time; the folder, which may be huge, is not listed."""
@@ -156,7 +156,9 @@ def _take(folder: Path) -> None:
         folder.parent.parent.mkdir(parents=True, exist_ok=True)
         own_folder(folder.parent)
     except OSError as error:
-        raise InputError(f"{folder.parent}: cannot be created ({error.strerror}); SELEX_CACHE names another") from None
+        raise InputError(
+            f"{folder.parent}: cannot be created ({error.strerror}); set SELEX_CACHE to another folder"
+        ) from None
     take_folder(folder, KINDS[folder.parent.name])
 
 
@@ -264,4 +266,4 @@ def read_shard(file: Any, *names: str) -> list[np.ndarray[Any, Any]]:
         with file.open("rb") if isinstance(file, Path) else file as stream, np.load(stream) as arrays:
             return [arrays[name] for name in names]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{file}: is damaged ({first_line(error)}); remove it, then it is made again") from None
+        raise InputError(f"{file}: is damaged ({first_line(error)}); remove it, and it is made again") from None

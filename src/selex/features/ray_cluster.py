@@ -217,7 +217,7 @@ def attempts(doing: str, work: Callable[[], T]) -> T:
         except RayError as error:
             if attempt == ATTEMPTS:
                 raise InputError(f"{doing} on the Ray cluster failed {ATTEMPTS} times: {last_line(error)}") from error
-        warnings.warn(f"a worker was lost while {doing}: all of them start again", Note, stacklevel=3)
+        warnings.warn(f"a worker was lost while {doing}: all workers start again", Note, stacklevel=3)
     raise AssertionError  # the last attempt has returned or raised
 
 

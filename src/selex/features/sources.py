@@ -127,7 +127,7 @@ def find_units(sources: Sequence[str], labels: Any = None) -> tuple[str, list[Un
     """The root of the images, and the units that they come in; nothing is opened that need not be."""
     place = sources[0]
     if len(sources) > 1 and any(is_url(source) for source in sources):
-        raise InputError("photos from several places cannot be behind URLs: give one of them")
+        raise InputError("photos at a URL cannot be combined with others: give only one source")
     if place.lower().endswith(".tar") or (place.lower().endswith(".parquet") and _holds_images(place)):
         return os.path.dirname(place), _shards([place])
     if is_url(place):

@@ -110,7 +110,7 @@ def check_choice(name: str, value: str, allowed: tuple[str, ...] = tuple(KINDS))
 def check_temperature(temperature: float | Tensor) -> None:
     """Over 0. A tensor is not looked at: that would wait for its device."""
     if not isinstance(temperature, Tensor) and not temperature > 0:
-        raise InputError(f"temperature must be over 0, not {temperature}")
+        raise InputError(f"temperature must be greater than 0, not {temperature}")
 
 
 def check_labels(labels: Tensor, rows: Tensor) -> None:

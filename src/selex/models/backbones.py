@@ -217,7 +217,7 @@ def _from_timm(name: str, arch: str, weights: str | Path | None) -> Backbone:
     import timm
 
     if ":" in arch or "/" in arch:  # timm would look there for a network
-        raise InputError(f"timm:{arch}: give the name of one of timm's networks, not a place")
+        raise InputError(f"timm:{arch}: give the name of one of timm's networks, not a path")
     try:
         bare: Any = timm.create_model(arch, num_classes=0)
     except (RuntimeError, ValueError) as error:

@@ -161,7 +161,7 @@ def save_stream(stream: IO[bytes], target: Path, sha256: str | None, length: int
             digest.update(block)
             out.write(block)
         if length and out.tell() != length:
-            raise Unavailable(f"the download broke off after {out.tell()} of {length} bytes")
+            raise Unavailable(f"the download stopped after {out.tell()} of {length} bytes")
         check_digest(target, digest.hexdigest(), sha256)
     if sha256 is None:
         with atomic_path(target.with_name(target.name + NOTED)) as partial:

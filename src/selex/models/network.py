@@ -165,4 +165,4 @@ def check_patches(setting: str, size: int, name: str, patch: int) -> None:
     """Refuse a size that is not a whole number of a backbone's patches."""
     if size % patch:
         near = max(1, round(size / patch)) * patch
-        raise InputError(f"{setting} {size}: {name} sees patches of {patch} pixels; the nearest is {near}")
+        raise InputError(f"{setting} {size}: {name} has patches of {patch} pixels; the nearest size is {near}")

@@ -106,7 +106,7 @@ def check_places(run: Run, config: Config) -> None:
     if gone:
         raise InputError(
             f"{gone[0]}: was added to this run and no longer exists; if it was moved: selex discover {run.folder} "
-            f"--add ITS_NEW_PLACE; to go on without it: selex discover {run.folder} --add {first}"
+            f"--add ITS_NEW_PLACE; to continue without it: selex discover {run.folder} --add {first}"
         )
 
 
@@ -179,7 +179,7 @@ def _folders_count(config: Config | None) -> bool:
 def _note_if_gone(labels: Labels, now: dict[Photo, str]) -> None:
     gone = [photo.file for photo in labels.decided if photo not in now]
     if gone:
-        ignored = f"decisions about {counted(len(gone))} are ignored, whose files are gone or labelled anew"
+        ignored = f"decisions about {counted(len(gone))} are ignored: their files are gone, or their labels are new"
         warnings.warn(f"{ignored}; the first is {gone[0]}", Note, stacklevel=3)
 
 

@@ -102,7 +102,7 @@ def _features(run: Run, files: Sequence[str]) -> Any:
     names = chain.from_iterable(block["file"].to_pylist() for block in run.blocks("file"))
     row_of = {file: row for row, file in enumerate(names)}
     if not row_of.keys() >= set(files):
-        raise InputError(f"{run.folder}: has new results since this began: export again")
+        raise InputError(f"{run.folder}: has new results since this export began: export again")
     rows = [row_of[file] for file in files]
     return np.asarray(run.embeddings[rows], dtype=np.float32)
 
@@ -126,7 +126,7 @@ def _check_images(run: Run, job: ExportJob) -> None:
         )
     gone = [path for path in job.paths if not os.path.isfile(path)]
     if gone:
-        more = f" (nor {len(gone) - 1} more)" if gone[1:] else ""
+        more = f" (and {len(gone) - 1} more)" if gone[1:] else ""
         raise InputError(f"{gone[0]} no longer exists{more}; put the photos back, or run `selex discover` again")
     if other := next((path for path in job.paths if not is_image(path)), None):
         raise InputError(f"{other}: is not an image (any more): nothing was exported")

@@ -150,7 +150,8 @@ class Model:
         load_trained(backbone, self.trained)
         if backbone.fingerprint() != self.fingerprint:
             raise InputError(
-                f"backbone {self.backbone} has other weights here than when the run was made; put back the file it had"
+                f"backbone {self.backbone} has other weights here than when the run was made; put the original "
+                "file back"
             )
         return backbone
 

@@ -93,12 +93,12 @@ class Checkpoints:
         if {"images", "labels"} & {*other} and {*other} <= {"images", "labels", "categories"}:
             raise InputError(
                 f"{path}: photos or labels have changed since this training began (set aside, added, decided); add "
-                "--restart to train from the beginning with those of now"
+                "--restart to train from the beginning with the current ones"
             )
         if other:
             differences = ", ".join(f"{key} {theirs.get(key)} there, {self.settings[key]} here" for key in other)
             raise InputError(
-                f"{path}: belongs to a training with other settings ({differences}); repeat those to resume, or give "
+                f"{path}: belongs to a training with other settings ({differences}); use those to resume, or give "
                 "--restart to start from the beginning"
             )
 

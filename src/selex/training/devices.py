@@ -64,8 +64,8 @@ def _launched() -> tuple[int, int, Any]:
     here, nodes = int(say("LOCAL_WORLD_SIZE", say("WORLD_SIZE", "1"))), int(say("GROUP_WORLD_SIZE", "1"))
     if "WORLD_SIZE" in os.environ and here * nodes != int(os.environ["WORLD_SIZE"]):
         raise InputError(
-            f"cannot train with {os.environ['WORLD_SIZE']} processes on {nodes} nodes: start as many on each (srun "
-            "--ntasks-per-node)"
+            f"cannot train with {os.environ['WORLD_SIZE']} processes on {nodes} nodes: start the same number "
+            "on each (srun --ntasks-per-node)"
         )
     elastic = "TORCHELASTIC_RUN_ID" in os.environ
     return here, nodes, kinds.TorchElasticEnvironment if elastic else kinds.LightningEnvironment

@@ -71,7 +71,7 @@ def train(
         smaller = max(1, (method.settings.micro_batch or method.settings.batch) // 4)
         raise InputError(
             f"{fabric.device} has too little memory for this training: set train.micro_batch={smaller} (the result is "
-            "the same), no view bank, or a smaller train.batch"
+            "the same), train.view_bank=0, or a smaller train.batch"
         ) from None
     finally:
         loop.close()

@@ -133,7 +133,9 @@ def join(device: str | torch.device = "cpu") -> Group:
     if torch.device(device).type == "cuda":
         place, many = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
         if place >= many:
-            raise InputError(f"process {place + 1} of this machine has no GPU, there are {many}: start fewer processes")
+            raise InputError(
+                f"process {place + 1} of this machine has no GPU (there are {many}): start fewer processes"
+            )
         torch.cuda.set_device(place)
     if not dist.is_initialized():
         connect("nccl" if torch.device(device).type == "cuda" else "gloo")
@@ -188,7 +190,7 @@ def _meeting() -> dict[str, Any]:
         store = _TORCH.TCPStore(host, int(port), int(size), rank == "0", timedelta(seconds=_START))
     except dist.DistError:
         raise InputError(
-            f"not all of the {size} tasks of this step came within {_START} seconds: for one alone, srun -n 1"
+            f"not all of the {size} tasks of this step started within {_START} seconds; for a single task: srun -n 1"
         ) from None
     store.set_timeout(_PATIENCE)
     return {"store": store, "rank": int(rank), "world_size": int(size)}

@@ -35,7 +35,7 @@ class Shard(Rows):
         with self.group.together():
             super()._read(data)
         if len(set(map(tuple, self.group.gather(torch.tensor([[self.d, self.dtype.itemsize]])).tolist()))) > 1:
-            raise InputError("the processes' rows differ in width or in their type of number")
+            raise InputError("the rows of the processes differ in width or dtype")
         self._stand()
 
     def _stand(self) -> None:

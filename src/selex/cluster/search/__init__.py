@@ -73,7 +73,7 @@ def searched(problem: Problem, search: Search, rng: np.random.Generator) -> Leve
     if search not in SEARCHES:
         raise InputError(f"search must be {', '.join(SEARCHES[:-1])} or {SEARCHES[-1]}, not {search!r}")
     if search in CUTS and problem.rows.group.size > 1:
-        raise InputError(f"a graph of neighbours needs all rows in one process: choose another search than {search}")
+        raise InputError(f"a graph of neighbours needs all rows in one process: choose a search other than {search}")
     if not problem.n_free or problem.k == problem.n_known:  # nothing to search for
         search = "bssk"
     return _WAYS[search](problem, rng)

@@ -49,7 +49,7 @@ def agreement_runs(
         novel clusters are numbered anew in each.
     """
     if not 0 < subspace <= 1:
-        raise InputError(f"subspace must be over 0 and at most 1, not {subspace}")
+        raise InputError(f"subspace must be greater than 0 and at most 1, not {subspace}")
     rows, known, n_known = prepare(data, labels, memory)
     n_novel = novel_clusters(n_clusters, n_known, known, rows)
     problem = Problem(rows, known, n_known, n_novel, Settings(balanced, n_iter))

@@ -187,7 +187,7 @@ def _check_files(ledger: Path) -> None:
             raise InputError(f"{path}: is not a file of `selex review`, but a link or a folder; remove it")
     journal = ledger.with_name(f"{FILE}-journal")
     if is_plain_file(journal) and last_bytes(journal, 8) == _NAMES_ANOTHER:
-        raise InputError(f"{journal}: names another file, as no journal of `selex review` does; remove it")
+        raise InputError(f"{journal}: names another file, which no journal of `selex review` does; remove it")
 
 
 def _make(path: Path, run: str) -> None:

@@ -145,7 +145,7 @@ class Review:
         """Refuse to take back what is not set aside."""
         photos = event.decision.photos if event.decision else ()
         if photos and not {*photos} <= {aside[:2] for aside in self.aside.values()}:
-            raise Refused("an image that is to be taken back was not set aside in an earlier round")
+            raise Refused("one of the images to take back was not set aside in an earlier round")
 
     def _missed(self, event: Event, version: str) -> list[Played]:
         """What has happened since `version`; a conflict if it is about the same."""

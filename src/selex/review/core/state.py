@@ -151,7 +151,7 @@ class State:
         sizes = self.sizes()
         for number, other in enumerate(self.names):
             if other == name and sizes[number] and number not in but:
-                raise Refused(f"a category “{name}” exists already: merge them, or choose another name")
+                raise Refused(f"a category “{name}” already exists: merge them, or choose another name")
         return name
 
     def alike(self, name: str, but: Sequence[int] = ()) -> list[int]:
@@ -263,9 +263,9 @@ def _clear(state: State, decision: Decision) -> _Change:
 def _restore(state: State, decision: Decision) -> _Change:
     rows, photos = state._checked(decision.rows), tuple(dict.fromkeys(decision.photos))
     if len(rows) and not (state.mark[rows] == JUNK).all():
-        raise Refused("an image that is to be taken back is not set aside (any more)")
+        raise Refused("one of the images to take back is not set aside (any more)")
     if not state.restored.isdisjoint(photos):
-        raise Refused("an image that is to be taken back has been taken back already")
+        raise Refused("one of the images to take back has already been taken back")
     text = f"took {counted(len(rows) + len(photos))} back"
     return _Change(rows, None, state._unmarked(rows), restored=photos, summary=text)
 

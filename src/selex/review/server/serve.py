@@ -155,7 +155,7 @@ def listen(host: str, port: int) -> socket.socket:
         # with the protocol given, asyncio sends answers at once; without it each waits 40 ms for company
         listener = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:  # the latter for what cannot be a name, such as one with two dots
-        raise InputError(f"--host {host}: {getattr(error, 'strerror', 'not the name of a machine')}") from None
+        raise InputError(f"--host {host}: {getattr(error, 'strerror', 'not a host name')}") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
