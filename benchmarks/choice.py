@@ -1,4 +1,4 @@
-"""How steady the result is: which search and refinement `auto` takes, before and after a person has named categories.
+"""How steady the result is: which search and refinement `auto` chooses, before and after a person has named categories.
 
 Arguments as of `minima.py`; without them the rows are scikit-learn's handwritten digits. A case is drawn once; the
 seeds are those of what is tried (one fixed seed in `fit_clusters`) and of the clustering. Classes are half known and

@@ -1,4 +1,4 @@
-"""Time and memory of the review server with many images and categories; results of the run are made up, images none.
+"""Time and memory of the review server with many images and categories: a made-up run without image files.
 
 Times are of whole requests over loopback, one after the other: server, and the little that the client takes.
 """

@@ -1,4 +1,4 @@
-"""How the last clustering ends, on frozen features: as in the paper, in three soft ways, and in the way that is chosen.
+"""Soft refinement on frozen features: none as in the paper, three kinds of it, and the one that is chosen.
 
 The folder holds `images/` and a `labels.csv` with the columns file, class and known, a line an image, as `selex bench`
 reads it; `--by COLUMN` groups the same images by another column as well. Features are whitened as `selex discover`

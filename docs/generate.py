@@ -60,16 +60,16 @@ BENCHMARKS = {
         "scale_cost",
     ],
     "How good the clusters are": ["minima", "digits", "demo_seeds", "whiten", "closer", "sizes", "choice"],
-    "How many, how sure, and what fits nothing": ["estimate_k", "calibration", "strangers", "label_errors"],
+    "How many, how confident, and what fits nothing": ["estimate_k", "calibration", "strangers", "label_errors"],
     "What a person's work is worth": ["decisions", "suggestions", "quality"],
-    "Why training pays or not": ["ladder", "theory"],
+    "Why training pays off, or not": ["ladder", "theory"],
 }
 """Benchmarks by the question they answer."""
 
 TRIED = {
     "killed at a write": "kills at a write",
     "killed at a random moment": "at a random moment",
-    "disk": "failures of a disk",
+    "disk": "disk failures",
     "power cut": "power cuts",
     "damage": "damaged files",
 }

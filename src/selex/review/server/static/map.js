@@ -119,7 +119,7 @@ function setColour(name) {
   for (const button of document.querySelectorAll("[data-colour]")) button.setAttribute("aria-pressed", String(button.dataset.colour === name));
   const words = (number) => new Date(number * 86400000).toISOString().slice(0, 10);
   const dated = !data.day ? "Dates are being read…" : day[1] ? `${words(day[0])} (orange) to ${words(day[1])} (blue); grey: no date` : "No photo here has a date.";
-  by("map-legend").textContent = { category: "Each category has its colour.", confidence: "Confidence 0 % (orange) to 100 % (blue)", date: dated }[name];
+  by("map-legend").textContent = { category: "Each category has its own colour.", confidence: "Confidence 0 % (orange) to 100 % (blue)", date: dated }[name];
   if (name === "date" && !data.day) setTimeout(load, 1000);
   redraw();
 }
