@@ -255,7 +255,7 @@ def test_where_one_process_refuses_all_do(found, size):
     for part in found[size]:
         assert "differ in width" in part["refusals"]["width"]
         assert part["refusals"]["many"] == "41 clusters for 40 rows: ask for at most 40"
-        assert "choose another search than spectral" in part["refusals"]["search"]
+        assert "choose a search other than spectral" in part["refusals"]["search"]
         assert "needs rows of equal length" in part["refusals"]["refine"]
         assert "cluster.search=spectral does not work on features in shards" in part["refusals"]["spectral"]
 
