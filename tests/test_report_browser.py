@@ -231,6 +231,15 @@ def test_photos_are_on_the_first_screen(open_page, width, height, least):
     assert page.evaluate("document.querySelector('.card:target') !== null")
 
 
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_long_names_leave_photos_as_wide_as_the_others(open_page, width):
+    page = open_page(viewport={"width": width, "height": 844})
+    page.locator(".gallery bdi").nth(1).evaluate("name => name.textContent = 'Red-cockaded Woodpecker of the north'")
+    sizes = page.locator(".gallery img:visible").evaluate_all("all => all.map(one => Math.round(one.width))")
+    assert max(sizes) - min(sizes) <= 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_a_click_or_a_key_enlarges_an_image_and_arrows_turn(open_page):
     page = open_page()
     card = page.locator("article").first
