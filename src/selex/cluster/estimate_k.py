@@ -55,11 +55,11 @@ def estimate_k(
         method: `"combined"` holds out labels and whole categories, learns from them how rows of known and of novel
             categories look to a clustering, and so which share of the rows belongs to known categories: if novel ones
             are as large on average, that tells how many there are. Silhouettes of the counts that this makes likely
-            have their say beside it. The others try counts, first on a coarse grid, then by Brent's method.
+            can shift the estimate. The others try counts, first on a coarse grid, then by Brent's method.
             `"accuracy"` clusters without the labels and scores how well clusters match the categories of the
-            labelled rows (Vaze et al.); equals are told apart by their silhouette. `"silhouette"` clusters with all
+            labelled rows (Vaze et al.); ties are broken by the silhouette. `"silhouette"` clusters with all
             labels and scores how much nearer rows are to their own centre than to the next; it needs no labels.
-            `"auto"` is combined where two categories are labelled and one of them twice, else silhouette.
+            `"auto"` is combined if two categories are labelled, one of them with two rows, else silhouette.
         balanced: balance cluster sizes; off for long tails.
         n_init: clusterings for each count that is tried, whose scores are averaged.
         rng: generator or seed.

@@ -44,7 +44,7 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
             setting `cluster.search` says what each does.
         refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
             belong to several clusters, `"proportional"` or `"balanced"` in size (see `refine_level`; they must be of
-            one length); `"auto"` chooses what recovers held-out labels best.
+            equal length); `"auto"` chooses what recovers held-out labels best.
         whiten: strength of whitening by the scatter within labelled categories, from 0 (off, as in the paper) to 1; see
             `Whitening`.
         adapt: learn a linear map of the rows from what clusterings agree on: `"on"`, `"off"` (as in the paper), or

@@ -60,7 +60,7 @@ def bssk(
         n_clusters: K, known and novel together.
         balanced: seed apart and balance cluster sizes at `ceil(n / K)`; off for long tails.
         n_iter: iterations of the balanced stage, and of the final one.
-        n_init: restarts; the lowest inertia wins.
+        n_init: restarts; the one with the lowest inertia is kept.
         variant: differences from the paper, for comparison.
         probes: while centres move, compare a row with the centres of so many of `√K` groups only; None: with all.
         rng: generator or seed.
