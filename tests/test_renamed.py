@@ -232,7 +232,7 @@ def test_a_photo_that_was_changed_too_is_another(place):
     labelled = [file for file, name in labels_by_file(labels_of(Run.open(place / "run"))).items() if name == "three"]
     now = move(place, labelled[:1], "unlabelled/changed")
     shutil.copy(place / "photos" / files[0], place / "photos" / now[labelled[0]])
-    with pytest.warns(Note, match=rf"decisions about 1 image are ignored, .* the first is {labelled[0]}"):
+    with pytest.warns(Note, match=rf"decisions about 1 image are ignored: .* the first is {labelled[0]}"):
         recluster(place / "run", store=place / "store")
 
 

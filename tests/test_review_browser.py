@@ -515,7 +515,7 @@ def test_the_map_is_zoomed_coloured_and_selected_in(served):
     for colour, text in (
         ("confidence", "Confidence 0 %"),
         ("date", "No photo here has a date"),
-        ("category", "its colour"),
+        ("category", "its own colour"),
     ):
         page.click(f"[data-colour={colour}]")
         sync_api.expect(legend).to_contain_text(text)
