@@ -83,9 +83,10 @@ def test_the_original_is_kept_rather_than_a_copy_that_was_saved_anew(tmp_path):
         image = photo(1).filter(ImageFilter.GaussianBlur(3)) if name == "blurred.jpg" else photo(1)
         image.save(tmp_path / name, quality=quality)
     size = Measures.of([measure(str(tmp_path / name)) for name in names]).size
-    mark = np.array([UNDECIDED, UNDECIDED, UNDECIDED, CONFIRMED])
-    assert _best_first(np.arange(3), mark, size)[0] == 1
-    assert _best_first(np.arange(4), mark, size).tolist()[:2] == [3, 1], "somebody has looked at that one"
+    mark, bad = np.array([UNDECIDED, UNDECIDED, UNDECIDED, CONFIRMED]), np.zeros(4, dtype=bool)
+    assert _best_first(np.arange(3), mark, bad, size)[0] == 1
+    assert _best_first(np.arange(4), mark, bad, size).tolist()[:2] == [3, 1], "somebody has looked at that one"
+    assert _best_first(np.arange(3), mark, np.array([False, True, True, True]), size)[0] == 0, "the others are bad"
 
 
 def test_groups_are_those_of_all_pairs_one_by_one():

@@ -437,6 +437,38 @@ def test_bad_photos_and_near_duplicates_are_set_aside_together(browser, tmp_path
     served.close()
 
 
+def test_a_photo_is_not_lost_both_as_a_near_duplicate_and_as_blurred(browser, tmp_path):
+    spoilt_run(tmp_path)
+    photos = [tmp_path / "photos" / f"{number:02d}.png" for number in (0, 3, 4, 7)]
+    Image.open(photos[0]).filter(ImageFilter.GaussianBlur(5)).convert("RGBA").save(photos[0], compress_level=0)
+    for path in photos[2:]:
+        Image.open(path).filter(ImageFilter.GaussianBlur(5)).save(path)
+    served = Served(tmp_path, browser)
+    page = served.page("check")
+    page.click("#act-check")
+    section = {kind: page.locator(f"section[aria-labelledby=found-{kind}]") for kind in ("near-duplicate", "blurred")}
+    copies, blurred = section.values()
+    sync_api.expect(copies.locator(".note")).to_have_text(["kept", "kept, listed below"])
+    assert copies.locator(".tile").first.get_attribute("data-row") == "3", "not 0, the larger file, which is blurred"
+    sync_api.expect(copies.locator("strong")).to_have_text(
+        "1 of those kept has no better copy and is listed below: set aside there too, nothing of its group is left."
+    )
+    sync_api.expect(blurred.locator("strong")).to_have_text(
+        "2 of these have no better copy: set aside too, nothing of their groups is left."
+    )
+    sync_api.expect(blurred.locator(".note")).to_have_text(["no better copy", "no better copy"])
+    page.click("#aside-near-duplicate")
+    said(page, "Set 2 images aside")
+    sync_api.expect(blurred.locator("h2")).to_have_text("3 blurred photos")
+    sync_api.expect(blurred.locator(".note")).to_have_text(["no better copy"])
+    page.click("#aside-blurred")
+    said(page, "Set 3 images aside")
+    left = [card["file"] for card in served.api("api/images?filter=undecided")["images"]]
+    assert "03.png" in left
+    assert not {"00.png", "04.png", "07.png"} & set(left)
+    served.close()
+
+
 def test_photos_are_filtered_by_folder_day_and_the_users_own_columns(browser, tmp_path):
     files = [f"{folder}/{number}.jpg" for folder in ("north", "south") for number in range(6)]
     for number, file in enumerate(files):

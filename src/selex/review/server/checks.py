@@ -228,27 +228,31 @@ class Checks:
 
     def _findings(self, overview: Overview, measures: Measures, groups: list[Array]) -> list[schema.Finding]:
         mark, review = self._review.state.mark, self._review
-        pairs = [_best_first(group[mark[group] != JUNK], mark, measures.size) for group in groups]
-        spare = [group for group in pairs if (mark[group[1:]] != CONFIRMED).any()]
-        aside = [int(row) for group in spare for row in group[1:] if mark[row] != CONFIRMED]
+        open_, kinds = (mark != JUNK) & (mark != CONFIRMED), measures.bad
+        bad = open_ & np.any(list(kinds.values()), axis=0)
+        there = [_best_first(group[mark[group] != JUNK], mark, bad, measures.size) for group in groups]
+        last = {int(row) for group in there if bad[group].all() for row in group}
+        spare = [group for group in there if open_[group[1:]].any()]
 
-        def cards(rows: Array) -> list[schema.ImageCard]:
-            return [image_card(review, overview, row) for row in rows.tolist()]
+        def finding(kind: str, rows: list[int], shown: list[Array], kept: list[int]) -> schema.Finding:
+            cards = [[image_card(review, overview, row) for row in group.tolist()] for group in shown]
+            return schema.Finding(kind=kind, rows=rows, groups=cards, last=[row for row in kept if row in last])  # type: ignore[arg-type]
 
-        found = [schema.Finding(kind="near-duplicate", rows=aside, groups=[cards(group) for group in _first(spare)])]
-        for kind, rows in measures.bad.items():
-            left = np.flatnonzero(rows & (mark != JUNK) & (mark != CONFIRMED))
-            found.append(schema.Finding(kind=kind, rows=left.tolist(), groups=[cards(left[:SHOWN])]))  # type: ignore[arg-type]
+        aside = [int(row) for group in spare for row in group[1:] if open_[row]]
+        found = [finding("near-duplicate", aside, _first(spare), [int(group[0]) for group in spare])]
+        for kind, rows in kinds.items():
+            left = np.flatnonzero(rows & open_)
+            found.append(finding(kind, left.tolist(), [left[:SHOWN]], left.tolist()))
         return [finding for finding in found if finding.rows]
 
 
-def _best_first(rows: Array, mark: Array, size: Array) -> Array:
-    """A group with the one to keep first: confirmed, else the largest file.
+def _best_first(rows: Array, mark: Array, bad: Array, size: Array) -> Array:
+    """A group with the one to keep first: confirmed, else one that is not bad itself, else the largest file.
 
     A copy that was saved anew is smaller than the original, and so is the blurred one of a series; by sharpness the
     copy would be kept, since what compression adds looks sharp.
     """
-    return rows[np.lexsort((-np.nan_to_num(size[rows]), mark[rows] != CONFIRMED))]
+    return rows[np.lexsort((-np.nan_to_num(size[rows]), bad[rows], mark[rows] != CONFIRMED))]
 
 
 def _first(groups: list[Array]) -> list[Array]:

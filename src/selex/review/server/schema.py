@@ -242,6 +242,10 @@ class Finding(BaseModel):
     kind: Literal["near-duplicate", "blurred", "dark", "empty"]
     rows: list[int] = Field(description="All to set aside; of near-duplicates, all but the first of each group.")
     groups: list[list[ImageCard]] = Field(description="Some of them; of near-duplicates, the first is the one to keep.")
+    last: list[int] = Field(
+        description="Of the rows, or of near-duplicates of those kept, the ones with near-duplicates all of which are "
+        "blurred, dark, empty or set aside: with them the last of a group would go."
+    )
 
 
 class Check(BaseModel):
