@@ -1,7 +1,8 @@
-"""A short training of a small network on digits, alone and beside busy processes: what threads do while they wait.
+"""A short training run on digits, alone and next to busy processes: what idle OpenMP threads cost.
 
-Each way is a process with environment variables of its own, which OpenMP reads when torch is loaded. Ways take turns,
-and each turn is compared with torch's own way in the same turn, so that a machine with other work slows all alike.
+Each setting runs in its own process with its own environment variables, which OpenMP reads when torch is loaded.
+Settings alternate, and each time is compared with torch's default in the same turn, so that other load on the machine
+affects all of them alike.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def row(name: str, others: int, ours: Times, torchs: Times) -> dict[str, object]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--busy", type=int, default=2, help="processes that want a core each")
+    parser.add_argument("--busy", type=int, default=2, help="number of busy processes")
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:

@@ -1,16 +1,16 @@
-"""Whether confidence means what it says: expected calibration error on unlabelled rows, known and novel clusters apart.
+"""Is confidence calibrated? Expected calibration error (ECE) on unlabelled rows of known and of novel clusters.
 
-Files are those of `benchmarks/estimate_k.py`; without any the rows are scikit-learn's digits. Which rows are
-labelled is the seed's choice, unless the file says it: `labelled` are rows whose labels are given, as to a training
-that made the features, and `hidden` are those of them that the training did not see. Clusters are those of
-`fit_clusters` with K given, features not adapted, the search by swaps, the proportional refinement, one start. Ten bins
-of equal width.
+Input files are those of `benchmarks/estimate_k.py`; without one, scikit-learn's digits are used. The seed decides which
+rows are labelled, unless the file does: `labelled` marks the rows whose labels are given, for example to the training
+run that produced the features, and `hidden` those among them that training did not see. Clusters come from
+`fit_clusters` with K given, without adaptation, with `swaps` search, proportional refinement and one start. ECE uses
+ten bins of equal width.
 
-A row in a known cluster is right where it is of that category, *by name*. A row in a novel cluster, which has no name,
-is right where it is of the class that most unlabelled rows of the cluster are of. *Not lowered* is confidence in known
-clusters without what is taken off because novel rows end up there. *Matched* is another reading: a row is right where
-its cluster is matched to its class, one matching over all unlabelled rows, so that a known cluster full of a novel
-class counts as right.
+*By name*: a row in a known cluster counts as correct if it belongs to that category. Novel clusters have no name; there
+a row is correct if it belongs to the majority class of the cluster's unlabelled rows. *Not lowered* is the confidence
+in known clusters without the correction for novel rows that end up there. *Matched* is an alternative definition: a row
+is correct if its cluster is matched to its class, with one matching over all unlabelled rows. By that definition a
+known cluster full of a novel class counts as correct.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ def main(files: list[Path], name: str | None, seeds: int, first: int, case: list
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", type=Path, nargs="*")
-    parser.add_argument("--name", help="of the result; by default that of the last file")
+    parser.add_argument("--name", help="name of the result; default: that of the last file")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first", type=int, default=0, help="the first seed; from 100 on are those to develop with")
+    parser.add_argument("--first", type=int, default=0, help="first seed; seeds from 100 on are for development")
     parser.add_argument("--case", action="append", default=[], choices=CASES)
     parser.add_argument("--out", type=Path)
     main(**vars(parser.parse_args()))

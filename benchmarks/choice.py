@@ -1,12 +1,13 @@
-"""How steady the result is: which search and refinement `auto` chooses, before and after a person has named categories.
+"""How stable `auto` is: which search and refinement it picks, before and after a person has named categories.
 
-Arguments as of `minima.py`; without them the rows are scikit-learn's handwritten digits. A case is drawn once; the
-seeds are those of what is tried (one fixed seed in `fit_clusters`) and of the clustering. Classes are half known and
-half of their images labelled; `--classes` takes so many of them, and `--rows` so many images of a case by another
-column. Named means that half of the images of up to five novel categories, at most half of these, have got a label. K
-is given, features are not adapted. Shown are how often each search and refinement was taken, the accuracy on
-unlabelled images, mean and spread over seeds, and the smallest and the largest category: that there is, and that any
-seed found. What a results file of that name has already is not measured again.
+Arguments are those of `minima.py`; without them, scikit-learn's handwritten digits are used. The data of a case are
+drawn once; seeds vary the held-out trials (`fit_clusters` itself uses one fixed seed for them) and the clustering. Half
+of the classes are known, and half of their images labelled. `--classes` limits the number of classes, and `--rows` the
+number of images in cases grouped by another column. *Named* means that up to five novel categories, and at most half of
+them, have got labels on half of their images. K is given, and features are not adapted. The table shows how often each
+search and refinement was picked, accuracy on unlabelled images (mean ± standard deviation over seeds), and the sizes of
+the smallest and the largest category: true, and found with any seed. Cases already in the results file are not measured
+again.
 """
 
 from __future__ import annotations
@@ -92,10 +93,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("features", type=Path, nargs="?")
     parser.add_argument("labels", type=Path, nargs="?")
-    parser.add_argument("--by", action="append", default=[], help="group by this column as well")
+    parser.add_argument("--by", action="append", default=[], help="also group by this column")
     parser.add_argument("--classes", type=int, default=50)
     parser.add_argument("--rows", type=int, default=1500)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--name", default="digits", help="of the results")
+    parser.add_argument("--name", default="digits", help="name of the results")
     parser.add_argument("--out", type=Path)
     main(parser.parse_args())

@@ -1,9 +1,9 @@
-"""Attention crops before any training: BSSK on frozen features of whole photos, of their crops, and of both.
+"""Attention crops without training: BSSK on frozen features of whole photos, of their crops, and of both.
 
-The folder holds `images/` and a `labels.csv` with the columns file, class and known, a line an image, as `selex bench`
-reads it; `--by COLUMN` groups the same images by another column as well. Features are whitened as `selex discover`
-does. Accuracy on All, Known and Novel, mean and spread over seeds; which classes are known is the file's choice for all
-classes, a seed's for some of them and for other columns.
+The folder holds `images/` and a `labels.csv` with the columns file, class and known, one row per image, as `selex
+bench` reads it; `--by COLUMN` also groups the images by another column. Features are whitened as in `selex discover`.
+Accuracy on All, Known and Novel, mean ± standard deviation over seeds. With all classes, the file decides which are
+known; with a subset of them, or with another column, the seed does.
 """
 
 from __future__ import annotations

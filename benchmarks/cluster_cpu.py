@@ -1,4 +1,4 @@
-"""One plain Lloyd iteration on a CPU, alternating with scikit-learn's and faiss's; peak memory of a balanced run."""
+"""One plain Lloyd iteration on a CPU, alternating with scikit-learn and faiss; peak memory of a balanced run."""
 
 from __future__ import annotations
 

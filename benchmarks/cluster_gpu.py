@@ -1,4 +1,4 @@
-"""Clustering on a GPU: the paper's hierarchy on CUB's size, a million rows, and growth with N and K."""
+"""Clustering on a GPU: the paper's hierarchy at the size of CUB, a million rows, and scaling with N and K."""
 
 from __future__ import annotations
 

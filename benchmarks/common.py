@@ -1,4 +1,4 @@
-"""What several benchmarks need: rows like embeddings, labels, a clock that waits for the GPU, a way to save."""
+"""Shared by several benchmarks: synthetic embeddings, labels, timing that waits for the GPU, saving results."""
 
 from __future__ import annotations
 

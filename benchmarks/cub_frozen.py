@@ -1,8 +1,8 @@
-"""What labels and balancing bring before any training: four clusterings of CUB's train images with a frozen backbone.
+"""What labels and balancing add without training: four clusterings of CUB's train images, frozen backbone.
 
-The folder holds `images/` and a `labels.csv` with the columns file, class and known, a line an image, as `selex bench`
-reads it; so are the labelled half and what is scored. *swallowed* is the share of unlabelled images of novel classes
-that went to a known category. Mean and spread over seeds; and the estimated number of categories.
+The folder holds `images/` and a `labels.csv` with the columns file, class and known, one row per image, as `selex
+bench` reads it, with its labelled half and its way of scoring. *swallowed* is the share of unlabelled images of novel
+classes that end up in a known category. Mean ± standard deviation over seeds; also the estimated number of categories.
 """
 
 from __future__ import annotations

@@ -1,23 +1,29 @@
-"""Whether decisions help: a simulated person decides, the run is clustered again, and accuracy is compared.
+"""Do decisions help? A simulated person decides, the run is reclustered, and accuracy is compared.
 
-Rows are features with their truth; without arguments scikit-learn's handwritten digits. The person knows the truth of
-every image. `names` gives the N largest novel categories the name of most of their images, or merges them with the
-category of that name; `names, 5 % wrong` takes any other name one time in twenty. If a name merges two categories, the
-page shows both and asks, and the person looks again: nineteen times in twenty the answer is right, and the name is
-given anew; `not asked` is without that, as a program decides. `look-alikes` are the mistakes that are hardest to
-notice: the wrong name is the class of the most similar other category. Who confuses one in five answers wrong one time
-in five, too. `corrects` looks at the N least sure categories, names those of which 70 % are one class, splits others in
-two as the page proposes it, if 70 % of each part are of one class, names the parts, and of the eight least sure images
-moves those whose class has a category by name.
-Then the run is clustered again: continued from where it was, as `selex recluster` does, and beside it from nothing with
-the same decisions as plain labels, as it did before.
-All, Known and Novel are of all images that had no label at first; `elsewhere` is the accuracy on those in categories
-that no decision was about; `right name` is the share of images whose category has the name of their class. Novel by the
-one matching over all images can fall although no image of a novel class is worse off than before: matchings of the same
-All differ in it, and where Known gains, a matching that costs Novel may be the best. `novel, ties` is the least and the
-most that Novel is among the matchings with the best All; `novel, alone` is with clusters matched on images of novel
-classes alone. Means over seeds of the first clustering and over persons, who make other mistakes each (clustered from
-nothing only for those who make none); K is given, features are not adapted.
+Rows are features with their true classes; without arguments, scikit-learn's handwritten digits. The person knows the
+true class of every image.
+
+- `names` names the N largest novel categories after the majority of their images, or merges them into the category that
+  has that name already.
+- `names, 5 % wrong` picks a random wrong name one time in twenty. When a name would merge two categories, the page
+  shows both and asks, and the person looks again: nineteen times in twenty the answer is right. After a no they
+  name the category once more. `not asked` leaves this question out, as when a program makes the decisions.
+- `look-alikes` makes the mistakes that are hardest to notice: the wrong name is the class of the most similar other
+  category. A person who confuses one in five also answers one question in five wrong.
+- `corrects` goes through the N least confident categories. It names those with at least 70 % of one class. Others it
+  splits in two as the page suggests, if each part has at least 70 % of one class, and names the parts. Of the eight
+  least confident images it moves those whose class has a named category.
+
+The run is then reclustered, starting from its clusters as `selex recluster` does, and for comparison from scratch with
+the same decisions as plain labels, as it used to.
+
+All, Known and Novel are over the images that had no label at first. `elsewhere` is the accuracy on those in categories
+that no decision concerned; `right name` is the share of images whose category bears the name of their class. Because
+one matching is made over all images, Novel can drop although no image of a novel class is worse off: matchings with the
+same All can differ in Novel, and where Known gains, the best matching may cost Novel. `novel, ties` gives the lowest
+and the highest Novel among the matchings with the best All; `novel, alone` matches clusters on images of novel classes
+only. Means are over seeds of the first clustering and over simulated persons, each of whom makes different mistakes
+(reclustering from scratch only for those who make none). K is given, and features are not adapted.
 """
 
 from __future__ import annotations
@@ -373,10 +379,12 @@ def main(options: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("features", type=Path, nargs="?", help="an .npz with features, truth and labels (-1: none)")
-    parser.add_argument("--key", default="center", help="of the features in it")
-    parser.add_argument("--refine", default="proportional", help="as `discover` chose it")
+    parser.add_argument("--key", default="center", help="name of the feature array in the file")
+    parser.add_argument("--refine", default="proportional", help="as `discover` selected it")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--persons", type=int, default=20, help="who make mistakes, for each seed")
-    parser.add_argument("--name", default="digits", help="of the results")
+    parser.add_argument(
+        "--persons", type=int, default=20, help="simulated persons per seed, for those who make mistakes"
+    )
+    parser.add_argument("--name", default="digits", help="name of the results")
     parser.add_argument("--out", type=Path)
     main(parser.parse_args())

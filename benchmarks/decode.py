@@ -1,7 +1,7 @@
-"""Decoding and storing 5,000 JPEGs of 500 x 375 against Pillow's decode and resize alone, on two cores in one run.
+"""Decoding and storing 5,000 JPEGs of 500 × 375 pixels, against Pillow's decode and resize alone, on two cores.
 
-Pillow runs in processes that have started already; our time is the whole of
-`ImageStore.build`, with looking at every file, writing, and flushing to disk.
+Pillow's worker processes are already running when the clock starts; our time is that of the whole `ImageStore.build`:
+checking every file, writing, and flushing to disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The demonstration with three seeds: labelled rows, network's head, order of images and clustering all differ."""
+"""The demonstration with three seeds, which vary the labelled rows, the head, the order of images and the clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handwritten digits on plain pixels, 0-4 known with half their labels: three clusterings, the estimate of K."""
+"""Handwritten digits as raw pixels, 0-4 known and half of them labelled: three clusterings, and estimates of K."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peak memory of `discover` on many images: small ones, the pixels backbone; what counts is our own share."""
+"""Peak memory of `discover` on many small images with the `pixels` backbone, which leaves our own share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Embedding stored images with a ViT-B/16 on a GPU: images a second, with the store on the GPU. Random weights."""
+"""Embedding throughput of a ViT-B/16 on a GPU, with the image store in GPU memory and random weights."""
 
 from __future__ import annotations
 

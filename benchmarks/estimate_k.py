@@ -1,14 +1,16 @@
-"""How many categories: `estimate_k` beside Brent's search on labelled accuracy, the silhouette and the gap statistic.
+"""How many categories? `estimate_k` compared with Brent's search on labelled accuracy, silhouette and gap statistic.
 
 The file is an `.npz` with the arrays `features` (n × d), `classes` and `known` (whether the class of a row is known);
-any other array groups the rows in another way. Without a file the rows are scikit-learn's digits. In a long tail of
-ratio r the largest class has r times as many rows as the smallest, which has two. Which classes are known is the file's
-choice where all classes take part and half of them are known, else the seed's; so is which rows are labelled.
+every other array is an alternative grouping of the rows. Without a file, scikit-learn's digits are used. In a long tail
+of ratio r, the largest class has r times as many rows as the smallest, which has two. The file decides which classes
+are known if all classes take part and half of them are known; otherwise the seed does. The seed also decides which rows
+are labelled.
 
-*From true sizes* is what the same reasoning gives someone who knows how many rows each known category has: all rows
-divided by their mean. Its error is that of known categories that are not as large as the others; no label tells of it.
+*From true sizes* is what the same reasoning yields if the true size of each known category is given: all rows divided
+by the mean size. Its error comes from known categories that are larger or smaller than the others, which no label
+reveals.
 
-The other three methods see seed 0 alone, one clustering a count, and the 128 leading principal components.
+The other three methods are run with seed 0 only, with one clustering per K, on the first 128 principal components.
 """
 
 from __future__ import annotations
@@ -169,9 +171,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--first", type=int, default=0, help="the first seed; from 100 on are those to develop with")
+    parser.add_argument("--first", type=int, default=0, help="first seed; seeds from 100 on are for development")
     parser.add_argument("--only", action="append", default=[], metavar="CASE")
-    parser.add_argument("--alone", action="store_true", help="without the other three methods")
-    parser.add_argument("--lines", type=Path, help="keep every measurement here, and go on from what is there")
+    parser.add_argument("--alone", action="store_true", help="leave out the other three methods")
+    parser.add_argument("--lines", type=Path, help="save every measurement here, and continue from those saved")
     parser.add_argument("--out", type=Path)
     main(parser.parse_args())

@@ -1,10 +1,9 @@
 """How many images are embedded, and how long `selex discover` takes, after each kind of change to a collection.
 
-A folder of photos is sorted once; then photos are added, removed, renamed and set aside as junk, and settings change.
-Seconds of a core hardly depend on what else the machine does.
-With `--rows` the cache alone: rows like features, and a few new ones among them. With `--many` a few new photos come to
-so many tiny ones (8 x 8 pixels of 100 kinds, their pixels as features): how long `selex discover RUN --add FOLDER`
-takes, and how many seconds of a core that is.
+A folder of photos is sorted once. Then photos are added, removed, renamed and set aside as junk, and settings change.
+CPU time hardly depends on other load on the machine. `--rows` sets the size of a test of the cache alone: looking up
+that many feature rows with a few new ones among them. `--many` instead adds a few photos to that many tiny ones (8 × 8
+pixels, 100 kinds, pixels as features): wall and CPU time of `selex discover RUN --add FOLDER`.
 """
 
 from __future__ import annotations
@@ -169,8 +168,8 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=24)
     parser.add_argument("--backbone", default="efficientnet-lite1")
     parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--many", type=int, help="tiny photos that a few new ones come to; nothing else is measured")
-    parser.add_argument("--folder", type=Path, help="keep those photos and their run here; a second call only adds")
+    parser.add_argument("--many", type=int, help="add to this many tiny photos, and measure nothing else")
+    parser.add_argument("--folder", type=Path, help="keep the tiny photos and their run here; a second call only adds")
     options = parser.parse_args()
     if options.many:
         with tempfile.TemporaryDirectory() as temporary:

@@ -1,12 +1,12 @@
-"""How many wrong labels the report finds: some are planted, and the list that it shows a person is read from the top.
+"""How many planted label errors the report finds, reading its list from the top.
 
-The file is that of `benchmarks/estimate_k.py`; without one the rows are scikit-learn's digits. Half of the classes are
-known, half of their rows are labelled, and `--count` of these get the label of another known class: any of them, or, as
-a person would confuse it, the one whose mean feature is most similar. Or rows of novel classes do. Clusters are those
-of `fit_clusters` with K given, features not adapted, the search by swaps, the proportional refinement, one start. Shown
-are, mean over draws, fewest and most, how many planted ones are among the first `count` and twice as many of the list,
-and how many in all of it; how long the list is; and for how many of them a cluster is suggested that is their class, or
-where it is novel has most rows of it.
+The file is one of `benchmarks/estimate_k.py`; without one, scikit-learn's digits are used. Half of the classes are
+known, and half of their rows labelled. `--count` of these rows get the label of another known class: a random one, or,
+as a person would confuse them, the one with the most similar mean feature. In the third case, rows of novel classes get
+that label. Clusters come from `fit_clusters` with K given, without adaptation, with `swaps` search, proportional
+refinement and one start. The table gives the mean over draws and the range: how many planted errors are among the first
+`count` entries of the list, the first 2 × `count`, and the whole list; the length of the list; and for how many planted
+errors the suggested cluster is right, that is, their class or, if it is novel, the cluster with most of its rows.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ if __name__ == "__main__":
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--count", type=int, default=15)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--first", type=int, default=0, help="the first seed; from 100 on are those to develop with")
-    parser.add_argument("--lines", type=Path, help="keep every measurement here, and go on from what is there")
+    parser.add_argument("--first", type=int, default=0, help="first seed; seeds from 100 on are for development")
+    parser.add_argument("--lines", type=Path, help="save every measurement here, and continue from those saved")
     parser.add_argument("--out", type=Path)
     main(parser.parse_args())

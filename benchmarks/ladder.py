@@ -1,12 +1,12 @@
-"""Where the accuracy is lost: one linear map trained with pairs from ever better sources, and a fully supervised rung.
+"""Where accuracy is lost: one linear map trained on pairs from ever better sources, and a fully supervised bound.
 
-`embeddings.npy` holds the features of a run, `labels.csv` the classes of its images as for `selex bench run` (`file`,
-`class`, `known`). The map of `cluster.adapt` is trained with labels alone, with one clustering of BSSK, with what
-twenty clusterings agree on, and with the truth; then BSSK clusters what it makes of the features. **The rungs marked as
-insight see the truth: they say what features hold, and are no results.** The last of them is a linear classifier that
-is given every label but those of a fifth of the images, on which it is judged; each fifth in turn.
+`embeddings.npy` holds the features of a run, and `labels.csv` the classes of its images as for `selex bench run`
+(`file`, `class`, `known`). The linear map of `cluster.adapt` is trained on pairs from labels alone, from one BSSK
+clustering, from the agreement of twenty clusterings, and from the true classes; BSSK then clusters the mapped features.
+**Rows marked as insight use the true classes: they show what the features hold, and are not results.** The last of them
+is a linear classifier in five-fold cross-validation, trained on the labels of all other images.
 
-"positives right" is the share of pairs of unlabelled rows that are taken for one category and are of one.
+"positives right" is the share of positive pairs of unlabelled rows that really are of one class.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Which way of clustering ends in the best minimum: scikit-learn's, the paper's and ours, on features as they are.
+"""Which clustering finds the best minimum? scikit-learn's algorithms, the paper's and ours on the same features.
 
-`features.npy` holds a row for each image, such as `embeddings.npy` of a run; `labels.csv` a line for each row with the
-columns class and known, and others that images are grouped by as well (`--by COLUMN`). Without them the rows are
-scikit-learn's handwritten digits, as pixels. K is given. All ways but "BSSK, not whitened" see the same features,
-whitened by the labels that there are; inertia is taken among those. In a long tail of 100 the largest class has a
-hundred times as many images as the smallest. Accuracy on All, Known and Novel of the unlabelled rows, mean and spread
-over seeds, which draw the labels, the tail, which classes are known where the file does not say so, and all that the
-ways draw. `--classes` takes so many of the classes, half of them known ones, and `--rows` so many images of a case by
-another column. `--lines FILE` keeps every measurement at once; what is there already is not measured again.
+`features.npy` holds one row per image, such as `embeddings.npy` of a run; `labels.csv` has one line per row with the
+columns class and known, and optionally others to group images by (`--by COLUMN`). Without files, scikit-learn's
+handwritten digits are used, as pixels. K is given. All methods but "BSSK, not whitened" see the same features, whitened
+with the available labels; inertia is measured on these. In a long tail of 100, the largest class has a hundred times as
+many images as the smallest. Accuracy on All, Known and Novel is over the unlabelled rows, mean ± standard deviation
+over seeds, which draw the labels, the tail, the known classes where the file does not name them, and everything random
+in a method. `--classes` limits the number of classes, half of them known, and `--rows` the number of images in cases
+grouped by another column. `--lines FILE` saves every measurement as it is made; what is in the file already is not
+measured again.
 """
 
 from __future__ import annotations
@@ -223,13 +224,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("features", type=Path, nargs="?")
     parser.add_argument("labels", type=Path, nargs="?")
-    parser.add_argument("--by", action="append", default=[], help="group by this column as well")
-    parser.add_argument("--case", action="append", help="only this case")
-    parser.add_argument("--way", action="append", help="only this way")
+    parser.add_argument("--by", action="append", default=[], help="also group by this column")
+    parser.add_argument("--case", action="append", help="run only this case")
+    parser.add_argument("--way", action="append", help="run only this method")
     parser.add_argument("--classes", type=int, default=1_000_000)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--name", default="digits", help="of the results")
-    parser.add_argument("--lines", type=Path, help="keep every measurement here, and go on from what is there")
+    parser.add_argument("--name", default="digits", help="name of the results")
+    parser.add_argument("--lines", type=Path, help="save every measurement here, and continue from those saved")
     parser.add_argument("--out", type=Path)
     main(parser.parse_args())

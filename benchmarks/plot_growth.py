@@ -1,4 +1,4 @@
-"""Draw results/cluster_gpu_growth.json: time against N and against K, beside a straight line."""
+"""Plot results/cluster_gpu_growth.json: time against N and against K, with linear scaling for comparison."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""How well **Check** finds photos to set aside: real photos, some of them damaged here, precision and recall.
+"""How well **Check** finds photos to set aside: precision and recall on real photos, some of them degraded here.
 
-Of a folder of photos a few hundred are taken as they are, and others are damaged: blurred (Gaussian, by so much of the
-shorter side; motion, along a line), darkened (light divided by so much, with rounding to 8 bits), emptied (fog, a lens
-cap, white). Twins are the same photo cut by some per cent, saved anew at quality 40, brightened by a fifth or mirrored;
-a burst is the photo moved by 3 % and cut. Recall is the share of each that is found; false are the photos as they came,
-and groups of them that are none. Features of twins are a backbone's, as a run has them; categories those of the table.
-Precision is that of a collection with these damaged photos and those as they came. `--sweep` tries other thresholds.
+A few hundred photos of a folder are used as they are, and copies of some are degraded: blurred (Gaussian, with a radius
+relative to the shorter side, or motion along a line), darkened (light divided by a factor and rounded to 8 bits), or
+emptied (fog, a lens cap, white). Near-duplicates are the same photo cropped by a few per cent, resaved at quality 40,
+brightened by a fifth or mirrored; a burst is the photo shifted by 3 % and cropped. Recall is the share of each kind
+that is found. False positives are original photos that are flagged, and groups of originals that are no duplicates.
+Features for near-duplicates come from a backbone, as in a run, and categories from the table. Precision refers to a
+collection of these degraded photos and the originals. `--sweep` tries other thresholds.
 """
 
 from __future__ import annotations
@@ -210,11 +211,13 @@ def sweep(constant: str, values: tuple[float, ...], work: Callable[[], list[dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("photos", type=Path, help="a folder with labels.csv: file, class")
-    parser.add_argument("--count", type=int, default=600, help="photos as they came")
-    parser.add_argument("--damaged", type=int, default=60, help="photos of each damage")
-    parser.add_argument("--backbone", default="efficientnet-lite1", help="for twins; '' compares grey values alone")
-    parser.add_argument("--sweep", action="store_true", help="try other thresholds, and save nothing")
-    parser.add_argument("--name", default="pets", help="of the results")
+    parser.add_argument("--count", type=int, default=600, help="original photos")
+    parser.add_argument("--damaged", type=int, default=60, help="photos per kind of degradation")
+    parser.add_argument(
+        "--backbone", default="efficientnet-lite1", help="for near-duplicates; '' compares grey values only"
+    )
+    parser.add_argument("--sweep", action="store_true", help="try other thresholds; saves nothing")
+    parser.add_argument("--name", default="pets", help="name of the results")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,10 @@
-"""Ray on one machine against the plain path: `selex discover` of the same photos with both engines, in turn.
+"""Ray on one machine compared with the plain path: `selex discover` of the same photos with both engines, in turn.
 
-Each starts with an empty cache and uses all cores (or `OMP_NUM_THREADS`). What is counted is the whole command, less
-the step that clusters, which is the same in both. Some photos and all of them tell the start from the rate. Seconds of
-a core, with clustering, and memory are those of all processes of a command together; memory that is shared counts once,
-mapped files do not. To look at memory takes longer the more processes there are, so it is done as often as takes a
-hundredth of a core with either engine.
+Each run starts with an empty cache and uses all cores (or `OMP_NUM_THREADS`). Time is that of the whole command except
+clustering, which is the same for both; measuring a part of the photos and all of them separates the start-up from the
+rate. CPU seconds (with clustering) and memory are summed over all processes of a command; shared memory counts once,
+mapped files do not count. Since reading memory takes longer the more processes there are, it is read just so often that
+it costs a hundredth of a core with either engine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Size and time of `selex report` on runs of many categories, with images that compress no better than photographs.
+"""Size and time of `selex report` on runs with many categories, with images that compress no better than photos.
 
-The runs are made up: features around random directions, every category an even share of the images, half of the
-categories known. Images are JPEGs of 500 × 375 with the spectrum of photographs and noise; rows share 300 of them.
+Runs are synthetic: features around random directions, categories of equal size, half of them known. Images are JPEGs of
+500 × 375 pixels with the spectrum of photographs plus noise; the rows share 300 of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Time and memory of the review server with many images and categories: a made-up run without image files.
+"""Time and memory of the review server with many images and categories, on a synthetic run without image files.
 
-Times are of whole requests over loopback, one after the other: server, and the little that the client takes.
+Times are for complete requests over loopback, one after another: the server's, plus the little that the client takes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Peak memory and time of commands on a run of many images: written, looked at, exported, reported, reviewed.
+"""Peak memory and time of commands on a run of many images: writing, info, export, report, review.
 
-The run is made up, as in `report_size.py`, with 16 dimensions; the files that it names are not there, so that pages
-show grey squares. Each command is a process of its own; memory is the most that it ever had, mapped files included.
+The run is synthetic, as in `report_size.py`, with 16 dimensions. Its image files do not exist, so pages show grey
+squares. Each command runs in its own process; memory is its peak, including mapped files.
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, nargs="+", default=[200_000, 1_000_000])
     parser.add_argument("--categories", type=int, default=1000)
-    parser.add_argument("--times", type=int, default=1, help="take the images of the run so many times")
-    parser.add_argument("--keep", type=Path, help="the folder of the run, of one size; made where it is not, and kept")
+    parser.add_argument("--times", type=int, default=1, help="repeat the images of the run this many times")
+    parser.add_argument("--keep", type=Path, help="folder of the run, for a single size; created if missing, and kept")
     parser.add_argument("--commands", nargs="*", default=["info", "export csv", "export parquet", "report", "review"])
     parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)

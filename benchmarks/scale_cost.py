@@ -1,12 +1,13 @@
-"""What a large run costs: seconds, GPU hours, money, bytes over the network by N, K, D and GPUs, from measurements.
+"""What a large run costs, by N, K, D and GPUs: time, GPU hours, money and network traffic, from measurements.
 
-Fitted to `results/scale_gpu.json` and `results/embed_gpu.json`, of one GPU; several GPUs are worked out, not measured.
+Fitted to `results/scale_gpu.json` and `results/embed_gpu.json`, measured on one GPU; figures for several GPUs are
+calculated, not measured.
 
-- assignment: α n K D a pass, n = N / GPUs rows of a process; sums of centres: β n D
-- seeds: σ n K D in all
-- matching: ρ seconds an iteration for the rounds of deferred acceptance. It hangs on how crowded clusters are rather
-  than on N, so the largest that was seen is taken; every round gathers the counts of K clusters from every process
-- network: an all-reduce of K (D + 1) numbers of 8 bytes an iteration, sent and received by each process
+- assignment: α n K D per pass, with n = N / GPUs rows per process; sums for the centres: β n D
+- seeding: σ n K D in total
+- matching: ρ seconds per iteration for the rounds of deferred acceptance. They depend on how crowded clusters are
+  rather than on N, so the largest measured value is used; each round gathers K cluster counts from every process
+- network: one all-reduce of K (D + 1) numbers of 8 bytes per iteration, sent and received by every process
 """
 
 from __future__ import annotations
@@ -96,9 +97,9 @@ def read(name: str) -> Any:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--iterations", type=int, default=10, help="of each of the two stages")
-    parser.add_argument("--network-gbs", type=float, default=25.0, help="GB a second that a process sends; assumed")
-    parser.add_argument("--dollars", type=float, default=4.0, help="for an hour of a GPU; assumed")
+    parser.add_argument("--iterations", type=int, default=10, help="iterations of each of the two stages")
+    parser.add_argument("--network-gbs", type=float, default=25.0, help="GB/s that a process can send; assumed")
+    parser.add_argument("--dollars", type=float, default=4.0, help="price of a GPU hour; assumed")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     options.images_per_s = next(row["images_per_s"] for row in read("embed_gpu") if row["what"] == EMBEDDED)

@@ -1,6 +1,7 @@
-"""Two processes against one on a CPU: BSSK over memory-mapped shards, one thread each; seconds, whether labels agree.
+"""Two processes compared with one on a CPU: BSSK over memory-mapped shards, one thread each; do labels agree?
 
-Rows are those of `scale_gpu.py`, on disk before the clock starts. Each process is started anew and reads its own part.
+Rows are those of `scale_gpu.py`, written to disk before the clock starts. Each process is started afresh and reads its
+own part.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--clusters", type=int, default=1_000)
-    parser.add_argument("--iterations", type=int, default=2, help="of each of the two stages")
+    parser.add_argument("--iterations", type=int, default=2, help="iterations of each of the two stages")
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--noise", type=float, default=1.5)
     parser.add_argument("--out", type=Path)

@@ -1,8 +1,9 @@
-"""faiss k-means beside BSSK on a CPU: the same rows, clusters and iterations, one thread each.
+"""faiss k-means compared with BSSK on a CPU: the same rows, clusters and iterations, one thread each.
 
-faiss (`pip install faiss-cpu`) is plain k-means from random seeds: it knows no labels and no limit of sizes, which cost
-BSSK its seeding and matching. Accuracy is of unlabelled rows, all categories, against the labels that made the rows.
-`swaps` is the search that `fit_clusters` uses by default, from the same start as BSSK. `--only WAY` runs some of them.
+faiss (`pip install faiss-cpu`) is plain k-means from random seeds, without labels or limits on sizes, on which BSSK
+spends its seeding and matching. Accuracy is over unlabelled rows of all categories, against the classes the rows were
+generated from. `swaps` is the search that `fit_clusters` uses by default, from the same start as BSSK. `--only WAY`
+selects methods.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ if __name__ == "__main__":
     parser.add_argument("--iterations", type=int, default=4)
     parser.add_argument("--noise", type=float, default=1.5)
     parser.add_argument("--only", action="append", metavar="WAY")
-    parser.add_argument("--name", default="scale_faiss", help="of the results")
+    parser.add_argument("--name", default="scale_faiss", help="name of the results")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,7 +1,8 @@
-"""Ten million rows on one GPU: shards of float16 from disk, balanced BSSK phase by phase, what each takes.
+"""Ten million rows on one GPU: float16 shards from disk, balanced BSSK, time and memory of each phase.
 
-The floor of the assignment step is worked out first: `2 n k d` operations at the card's float32 rate, and its bytes
-(rows read as float16, the product of a block written and read once) at the card's bandwidth; the larger of the two.
+First, a lower bound for the assignment step is calculated: `2 n k d` operations at the card's float32 rate, or its
+memory traffic (rows read as float16, the product of each block written and read once) at the card's bandwidth,
+whichever takes longer.
 """
 
 from __future__ import annotations
@@ -154,13 +155,13 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 3_000_000, 10_000_000])
     parser.add_argument("--dim", type=int, default=384)
     parser.add_argument("--clusters", type=int, default=10_000)
-    parser.add_argument("--iterations", type=int, default=10, help="of each of the two stages")
+    parser.add_argument("--iterations", type=int, default=10, help="iterations of each of the two stages")
     parser.add_argument("--noise", type=float, default=2.0)
-    parser.add_argument("--memory", type=int, default=8, help="GiB that temporaries may take")
-    parser.add_argument("--peak-tflops", type=float, default=66.9, help="float32, of the card; H200 SXM by default")
+    parser.add_argument("--memory", type=int, default=8, help="GiB for temporaries")
+    parser.add_argument("--peak-tflops", type=float, default=66.9, help="float32 rate of the card; default: H200 SXM")
     parser.add_argument("--peak-gbs", type=float, default=4800)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--folder", help="where the shards are written, 768 bytes a row")
+    parser.add_argument("--folder", help="where shards are written, 768 bytes per row")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     entries: list[dict[str, Any]] = []

@@ -1,8 +1,8 @@
-"""Clusters by processes that talk through NCCL, a GPU each, against one process without any: `torchrun` starts it.
+"""Clustering by processes that communicate through NCCL, one GPU each, compared with a single process.
 
-The whole pipeline (whitening, BSSK of all levels, swaps, soft refinement, confidence) on rows around random directions,
-once by the group and once by the first process alone; whether they find the same. One process is a group too: its sums
-go through NCCL all the same, which is what a single GPU can say of it.
+Started by `torchrun`. The whole pipeline (whitening, BSSK at all levels, swaps, soft refinement, confidence) runs on
+rows around random directions, once in the group and once in the first process alone; do both find the same clusters? A
+group of one process also sends its sums through NCCL, which is all that a single GPU can test.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Whole clusterings with very many clusters, each row compared with all centres or with a few groups of them.
+"""Complete clusterings with very many clusters: each row compared with all centres, or with a few groups of them.
 
 Generated rows of length 1 lie around random directions, which have no coarse structure and are the worst case, or
-around directions in 100 families. `--features` takes rows of your own, `.npz` files: all tables in them, such as
-features of several views of the same photos, one below the other, in their first principal components and of length 1.
-How much inertia is lost is all that can be said of those. One thread on a CPU; all ways start from the same seeds.
+around directions in 100 families. `--features` takes your own rows from `.npz` files: all arrays in them, for example
+features of several views of the same photos, are stacked and reduced to their first principal components, of length 1.
+For these only the loss in inertia can be measured. One thread on a CPU; all methods start from the same seeds.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--clusters", type=int, default=10_000)
-    parser.add_argument("--iterations", type=int, default=5, help="of each of the two stages")
+    parser.add_argument("--iterations", type=int, default=5, help="iterations of each of the two stages")
     parser.add_argument("--noise", type=float, default=1.0)
     parser.add_argument("--probes", type=int, nargs="+", default=[5, 10, 20])
     parser.add_argument("--kinds", nargs="+", default=["random", "families"])
-    parser.add_argument("--features", type=Path, nargs="+", help="rows of your own, .npz files")
+    parser.add_argument("--features", type=Path, nargs="+", help="your own rows, as .npz files")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

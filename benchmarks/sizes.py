@@ -1,10 +1,10 @@
-"""Soft refinement on frozen features: none as in the paper, three kinds of it, and the one that is chosen.
+"""Soft refinement of clusters of frozen features: none as in the paper, three kinds, and the one `auto` selects.
 
-The folder holds `images/` and a `labels.csv` with the columns file, class and known, a line an image, as `selex bench`
-reads it; `--by COLUMN` groups the same images by another column as well. Features are whitened as `selex discover`
-does. In a long tail the largest class has ten times as many images as the smallest. Accuracy on All and Novel, mean and
-spread over seeds; which classes are known is the file's choice for all classes, a seed's for some of them, for
-long tails and for other columns.
+The folder holds `images/` and a `labels.csv` with the columns file, class and known, one row per image, as `selex
+bench` reads it; `--by COLUMN` also groups the images by another column. Features are whitened as in `selex discover`.
+In a long tail, the largest class has ten times as many images as the smallest. Accuracy on All and Novel, mean ±
+standard deviation over seeds. With all classes, the file decides which are known; with a subset, a long tail or another
+column, the seed does.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Photos that fit nothing: how well distance and mark tell them from new photos of the categories of a run.
+"""Out-of-distribution photos: how well distance and `fits` separate them from new photos of a run's categories.
 
-The file is one of `benchmarks/estimate_k.py`, with groups of classes under `--by`. A fifth of the rows is held out as
-new photos; all rows of six groups, drawn by the seed, are strangers of the same kind; the rows of `--others`, features
-of the same network, are strangers of another kind. Half the rows of known classes are labelled, K is given, clusters
-are those of `fit_clusters`, features not adapted, the search by swaps, the paper's ending, one start.
+The file is one of `benchmarks/estimate_k.py`, with groups of classes in the array `--by`. A fifth of the rows is held
+out as new photos. All rows of six groups, drawn by the seed, are near out-of-distribution; the rows of `--others`,
+features of the same network, are far out-of-distribution. Half the rows of known classes are labelled and K is given.
+Clusters come from `fit_clusters` without adaptation, with `swaps` search, no refinement and one start.
 """
 
 from __future__ import annotations

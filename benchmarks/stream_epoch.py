@@ -1,7 +1,7 @@
-"""An epoch of random crops out of a store on disk, with and without windows: time, and what of the file is in memory.
+"""An epoch of random crops from a store on disk, with and without windows: time, and how much of the file is in memory.
 
-The store is made up: one file of noise, dropped from the system's cache before every epoch. Crops are cut as training
-cuts them, two of each image; no network looks at them. `mapped_mib` is the most of the file that the process held.
+The store is synthetic: one file of noise, dropped from the page cache before every epoch. Two crops are cut from each
+image as in training, but no network runs on them. `mapped_mib` is the peak of what the process had mapped of the file.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--windows", type=int, nargs="+", default=[1024, 4096])
-    parser.add_argument("--folder", help="where the file is made, 196,608 bytes an image")
+    parser.add_argument("--folder", help="where the file is created, 196,608 bytes per image")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)

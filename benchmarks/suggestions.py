@@ -1,15 +1,17 @@
-"""What to look at next: how fast images get their right names, by the order in which a person decides.
+"""What to look at next: how fast images get their right names, by the order in which suggestions are taken.
 
-The simulated person of `decisions.py` takes one suggestion of the review page after the other: names a category of
-which half is one class, merges it with another of that class, splits one where half of a part is another class and
-names such parts, moves doubtful images that belong to the other category, moves images with a wrong label. A suggestion
-that is not right costs a decision too, and is not made again. `expected` takes that which promises most for a decision,
-as the page does; `largest` that about the largest category, `random` any; `names, largest` names the largest category
-without a name, and nothing else. Shown is the share of all images whose category has the name of their class, after so
-many decisions, mean over seeds of the first clustering; and for each kind of suggestion, in the order of the page, how
-many images it was expected to settle, how many the page said in all, how many it then settled, and how often that was
-more than said, by a tenth and by more than one image. Some labels are wrong to begin with. Nothing is clustered again
-in between. `--categories` clusters into more or fewer categories than there are.
+The simulated person of `decisions.py` takes the review page's suggestions one after another. They name a category if
+half of it is one class; merge it with another category of that class; split a category if half of a part is another
+class, and name such parts; move doubtful images that belong to the other category; and move images with a wrong label.
+A wrong suggestion also costs a decision, and is not made again.
+
+`expected` takes the suggestion with the largest expected gain per decision, as the page does; `largest` the one about
+the largest category; `random` any; `names, largest` only names the largest unnamed category. Shown is the share of all
+images whose category bears the name of their class after each number of decisions, mean over seeds of the first
+clustering. For each kind of suggestion, in the order of the page, the rows *of which* compare how many images it was
+expected to settle, how many the page said it would, how many it then settled, and how often that was more than said, by
+a tenth and by more than one image. Some labels are wrong from the start. Nothing is reclustered in between.
+`--categories` sets K to more or fewer categories than there are.
 """
 
 from __future__ import annotations
@@ -183,11 +185,11 @@ def main(options: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("features", type=Path, nargs="?", help="an .npz with features, truth and labels (-1: none)")
-    parser.add_argument("--key", default="center", help="of the features in it")
-    parser.add_argument("--refine", default="proportional", help="as `discover` chose it")
-    parser.add_argument("--wrong", type=float, default=0.02, help="share of labels that are wrong to begin with")
-    parser.add_argument("--categories", type=int, help="as many as there are classes, if not given")
+    parser.add_argument("--key", default="center", help="name of the feature array in the file")
+    parser.add_argument("--refine", default="proportional", help="as `discover` selected it")
+    parser.add_argument("--wrong", type=float, default=0.02, help="share of labels that are wrong from the start")
+    parser.add_argument("--categories", type=int, help="default: the number of classes")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--name", default="digits", help="of the results")
+    parser.add_argument("--name", default="digits", help="name of the results")
     parser.add_argument("--out", type=Path)
     main(parser.parse_args())

@@ -1,7 +1,7 @@
-"""What the paper's theory says of its benchmark, and what its levels are on real features.
+"""What the paper's theory predicts for its benchmark, and what the levels look like on real features.
 
-With `--features` (an npz file with the arrays `center`, `labels`, `truth` and `known`): where novel images are at each
-level of the hierarchy. Without it, what needs no images.
+With `--features` (an `.npz` file with the arrays `center`, `labels`, `truth` and `known`), also where novel images are
+at each level of the hierarchy. The rest needs no images.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""One SelEx epoch on a GPU: 5,994 images of 256 × 341 pixels, ViT-B/16 with random weights, 46 steps of 128 × 2 views.
+"""One SelEx epoch on a GPU: 5,994 images of 256 × 341 pixels, ViT-B/16, 46 steps of 128 × 2 views.
 
-Images are random patterns and weights random: steps take the same time with any. The floor is what the arithmetic of
-the paper's way takes at 790 TFLOP/s: 46.7 GFLOP a trained view and 35.1 an embedded image, 0.98 s in all. The last
-cases stop training and go on with it instead: weights must be the same in every bit. `mean_s` is the mean of the last
-epochs from one making of pseudo-labels to the next.
+Images are random patterns and weights are random, which does not change the time of a step. The lower bound is the
+arithmetic of the paper's procedure at 790 TFLOP/s: 46.7 GFLOP per trained view and 35.1 per embedded image, 0.98 s in
+total. The last cases interrupt training and resume it instead: weights must be identical bit for bit. `mean_s` is the
+mean over the last epochs, from one update of the pseudo-labels to the next.
 """
 
 from __future__ import annotations

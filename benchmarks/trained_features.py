@@ -1,8 +1,9 @@
-"""Features of a network trained without some of the labels, as a file for `benchmarks/calibration.py`.
+"""Features of a network trained without some of the labels, as an input file for `benchmarks/calibration.py`.
 
-The dataset is a CSV file as for `selex bench run`, its labels are drawn as there. A fifth of them are hidden, those
-that `discover` holds out from training. The features are those of the trained network, whether or not held-out labels
-would have kept it, in half precision; `labelled` rows have a label, and `hidden` are those that training did not see.
+The dataset is a CSV file as for `selex bench run`, with labels drawn as there. A fifth of the labels is hidden from
+training, the same that `discover` would hold out. The features are those of the trained network, in half precision,
+whether or not the held-out labels would have favoured it; `labelled` rows have a label, `hidden` ones are those that
+training did not see.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One SelEx step on a CPU with the view bank against one without, in turns: ViT-B/16, random weights, 224 pixels."""
+"""One SelEx step on a CPU, alternating with and without the view bank: ViT-B/16, random weights, 224 pixels."""
 
 from __future__ import annotations
 

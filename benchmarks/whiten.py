@@ -1,8 +1,8 @@
-"""Features whitened before any training: BSSK on frozen features, over amounts, label ratios and known classes.
+"""Whitening without training: BSSK on frozen features, by amount of whitening, share of labels and known classes.
 
-The folder holds `images/` and a `labels.csv` with the columns file, class and known, a line an image, as `selex bench`
-reads it; without a folder the images are scikit-learn's handwritten digits, as pixels. A fifth of the rows is held out
-and sorted by nearest centre. Accuracy on All, Known and Novel, mean and spread over seeds.
+The folder holds `images/` and a `labels.csv` with the columns file, class and known, one row per image, as `selex
+bench` reads it; without a folder, scikit-learn's handwritten digits are used, as pixels. A fifth of the rows is held
+out and assigned to the nearest centre. Accuracy on All, Known and Novel, mean ± standard deviation over seeds.
 """
 
 from __future__ import annotations
