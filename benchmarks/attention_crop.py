@@ -27,17 +27,17 @@ from selex.models.backbones import load_backbone_for
 SEEDS = 6
 
 
-def looks(root: Path, backbone: str, crop: int | None, device: str) -> dict[str, np.ndarray]:
+def features_of(root: Path, backbone: str, crop: int | None, device: str) -> dict[str, np.ndarray]:
     """Features of all images in three ways."""
     network, config = load_backbone_for(Config.of(str(root), backbone=backbone, crop=crop), device)
     table = own_dataset(root / "labels.csv").table
     folder = cached_store(table.root, config.data.size or 0)
     whole = ImageStore.build(table, folder, size=config.data.size or 0, strict=True)
-    close = crop_to_attention(network, whole, folder, device=device, progress=True)
+    cropped = crop_to_attention(network, whole, folder, device=device, progress=True)
     place = torch.device(device)
-    one, two = (embed(network, to_device(images, place), device=device, progress=True) for images in (whole, close))
+    one, two = (embed(network, to_device(images, place), device=device, progress=True) for images in (whole, cropped))
     both = normalize(torch.from_numpy(np.asarray(one) + np.asarray(two)), dim=1).numpy()
-    return {"whole": np.asarray(one), "close": np.asarray(two), "both": both}
+    return {"whole": np.asarray(one), "crop": np.asarray(two), "both": both}
 
 
 def score(features: np.ndarray, names: np.ndarray, known: np.ndarray, ratio: float, seed: int) -> tuple[float, ...]:
@@ -56,11 +56,11 @@ def main(root: Path, backbone: str, crop: int | None, by: list[str], device: str
     columns, data = columns_of(root / "labels.csv", by), own_dataset(root / "labels.csv")
     names = columns["class"]
     chosen = np.unique(names[data.known])
-    features, results = looks(root, backbone, crop, device), []
+    features, results = features_of(root, backbone, crop, device), []
     cases = [("class", 0, 0.5), ("class", 0, 0.1), ("class", 20, 0.5), ("class", 10, 0.5)]
     cases += [(name, 0, 0.5) for name in by]
     for name, some, ratio in cases:
-        for look, rows in features.items():
+        for images, rows in features.items():
             scores = []
             for seed in range(SEEDS):
                 classes = np.random.default_rng([seed, 1]).permutation(np.unique(columns[name]))[: some or None]
@@ -68,13 +68,13 @@ def main(root: Path, backbone: str, crop: int | None, by: list[str], device: str
                 known = chosen if name == "class" and not some else np.sort(classes[: len(classes) // 2])
                 scores.append(score(rows[part], columns[name][part], known, ratio, seed))
             mean, spread = 100 * np.mean(scores, 0), 100 * np.std(scores, 0, ddof=1)
-            row: dict[str, object] = {"by": name, "categories": len(classes), "labelled": ratio, "look": look}
+            row: dict[str, object] = {"by": name, "categories": len(classes), "labelled": ratio, "images": images}
             row["seeds"] = SEEDS
             for what, m, s in zip(("All", "Known", "Novel"), mean, spread, strict=True):
                 row[what] = f"{m:.1f} ± {s:.1f}"
             print(row, flush=True)
             results.append(row)
-    save(f"closer_{root.name.lower()}_{backbone}", results, out)
+    save(f"attention_crop_{root.name.lower()}_{backbone}", results, out)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def measure(columns: dict[str, np.ndarray], others: np.ndarray, by: str, seed: i
 
 def main(file: Path, others: Path, by: str, seeds: int, out: Path | None) -> None:
     columns, strangers = read_columns(file), read_columns(others)["features"]
-    save(f"strangers_{file.stem}", [measure(columns, strangers, by, seed) for seed in range(seeds)], out)
+    save(f"out_of_distribution_{file.stem}", [measure(columns, strangers, by, seed) for seed in range(seeds)], out)
 
 
 if __name__ == "__main__":

@@ -80,13 +80,13 @@ def main(options: argparse.Namespace) -> None:
             part = some_rows(len(features), options.rows)
             rows = {name: values[part] for name, values in columns.items()}
             every[f"by {by}"] = drawn(features[part], rows, Case(by=by), 0)
-    path = (options.out or RESULTS) / f"choice_{options.name}.json"
+    path = (options.out or RESULTS) / f"selection_{options.name}.json"
     results = json.loads(path.read_text())["results"] if path.exists() else []
     for name, data in every.items():
         for title, one in ((name, data), (f"{name}, named", named(data))):
             if title not in [row["case"] for row in results]:
                 results.append(measure(title, one, options.seeds))
-                save(f"choice_{options.name}", results, options.out)
+                save(f"selection_{options.name}", results, options.out)
 
 
 if __name__ == "__main__":

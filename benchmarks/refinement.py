@@ -77,14 +77,14 @@ def chosen(names: np.ndarray, case: Case, seed: int) -> np.ndarray:
 
 
 def scores(features: np.ndarray, truth: np.ndarray, n_known: int, case: Case, seed: int) -> dict[str, Scores]:
-    """Accuracy of each ending, from one clustering; and which was chosen."""
+    """Accuracy with each refinement, from one clustering; and which was chosen."""
     labels = labels_for(truth, n_known, case.labelled, seed)
     whitener, free, k = fit_whitener(features, labels, 0.5), labels < 0, int(truth.max()) + 1
     rows = whitener(features) if whitener else features
     level = bssk(rows, labels, k, n_init=3, rng=seed)
-    found = {ending: np.asarray(refine_level(rows, labels, level, ending).labels) for ending in REFINEMENTS}
+    found = {refine: np.asarray(refine_level(rows, labels, level, refine).labels) for refine in REFINEMENTS}
     result: dict[str, Scores] = {
-        ending: split_accuracy(truth[free], own[free], truth[free] < n_known) for ending, own in found.items()
+        refine: split_accuracy(truth[free], own[free], truth[free] < n_known) for refine, own in found.items()
     }
     return {**result, "auto": result[select(features, labels, k, search=("bssk",), whiten=0.5, rng=seed).refine]}
 
@@ -106,13 +106,13 @@ def main(root: Path, backbone: str, crop: int | None, by: list[str], device: str
         row: dict[str, object] = {"by": case.by, "categories": len(order), "tail": "yes" if case.tail else "no"}
         row["labelled"] = case.labelled if case.labelled < 1 else f"{case.labelled:.0f} each"
         row["seeds"] = SEEDS
-        for ending in (*REFINEMENTS, "auto"):
-            values = 100 * np.array([score[ending] for score in made])
-            row[f"{ending}: All"] = f"{values[:, 0].mean():.1f} ± {values[:, 0].std(ddof=1):.1f}"
-            row[f"{ending}: Novel"] = f"{values[:, 2].mean():.1f}"
+        for refine in (*REFINEMENTS, "auto"):
+            values = 100 * np.array([score[refine] for score in made])
+            row[f"{refine}: All"] = f"{values[:, 0].mean():.1f} ± {values[:, 0].std(ddof=1):.1f}"
+            row[f"{refine}: Novel"] = f"{values[:, 2].mean():.1f}"
         print(row, flush=True)
         results.append(row)
-    save(f"sizes_{root.name.lower()}_{backbone}", results, out)
+    save(f"refinement_{root.name.lower()}_{backbone}", results, out)
 
 
 if __name__ == "__main__":
