@@ -59,8 +59,21 @@ BENCHMARKS = {
         "ray_overhead",
         "scale_cost",
     ],
-    "How good the clusters are": ["minima", "digits", "demo_seeds", "whiten", "attention_crop", "refinement", "selection"],
-    "How many, how confident, and what fits nothing": ["estimate_k", "calibration", "out_of_distribution", "label_errors"],
+    "How good the clusters are": [
+        "minima",
+        "digits",
+        "demo_seeds",
+        "whiten",
+        "attention_crop",
+        "refinement",
+        "selection",
+    ],
+    "How many, how confident, and what fits nothing": [
+        "estimate_k",
+        "calibration",
+        "out_of_distribution",
+        "label_errors",
+    ],
     "What a person's work is worth": ["decisions", "suggestions", "quality"],
     "Why training pays off, or not": ["ladder", "theory"],
 }

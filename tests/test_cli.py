@@ -106,6 +106,16 @@ def test_auto_and_estimate(folder):
     assert "in 4 known categories, 48 in 4 novel ones" in done.stdout
 
 
+def test_an_estimate_takes_the_settings_of_a_clustering(folder):
+    np.save(folder / "rough.npy", np.random.default_rng(0).standard_normal((96, 12)) * np.arange(1, 97)[:, None])
+    base = ("estimate", "rough.npy", "--labels", "labels.csv", "--method", "silhouette")
+    plain, one = selex(*base, cwd=folder), selex(*base, "--set", "cluster.balanced=false", cwd=folder)
+    (folder / "settings.toml").write_text("[cluster]\nbalanced = false\n")
+    other = selex(*base, "--config", "settings.toml", cwd=folder)
+    assert (plain.returncode, one.returncode, other.returncode) == (0, 0, 0), one.stderr
+    assert plain.stdout != one.stdout == other.stdout
+
+
 def test_options_reach_the_library(folder):
     base = ("cluster", "features.npy", "--labels", "labels.csv", "--categories", 8)
     assert "levels of 8, 4\n" in selex(*base, "--set", "cluster.levels=2", cwd=folder).stdout

@@ -100,12 +100,11 @@ def estimate(
         ),
     ] = "auto",
     max_categories: Annotated[int | None, typer.Option(min=2, metavar="N", help="The highest count to try.")] = None,
+    config_file: settings.ConfigFile = None,
+    changes: settings.Set = None,
     seed: settings.Seed = None,
     device: Device = "cpu",
     normalize: Normalize = False,
-    unbalanced: Annotated[
-        bool, settings.flag("--unbalanced", "For categories of very different size.", CLUSTERING)
-    ] = False,
 ) -> None:
     """Estimate the number of categories, with an interval and the curve behind it.
 
@@ -116,7 +115,7 @@ def estimate(
     from selex.io import check_target
     from selex.report.curves import check_ending, is_plot, plot_estimate
 
-    config = configured(Config(), None, None, seed=seed, balanced=False if unbalanced else None)
+    config = configured(Config(), config_file, changes, seed=seed)
     check_ending(out)
     check_target(out, [path for path in (features, labels) if path], is_plot)
     table, given = _read(features, labels, normalize)

@@ -152,9 +152,8 @@ def with_kept_centers(level: Level, start: Start) -> Level:
     centers = torch.as_tensor(level.centers).clone()
     kept = torch.as_tensor(start.centers[: len(centers)]).to(centers)
     same = torch.as_tensor(start.stays[: len(centers)]).to(centers.device)
-    same &= (centers[: len(kept)] - kept).abs().amax(
-        1
-    ) <= _ROUNDING * kept.abs().max()  # one that is gone moves numbers
+    moved = (centers[: len(kept)] - kept).abs().amax(1)
+    same &= moved <= _ROUNDING * kept.abs().max()  # one that is gone moves numbers
     centers[: len(kept)] = torch.where(same[:, None], kept, centers[: len(kept)])
     return replace(level, centers=centers if isinstance(level.centers, Tensor) else centers.numpy())
 
