@@ -1,6 +1,6 @@
 """How many images are embedded, and how long `selex discover` takes, after each kind of change to a collection.
 
-A folder of photos is sorted once. Then photos are added, removed, renamed and set aside as junk, and settings change.
+A folder of photos is sorted once. Then photos are added, removed, renamed and set aside, and settings change.
 CPU time hardly depends on other load on the machine. `--rows` sets the size of a test of the cache alone: looking up
 that many feature rows with a few new ones among them. `--many` instead adds a few photos to that many tiny ones (8 × 8
 pixels, 100 kinds, pixels as features): wall and CPU time of `selex discover RUN --add FOLDER`.
@@ -68,10 +68,10 @@ class Collection:
             file.rename(self.photos / f"renamed {file.name}")
         return self.sort()
 
-    def junk(self) -> Run:
-        """One is marked as junk, and the run done again."""
+    def aside(self) -> Run:
+        """One is set aside, and the run done again."""
         review = Review(self.folder / "run")
-        review.decide(Decision("junk", rows=(0,)), review.version)
+        review.decide(Decision("set_aside", rows=(0,)), review.version)
         review.ledger.close()
         return recluster(self.folder / "run").run
 
@@ -97,7 +97,7 @@ def changes(images: int, new: int, backbone: str) -> list[dict[str, object]]:
             measure(f"{new} added", one.add),
             measure(f"{new} removed", one.remove),
             measure(f"{new} renamed", one.rename),
-            measure("one marked as junk", one.junk),
+            measure("one set aside", one.aside),
         ]
 
 

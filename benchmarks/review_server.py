@@ -100,7 +100,7 @@ def steps(client: Client, n: int, k: int) -> Iterator[tuple[str, Callable[[], fl
         return client("/api/undo", {"version": client.standing()["version"]})[0]
 
     yield "first page", lambda: client("/")[0]
-    yield "first page after a decision", lambda: (client.decide(kind="junk", rows=rows(1)), client("/")[0])[1]
+    yield "first page after a decision", lambda: (client.decide(kind="set_aside", rows=rows(1)), client("/")[0])[1]
     yield "category page", lambda: client(f"/category/{rng.integers(k)}")[0]
     yield "image page with similar images", lambda: client(f"/image/{rng.integers(n)}")[0]
     yield "search names and files", lambda: client(f"/?q=image+{rng.integers(1000):03d}")[0]
@@ -127,7 +127,7 @@ def new_round(client: Client, folder: Path, n: int, k: int, d: int) -> float:
     for category in range(k):
         with suppress(AssertionError):  # merged into another
             client.decide(kind="confirm", category=category)
-    client.decide(kind="junk", rows=list(range(0, n, 300)))
+    client.decide(kind="set_aside", rows=list(range(0, n, 300)))
     make_run(folder, n, k, d, seed=1)
     client.connection.close()  # the server has, of one that asked nothing for so long
     return client("/")[0]

@@ -69,11 +69,11 @@ def _take_photos(browser: Browser, folder: Path) -> None:
         _take(browser, f"{address}check", "review-check", size=(1200, 640), act=_check)
     for kind in ("blurred", "dark"):
         rows = tuple(row for row, file in enumerate(review.results.files) if file.startswith(kind))
-        review.decide(Decision("junk", rows=rows, reason=kind), review.version)
+        review.decide(Decision("set_aside", rows=rows, reason=kind), review.version)
     review.ledger.close()
     recluster(folder / "run")
     review = Review(folder / "run")
-    review.decide(Decision("junk", rows=(0, 1)), review.version)
+    review.decide(Decision("set_aside", rows=(0, 1)), review.version)
     photos = tuple(aside[:2] for aside in review.aside.values())
     review.decide(Decision("restore", photos=photos[:2]), review.version)
     with _served(review) as address:

@@ -15,7 +15,7 @@ def labels_by_file(labels):
     return {photo.file: name for photo, name in labels.decided.items()}
 
 
-def junk_files(labels):
+def aside_files(labels):
     """The files that decisions leave out."""
     return {photo.file for photo in labels.left_out}
 

@@ -356,7 +356,7 @@ def test_fiftyone_gets_features_in_the_order_of_its_labels(run, tmp_path):
     features = np.load(tmp_path / "all" / "embeddings.npy")
     assert features.dtype == np.float32
     assert np.array_equal(features, run.embeddings)
-    kept = [0, 3, 4, 11]  # as after a review, which leaves junk out
+    kept = [0, 3, 4, 11]  # as after a review, which leaves out what is set aside
     table = {**run.clusters.take(kept).to_pydict(), "review": ["confirmed", "undecided", "unsure", "undecided"]}
     export(run, "fiftyone", tmp_path / "some", table=[table])
     found = json.loads((tmp_path / "some" / "labels.json").read_text())["labels"]

@@ -148,13 +148,13 @@ def test_folders_that_were_moved_since(place):
     go(place, "recluster", "run")
 
 
-def test_junk_costs_no_embedding(tmp_path, monkeypatch):
+def test_setting_photos_aside_costs_no_embedding(tmp_path, monkeypatch):
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
     digit_photos(tmp_path / "photos")
     config = Config.of(str(tmp_path / "photos"), categories=5, backbone="pixels")
     folder = discover(config, tmp_path / "run").folder
     review = Review(folder)
-    review.decide(Decision("junk", rows=(0, 30)), review.version)
+    review.decide(Decision("set_aside", rows=(0, 30)), review.version)
     review.ledger.close()
     run = recluster(folder).run
     assert (len(run.embeddings), made(folder)) == (58, 0)

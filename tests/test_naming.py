@@ -178,7 +178,7 @@ def test_a_plain_discover_keeps_what_was_decided(home):
     assert "\nchanged: 0 images in another category\n" in again.stdout
     names = Run.open(home / "run").hierarchy["names"]
     decide(home / "run", kind="name", category=3, name="three")
-    decide(home / "run", kind="junk", rows=(0,))
+    decide(home / "run", kind="set_aside", rows=(0,))
 
     (home / "labels.csv").write_text("file_name,label\n")
     asked = (*command, "--labels", "labels.csv")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from commands import digit_photos, selex
-from review_runs import junk_files, labels_by_file
+from review_runs import aside_files, labels_by_file
 from selex import Config, Run, discover
 from selex.errors import Note
 from selex.review.core.decisions import Decision
@@ -147,12 +147,12 @@ def test_decisions_follow_and_do_so_again(place):
         place,
         ("name", {"category": 3, "name": "three"}),
         ("move", {"rows": (7, 8), "category": 0}),
-        ("junk", {"rows": (70, 71)}),
+        ("set_aside", {"rows": (70, 71)}),
     )
     labels = labels_of(Run.open(place / "run"))
     now = move(place, files, "unlabelled/first")
     done = without_notes(place)
-    assert (done.changes.aside, done.changes.lost) == (2, 0), "junk alone"
+    assert (done.changes.aside, done.changes.lost) == (2, 0), "those set aside alone"
     assert (done.changes.before >= 0).all(), "no photo is new"
     after = categories(place)
     assert after.keys() == {now[file] for row, file in enumerate(files) if row not in (70, 71)}
@@ -169,14 +169,14 @@ def test_decisions_follow_and_do_so_again(place):
     review.ledger.close()
 
 
-def test_of_two_copies_one_may_be_junk(place):
+def test_of_two_copies_one_may_be_set_aside(place):
     """Whichever of the two is renamed, deleted or both: one is left out, the other is not."""
     before = categories(place)
     copies = [file for file in before if "/copy-" in file]
     rows = tuple(row for row, file in enumerate(before) if file in copies)
-    decide(place, ("junk", {"rows": rows}))
+    decide(place, ("set_aside", {"rows": rows}))
     originals = [file.replace("copy-", "") for file in copies]
-    (place / "photos" / copies[1]).unlink()  # junk, deleted; the other one is renamed
+    (place / "photos" / copies[1]).unlink()  # set aside, deleted; the other one is renamed
     now = move(place, [originals[0], originals[1], copies[2]], "unlabelled/away")
     without_notes(place)
     found = categories(place)
@@ -186,7 +186,7 @@ def test_of_two_copies_one_may_be_junk(place):
 
 
 def test_a_copy_is_a_new_photo(place):
-    files, _ = decide(place, ("name", {"category": 3, "name": "three"}), ("junk", {"rows": (70,)}))
+    files, _ = decide(place, ("name", {"category": 3, "name": "three"}), ("set_aside", {"rows": (70,)}))
     shutil.copy(place / "photos" / files[70], place / "photos" / "unlabelled" / "another.png")
     without_notes(place)
     assert "unlabelled/another.png" in categories(place)
@@ -203,18 +203,18 @@ def test_a_photo_that_goes_to_the_folder_of_a_category_is_labelled_so(place):
     assert [categories(place)[name] for name in names.values()] == [state.names[0]] * 2
 
 
-def test_within_the_folder_of_a_category_decisions_stay_and_junk_is_junk_anywhere(place):
+def test_within_the_folder_of_a_category_decisions_stay_and_photos_are_set_aside_anywhere(place):
     files = list(categories(place))
     own = [row for row, file in enumerate(files) if file.startswith("digit 0/")]
-    decide(place, ("junk", {"rows": tuple(own[:2])}), ("move", {"rows": (own[2],), "category": 1}))
-    junk = move(place, [files[own[0]]], "digit 0/2026") | move(place, [files[own[1]]], "felines")
+    decide(place, ("set_aside", {"rows": tuple(own[:2])}), ("move", {"rows": (own[2],), "category": 1}))
+    aside = move(place, [files[own[0]]], "digit 0/2026") | move(place, [files[own[1]]], "felines")
     now = {files[own[2]]: "digit 0/2026/moved.png"}
     (place / "photos" / files[own[2]]).rename(place / "photos" / now[files[own[2]]])
     with warnings.catch_warnings():
         warnings.simplefilter("error", Note)
         recluster(place / "run", store=place / "store", config=config(place))
     found = categories(place)
-    assert not set(junk.values()) & found.keys()
+    assert not set(aside.values()) & found.keys()
     assert found[now[files[own[2]]]] == "digit 1"
 
 
@@ -270,19 +270,19 @@ def test_decisions_follow_photos_that_swap_names_and_do_so_again(place):
         place,
         ("name", {"category": 3, "name": "three"}),
         ("move", {"rows": tuple(free[5:8]), "category": 0}),
-        ("junk", {"rows": tuple(free[::9])}),
+        ("set_aside", {"rows": tuple(free[::9])}),
     )
     labels = labels_of(Run.open(place / "run"))
-    junk = {files[row] for row in free[::9]}
-    assert junk_files(labels) == junk
+    aside = {files[row] for row in free[::9]}
+    assert aside_files(labels) == aside
     now = cycle(place, [files[row] for row in free])
     done = without_notes(place)
-    assert (done.changes.aside, done.changes.lost) == (len(junk), 0), "junk alone"
+    assert (done.changes.aside, done.changes.lost) == (len(aside), 0), "those set aside alone"
     assert (done.changes.before >= 0).all(), "no photo is new"
     after = categories(place)
-    assert after.keys() == {now.get(file, file) for file in files if file not in junk}
+    assert after.keys() == {now.get(file, file) for file in files if file not in aside}
     assert all(after[now.get(file, file)] == name for file, name in labels_by_file(labels).items())
-    undecided = [row for row in free if files[row] not in junk | labels_by_file(labels).keys()]
+    undecided = [row for row in free if files[row] not in aside | labels_by_file(labels).keys()]
     assert [after[now[files[row]]] for row in undecided] == [state.names[state.category[row]] for row in undecided]
     again = cycle(place, sorted(after)[3:40:4])
     without_notes(place)
@@ -298,7 +298,7 @@ def test_a_new_photo_with_the_name_of_another_is_new(place):
     files = [file for file in categories(place) if file.startswith("unlabelled/") and "copy-" not in file]
     rows = {file: row for row, file in enumerate(categories(place))}
     moved = tuple(rows[file] for file in files[:2])
-    decide(place, ("move", {"rows": moved, "name": "first"}), ("junk", {"rows": (rows[files[2]],)}))
+    decide(place, ("move", {"rows": moved, "name": "first"}), ("set_aside", {"rows": (rows[files[2]],)}))
     now = cycle(place, files)
     last = place / "photos" / now[files[-1]]
     last.rename(place / "photos" / "unlabelled" / "zzz.png")
@@ -307,7 +307,7 @@ def test_a_new_photo_with_the_name_of_another_is_new(place):
     done = without_notes(place)
     after = categories(place)
     assert after[files[1]] == after[files[2]] == "first"
-    assert files[3] not in after, "junk"
+    assert files[3] not in after, "set aside"
     assert files[0] in after
     assert int((done.changes.before < 0).sum()) == 1
     assert done.run.clusters["file"].to_pylist()[int(np.flatnonzero(done.changes.before < 0)[0])] == files[0]
@@ -317,10 +317,10 @@ def test_a_photo_with_the_name_of_one_that_is_gone_is_not_decided_for_it(place):
     """Decided photos are deleted, and those that follow move up to their names: also a round later."""
     files = [file for file in categories(place) if file.startswith("unlabelled/") and "copy-" not in file][8:]
     rows = {file: row for row, file in enumerate(categories(place))}
-    decide(place, ("move", {"rows": (rows[files[0]],), "name": "first"}), ("junk", {"rows": (rows[files[2]],)}))
+    decide(place, ("move", {"rows": (rows[files[0]],), "name": "first"}), ("set_aside", {"rows": (rows[files[2]],)}))
     photos = place / "photos"
     (photos / files[1]).replace(photos / files[0])  # the decided one is gone
-    (photos / files[3]).replace(photos / files[2])  # the junk is gone
+    (photos / files[3]).replace(photos / files[2])  # the one set aside is gone
     for _ in range(3):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Note)
@@ -330,10 +330,10 @@ def test_a_photo_with_the_name_of_one_that_is_gone_is_not_decided_for_it(place):
         assert files[2] in after
 
 
-def test_a_new_photo_with_the_name_of_deleted_junk_is_no_junk(place):
+def test_a_new_photo_with_the_name_of_a_deleted_one_is_not_set_aside(place):
     files = [file for file in categories(place) if file.startswith("unlabelled/") and "copy-" not in file][8:]
     rows = {file: row for row, file in enumerate(categories(place))}
-    decide(place, ("junk", {"rows": (rows[files[2]],)}))
+    decide(place, ("set_aside", {"rows": (rows[files[2]],)}))
     digit_photos(place / "other", per_digit=1, n_known=0, digits=9)
     shutil.copy(sorted((place / "other").rglob("*8*.png"))[-1], place / "photos" / files[2])
     for _ in range(2):

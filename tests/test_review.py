@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from commands import reseal
-from review_runs import junk_files, labels_by_file, made_up_run, small_run
+from review_runs import aside_files, labels_by_file, made_up_run, small_run
 from selex.errors import InputError
 from selex.review.core.decisions import FIELDS, Decision, Refused, alike_key
 from selex.review.core.labels import labels_of
@@ -19,7 +19,7 @@ from selex.review.core.ledger import FILE, Ledger
 from selex.review.core.outcome import compare, corrected, reviewed
 from selex.review.core.overview import Overview, Space, parts_of
 from selex.review.core.session import Conflict, Review
-from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE, State
+from selex.review.core.state import CONFIRMED, SET_ASIDE, UNDECIDED, UNSURE, State
 from selex.review.core.timeline import DECIDE, REDO, UNDO, Event, Timeline
 from selex.review.server.cards import image_card
 from selex.runs.export import export
@@ -57,7 +57,7 @@ DECISIONS = st.one_of(
     st.builds(Decision, st.just("move"), rows=SOME_ROWS, category=CATEGORIES),
     st.builds(Decision, st.just("move"), rows=SOME_ROWS, name=NAMES),
     st.builds(Decision, st.just("confirm"), category=CATEGORIES),
-    *(st.builds(Decision, st.just(kind), rows=SOME_ROWS) for kind in ("confirm", "unsure", "junk", "clear")),
+    *(st.builds(Decision, st.just(kind), rows=SOME_ROWS) for kind in ("confirm", "unsure", "set_aside", "clear")),
 )
 
 
@@ -168,10 +168,10 @@ def test_marks_and_what_confirming_leaves_alone(results):
     state = State(results)
     first, second, *_ = np.flatnonzero(state.category == 4).tolist()
     state.apply(Decision("unsure", rows=(first,)))
-    state.apply(Decision("junk", rows=(second,)))
+    state.apply(Decision("set_aside", rows=(second,)))
     state.apply(Decision("confirm", category=4))
     assert state.mark[first] == UNSURE
-    assert state.mark[second] == JUNK
+    assert state.mark[second] == SET_ASIDE
     assert (state.mark[np.flatnonzero(state.category == 4)[2:]] == CONFIRMED).all()
     state.apply(Decision("clear", rows=(first, second)))
     assert state.mark[first] == state.mark[second] == UNDECIDED
@@ -216,7 +216,7 @@ def test_a_decision_needs_its_fields(kind):
 
 def test_decisions_outlast_the_process(review, folder):
     decide(review, "name", category=3, name="robin")
-    decide(review, "junk", rows=(1, 2))
+    decide(review, "set_aside", rows=(1, 2))
     review.step(UNDO, review.version)
     again = Review(folder)
     assert again.version == review.version == "1.3"
@@ -364,13 +364,13 @@ def test_labels_are_what_is_confirmed(review):
     decide(review, "move", rows=(moved,), name="wren")
     given = int(np.flatnonzero(review.results.labelled)[0])
     decide(review, "unsure", rows=(given,))
-    decide(review, "junk", rows=(5,))
+    decide(review, "set_aside", rows=(5,))
     labels, state = labels_of(review.run), review.state
     expected = {f"{row:03d}.png": state.names[state.category[row]] for row in np.flatnonzero(state.mark == CONFIRMED)}
     assert labels_by_file(labels) == expected
     assert labels_by_file(labels)[f"{moved:03d}.png"] == "wren"
     assert f"{given:03d}.png" not in labels_by_file(labels)
-    assert junk_files(labels) == {"005.png"}
+    assert aside_files(labels) == {"005.png"}
     assert labels.categories == 6
     assert labels.decisions == 5
 
@@ -378,7 +378,7 @@ def test_labels_are_what_is_confirmed(review):
 def test_the_corrected_table(review):
     assert reviewed(review.run) is None
     decide(review, "merge", categories=(0, 3))
-    decide(review, "junk", rows=(0,))
+    decide(review, "set_aside", rows=(0,))
     (table,), count = reviewed(review.run)
     assert count == 2
     assert "000.png" not in table["file"]
@@ -427,7 +427,7 @@ def test_results_that_could_not_be_taken_in_are_taken_in_later(folder, monkeypat
 def test_a_corrected_table_is_of_the_results_that_were_decided_about(folder):
     review = Review(folder)
     with closing(review.ledger):
-        decide(review, "junk", rows=(0,))
+        decide(review, "set_aside", rows=(0,))
         blocks, _ = reviewed(review.run)
         more_results(folder)
         assert [file for block in blocks for file in block["file"]] == [f"{row:03d}.png" for row in range(1, 40)]
@@ -455,10 +455,10 @@ def test_the_corrected_table_comes_in_blocks_and_is_of_the_moment(folder, tmp_pa
     parquet.write_table(parquet.read_table(path), path, row_group_size=8, write_page_checksum=True)
     reseal(folder)
     review = Review(folder)
-    decide(review, "junk", rows=tuple(range(8, 16)))  # a whole row group
+    decide(review, "set_aside", rows=tuple(range(8, 16)))  # a whole row group
     decide(review, "name", category=3, name="a name")
     blocks, names = corrected(review.state), list(review.state.names)
-    decide(review, "junk", rows=(0,))
+    decide(review, "set_aside", rows=(0,))
     kept = [row for row in range(40) if not 8 <= row < 16]
     called = dict(zip(review.results.names, names, strict=True))
     assert called["novel-2"] == "a name"
@@ -499,12 +499,12 @@ def test_changes_are_told_by_common_images(results):
 
 def test_overview_counts_as_plain_loops_do(review):
     decide(review, "merge", categories=(2, 4))
-    decide(review, "junk", rows=(0, 7))
+    decide(review, "set_aside", rows=(0, 7))
     decide(review, "unsure", rows=(9,))
     state, sure = review.state, review.results.confidence
     overview = Overview.of(review, np.argsort(-sure, kind="stable"))
     for category in range(len(state.names)):
-        rows = [row for row in range(40) if state.category[row] == category and state.mark[row] != JUNK]
+        rows = [row for row in range(40) if state.category[row] == category and state.mark[row] != SET_ASIDE]
         assert overview.rows(category).tolist() == sorted(rows, key=lambda row: -sure[row])
         assert overview.sizes[category] == len(rows)
         assert overview.confirmed[category] == sum(state.mark[row] == CONFIRMED for row in rows)
@@ -517,7 +517,7 @@ def test_neighbours_stay_right_over_decisions(review):
     sure = np.argsort(-review.results.confidence, kind="stable")
     space = Space(review)
     space.neighbours(0, Overview.of(review, sure), review, 4)
-    for step in (lambda: decide(review, "merge", categories=(0, 3)), lambda: decide(review, "junk", rows=(4, 8))):
+    for step in (lambda: decide(review, "merge", categories=(0, 3)), lambda: decide(review, "set_aside", rows=(4, 8))):
         step()
         overview = Overview.of(review, sure)
         found = space.neighbours(0, overview, review, 4)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from commands import contents, digit_photos, refused, selex, start
-from review_runs import junk_files, labels_by_file, small_run
+from review_runs import aside_files, labels_by_file, small_run
 from selex import Config, Run, discover
 from selex.errors import InputError
 from selex.review.core.decisions import Decision
@@ -60,13 +60,13 @@ def test_decisions_become_labels_and_start_anew(made, folder):
         folder,
         ("name", {"category": 3, "name": "three, “3”"}),
         ("move", {"rows": (7, 8), "category": 0}),
-        ("junk", {"rows": (0, 50)}),
+        ("set_aside", {"rows": (0, 50)}),
     )
     expected = labels_of(before.run)
     done = recluster(folder, store=made / "store")
     table = done.run.clusters.to_pydict()
-    junk = {before.results.files[0], before.results.files[50]}
-    assert set(table["file"]) == set(before.results.files) - junk
+    aside = {before.results.files[0], before.results.files[50]}
+    assert set(table["file"]) == set(before.results.files) - aside
     given = labels_in(folder)
     assert given == labels_by_file(expected)
     labelled = {
@@ -105,7 +105,7 @@ def test_other_settings_cluster_from_nothing(made, folder):
 
 
 def test_a_second_round_keeps_the_first(made, folder):
-    first = decide(folder, ("name", {"category": 3, "name": "three"}), ("junk", {"rows": (0,)}))
+    first = decide(folder, ("name", {"category": 3, "name": "three"}), ("set_aside", {"rows": (0,)}))
     recluster(folder, store=made / "store")
     second = Review(folder)
     other = next(c for c in np.unique(second.state.category).tolist() if not second.state.known(c))
@@ -115,7 +115,7 @@ def test_a_second_round_keeps_the_first(made, folder):
     labels = labels_of(second.run)
     assert {"THREE", "other"} <= set(labels_by_file(labels).values())
     assert "three" not in labels_by_file(labels).values(), "a new name counts for labels of earlier rounds too"
-    assert junk_files(labels) == {first.results.files[0]}
+    assert aside_files(labels) == {first.results.files[0]}
     done = recluster(folder, store=made / "store")
     assert first.results.files[0] not in done.run.clusters["file"].to_pylist()
     assert {"THREE", "other"} <= set(done.run.hierarchy["names"][: done.run.hierarchy["levels"][0]["n_known"]])
@@ -191,7 +191,7 @@ def test_mistakes_are_one_line_and_change_nothing(folder, tmp_path, monkeypatch)
     monkeypatch.setenv("SELEX_CACHE", str(tmp_path / "cache"))
     refused("nothing has been decided yet", "recluster", "run", cwd=tmp_path)
     refused("no such run folder", "recluster", "nowhere", cwd=tmp_path)
-    decide(folder, ("junk", {"rows": tuple(range(120))}))
+    decide(folder, ("set_aside", {"rows": tuple(range(120))}))
     refused("every image is set aside", "recluster", "run", cwd=tmp_path)
     refused("No such option: --categories", "recluster", "run", "--categories", "5", cwd=tmp_path)
     refused("every image is set aside", "export", "run", "--to", "csv", "--out", "x.csv", cwd=tmp_path)

@@ -7,7 +7,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from commands import contents, digit_photos, selex
-from review_runs import junk_files, labels_by_file
+from review_runs import aside_files, labels_by_file
 from selex import Config, Run, discover
 from selex.errors import InputError
 from selex.features.ray_cluster import RayEngine
@@ -61,9 +61,9 @@ def test_photos_of_earlier_rounds_are_listed_with_when_and_why_and_come_back(pla
     run = Run.open(place / "run")
     given, free = labelled_and_not(run)
     files = run.clusters["file"].to_pylist()
-    decide(place, "junk", rows=(given, free), reason="blurred")
+    decide(place, "set_aside", rows=(given, free), reason="blurred")
     assert str(recluster(place / "run", store=place / "store").changes).startswith("2 images set aside; 0 images in")
-    decide(place, "junk", rows=(5,))
+    decide(place, "set_aside", rows=(5,))
     third = again(place)
     assert len(third.clusters) == len(files) - 3
     review = Review(place / "run")
@@ -77,7 +77,7 @@ def test_photos_of_earlier_rounds_are_listed_with_when_and_why_and_come_back(pla
     labels = labels_of(Run.open(place / "run"))
     assert labels_by_file(labels)[files[given]] == run.clusters["category"][given].as_py()
     assert files[free] not in labels_by_file(labels)
-    assert len(junk_files(labels)) == 1
+    assert len(aside_files(labels)) == 1
     done = recluster(place / "run", store=place / "store")
     table = {row["file"]: row for row in done.run.clusters.to_pylist()}
     assert table[files[given]]["labelled"]
@@ -93,7 +93,7 @@ def test_what_is_as_it_was_rounds_ago_is_a_new_round_in_which_nothing_is_set_asi
     run = again(place)
     before, (_, free) = Results.read(run).digest, labelled_and_not(run)
     file = run.clusters["file"][free].as_py()
-    decide(place, "junk", rows=(free,))
+    decide(place, "set_aside", rows=(free,))
     again(place)
     decide(place, "restore", photos=((2, free),))
     assert Results.read(again(place)).digest == before, "or this tests nothing"
@@ -105,7 +105,7 @@ def test_what_is_as_it_was_rounds_ago_is_a_new_round_in_which_nothing_is_set_asi
 
 
 def test_undo_leaves_them_out_again(place):
-    decide(place, "junk", rows=(4,))
+    decide(place, "set_aside", rows=(4,))
     again(place)
     [pair] = pairs(place)
     review = Review(place / "run")
@@ -117,11 +117,11 @@ def test_undo_leaves_them_out_again(place):
     assert review.state.restored == {pair}
     review.step("undo", review.version)
     review.ledger.close()
-    assert len(junk_files(labels_of(Run.open(place / "run")))) == 1
+    assert len(aside_files(labels_of(Run.open(place / "run")))) == 1
 
 
 def test_only_what_is_set_aside_can_be_taken_back(place):
-    decide(place, "junk", rows=(4, 6))
+    decide(place, "set_aside", rows=(4, 6))
     review = Review(place / "run")
     for fields in ({"rows": (5,)}, {"photos": ((1, 4),)}, {"photos": ((9, 9),)}, {}):
         with pytest.raises(Refused):
@@ -132,7 +132,7 @@ def test_only_what_is_set_aside_can_be_taken_back(place):
 
 
 def test_a_photo_is_taken_back_once(place):
-    decide(place, "junk", rows=(4,))
+    decide(place, "set_aside", rows=(4,))
     again(place)
     [pair] = pairs(place)
     decide(place, "restore", photos=(pair,))
@@ -145,7 +145,7 @@ def test_a_label_has_the_name_that_its_category_got_in_the_same_round(place):
     given, _ = labelled_and_not(run)
     file = run.clusters["file"][given].as_py()
     decide(place, "name", category=run.hierarchy["names"].index(file.split("/")[0]), name="another name")
-    decide(place, "junk", rows=(given,))
+    decide(place, "set_aside", rows=(given,))
     again(place)
     [pair] = pairs(place)
     decide(place, "restore", photos=(pair,))
@@ -155,7 +155,7 @@ def test_a_label_has_the_name_that_its_category_got_in_the_same_round(place):
 def test_a_label_of_a_category_that_is_gone_is_not_brought_back(place):
     given, _ = labelled_and_not(Run.open(place / "run"))
     file = Run.open(place / "run").clusters["file"][given].as_py()
-    decide(place, "junk", rows=(given,))
+    decide(place, "set_aside", rows=(given,))
     again(place)
     run = Run.open(place / "run")
     old = file.split("/")[0]
@@ -169,9 +169,9 @@ def test_a_label_of_a_category_that_is_gone_is_not_brought_back(place):
 
 
 def test_the_page_shows_all_of_them_and_the_photos_themselves(place):
-    decide(place, "junk", rows=(3, 50), reason="dark")
+    decide(place, "set_aside", rows=(3, 50), reason="dark")
     again(place)
-    decide(place, "junk", rows=(7,))
+    decide(place, "set_aside", rows=(7,))
     review = Review(place / "run")
     client = TestClient(create_app(review, Door(8760)), base_url=f"http://{HOST}")
     found = client.get("/api/aside").json()
@@ -181,7 +181,7 @@ def test_the_page_shows_all_of_them_and_the_photos_themselves(place):
         (1, 50, "dark"),
     ]
     assert (found["rows"], found["photos"], found["total"]) == ([7], [[1, 3], [1, 50]], 3)
-    assert (found["standing"]["junk"], found["standing"]["aside"]) == (1, 2)
+    assert (found["standing"]["set_aside"], found["standing"]["aside"]) == (1, 2)
     small, large = client.get("/aside/1/3"), client.get("/aside/1/3/large")
     assert (small.headers["content-type"], large.headers["content-type"]) == ("image/jpeg", "image/jpeg")
     assert small.content != client.get("/aside/1/50").content
@@ -191,13 +191,13 @@ def test_the_page_shows_all_of_them_and_the_photos_themselves(place):
     assert client.post("/api/decisions", json=body).json()["summary"] == "took 3 images back"
     found = client.get("/api/aside").json()
     assert [(one["round"], one["restored"]) for one in found["asides"]] == [(1, True), (1, True)]
-    assert (found["photos"], found["standing"]["aside"], found["standing"]["junk"]) == ([], 0, 0)
+    assert (found["photos"], found["standing"]["aside"], found["standing"]["set_aside"]) == ([], 0, 0)
     review.ledger.close()
 
 
 def test_another_photo_that_has_the_name_now_is_not_shown_for_it(place):
     file = Run.open(place / "run").clusters["file"][30].as_py()
-    decide(place, "junk", rows=(30,))
+    decide(place, "set_aside", rows=(30,))
     again(place)
     Image.new("L", (8, 8), 99).save(place / "photos" / file)
     decide(place, "unsure", rows=(2,))
@@ -215,19 +215,19 @@ def test_decisions_follow_photos_when_they_are_decoded_at_another_size(place, re
     run = Run.open(place / "run")
     files = run.clusters["file"].to_pylist()
     free = [row for row, held in enumerate(run.clusters["labelled"].to_pylist()) if not held]
-    junk, moved, other = free[0], free[1], free[2]
-    decide(place, "junk", rows=(junk,))
+    aside, moved, other = free[0], free[1], free[2]
+    decide(place, "set_aside", rows=(aside,))
     decide(place, "move", rows=(moved,), category=0)
     if renamed:  # each has the name of the next
-        for old, new in ((junk, "kept"), (moved, files[junk]), (other, files[moved]), ("kept", files[other])):
+        for old, new in ((aside, "kept"), (moved, files[aside]), (other, files[moved]), ("kept", files[other])):
             source = place / "photos" / (old if isinstance(old, str) else files[old])
             source.rename(place / "photos" / new)
-    now = {junk: other, moved: junk, other: moved} if renamed else {row: row for row in (junk, moved, other)}
+    now = {aside: other, moved: aside, other: moved} if renamed else {row: row for row in (aside, moved, other)}
     config = run.config.change(size=40, labels=None)
     recluster(place / "run", config=config, store=place / "store")
     for number in range(2):
         table = {row["file"]: row for row in Run.open(place / "run").clusters.to_pylist()}
-        assert files[now[junk]] not in table, f"it is junk in round {number + 2}"
+        assert files[now[aside]] not in table, f"it is set aside in round {number + 2}"
         labels = labels_by_file(labels_of(Run.open(place / "run")))
         assert labels[files[now[moved]]] == "digit 0"
         assert files[now[other]] not in labels
@@ -241,7 +241,7 @@ def test_they_stay_aside_whatever_command_is_run(place):
     run = Run.open(place / "run")
     rows, config = labelled_and_not(run), run.config.change(categories=None)
     files = {run.clusters["file"][row].as_py() for row in rows}
-    decide(place, "junk", rows=rows)
+    decide(place, "set_aside", rows=rows)
     for change in ({}, {"seed": 1}, {"size": 40}):
         lines = []
         done = discover(config.change(**change), place / "run", store=place / "store", tell=lines.append)
@@ -261,7 +261,7 @@ def test_a_copy_of_a_photo_that_was_set_aside_is_not(place):
     shutil.copy(place / "photos" / files[0], place / "photos" / "copy.png")
     config = Run.open(place / "run").config.change(categories=None)
     run = discover(config, place / "run", store=place / "store")
-    decide(place, "junk", rows=(run.clusters["file"].to_pylist().index("copy.png"),))
+    decide(place, "set_aside", rows=(run.clusters["file"].to_pylist().index("copy.png"),))
     (place / "photos" / "copy.png").unlink()
     assert discover(config, place / "run", store=place / "store").clusters["file"].to_pylist() == files
 
@@ -270,13 +270,13 @@ def test_photos_of_a_list_in_python_stay_aside_too(photos, tmp_path):
     files = [str(path) for path in sorted(photos.rglob("*.png"))]
     config = Config.of("", categories=4, backbone="pixels")
     discover(config, tmp_path / "run", photos=files, store=tmp_path / "store")
-    decide(tmp_path, "junk", rows=(3,))
+    decide(tmp_path, "set_aside", rows=(3,))
     done = discover(config, tmp_path / "run", photos=files, store=tmp_path / "store")
     assert done.clusters["file"].to_pylist() == files[:3] + files[4:]
 
 
 def test_a_ray_cluster_which_reads_all_photos_is_refused_where_some_are_set_aside(place):
-    decide(place, "junk", rows=(3,))
+    decide(place, "set_aside", rows=(3,))
     before = contents(place / "run")
     with pytest.raises(InputError, match="photos are set aside in `selex review`: use `selex recluster`"):
         discover(Run.open(place / "run").config, place / "run", engine=RayEngine())
@@ -284,7 +284,7 @@ def test_a_ray_cluster_which_reads_all_photos_is_refused_where_some_are_set_asid
 
 
 def test_other_photos_are_refused_before_any_is_decoded(place):
-    decide(place, "junk", rows=(3,))
+    decide(place, "set_aside", rows=(3,))
     digit_photos(place / "others")
     with pytest.raises(InputError, match="holds a run of other photos"):
         discover(Config.of(str(place / "others"), backbone="pixels"), place / "run", store=place / "other-store")
@@ -295,14 +295,14 @@ def test_a_photo_that_is_in_the_run_though_it_was_set_aside_is_taken_back_by_its
     """As earlier versions let it in."""
     run = Run.open(place / "run")
     rows = labelled_and_not(run)
-    decide(place, "junk", rows=rows)
+    decide(place, "set_aside", rows=rows)
     monkeypatch.setattr("selex.discovery._photos_left", lambda run, config, table, *how: table)
     discover(run.config.change(categories=5), place / "run", store=place / "store")
     review = Review(place / "run")
     assert (review.round, {aside[:2] for aside in review.aside.values()}) == (2, {(1, row) for row in rows})
     review.decide(Decision("confirm", category=int(review.state.category[rows[1]])), review.version)
     assert len(labels_of(review.run).left_out) == 2, "nobody spoke of the photos themselves"
-    review.decide(Decision("junk", rows=rows), review.version)
+    review.decide(Decision("set_aside", rows=rows), review.version)
     review.decide(Decision("restore", rows=rows), review.version)
     review.ledger.close()
     assert labels_of(Run.open(place / "run")).left_out == set()
@@ -315,7 +315,7 @@ def test_a_training_that_was_interrupted_resumes_without_them(place, monkeypatch
     config = Config.of(str(place / "photos"), categories=6, backbone="tiny-vit", method="selex", **training)
     shutil.rmtree(place / "run")
     discover(config, place / "run", store=place / "store")
-    decide(place, "junk", rows=(3, 50))
+    decide(place, "set_aside", rows=(3, 50))
     saved = Checkpoints.save
 
     def stopped(self, epoch, state):
@@ -326,7 +326,7 @@ def test_a_training_that_was_interrupted_resumes_without_them(place, monkeypatch
     monkeypatch.setattr(Checkpoints, "save", stopped)
     with pytest.raises(KeyboardInterrupt):
         again(place)
-    decide(place, "junk", rows=(7,))
+    decide(place, "set_aside", rows=(7,))
     done = selex("train", "run", "--resume", cwd=place)
     (line,) = done.stderr.splitlines()
     assert "photos or labels have changed since this training began (set aside, added, decided); add --restart" in line

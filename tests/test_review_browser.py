@@ -252,7 +252,7 @@ def test_a_box_and_a_double_click(served):
     page.locator(".tile .shot").nth(1).dblclick()
     page.wait_for_url("**/image/*")
     assert page.locator("#like").is_visible()
-    page.click("#act-junk")
+    page.click("#act-set_aside")
     said(page, "Set 1 image aside")
 
 
@@ -273,7 +273,7 @@ def test_nothing_confirmed_is_lost_by_kill_9(served):
     page.reload()
     sync_api.expect(page.locator("h1")).to_have_text("wren")
     assert [event["kind"] for event in served.api("api/history")["events"]] == ["decide", "decide"]
-    assert served.api("api/standing")["junk"] == 1
+    assert served.api("api/standing")["set_aside"] == 1
     page.keyboard.press("z")
     said(page, "Undone: set 1 image aside")
 
@@ -419,8 +419,8 @@ def test_bad_photos_and_near_duplicates_are_set_aside_together(browser, tmp_path
     page.click("#aside-near-duplicate")
     said(page, "Set 2 images aside")
     sync_api.expect(headings).to_have_text(["2 blurred photos", "1 dark photo", "1 empty photo"])
-    junk = [card["file"] for card in served.api("api/images?filter=junk")["images"]]
-    assert sorted(junk) == sorted(made_up["copies"]), "of each pair the sharper one is kept"
+    aside = [card["file"] for card in served.api("api/images?filter=set_aside")["images"]]
+    assert sorted(aside) == sorted(made_up["copies"]), "of each pair the sharper one is kept"
     page.click("#aside-blurred")
     said(page, "Set 2 images aside")
     page.keyboard.press("z")

@@ -39,12 +39,12 @@ def test_no_image_is_pressed_against_the_side_of_the_picture():
     assert ((at >= 4) & (at <= [WIDTH - 4, HEIGHT - 4])).all()
 
 
-def test_junk_is_not_on_the_map_and_decisions_colour_it_anew(tmp_path):
+def test_what_is_set_aside_is_not_on_the_map_and_decisions_colour_it_anew(tmp_path):
     review = Review(small_run(tmp_path).folder)
     views = Views(review)
     before = views.map()
     assert before.row == list(range(40))
-    review.decide(Decision("junk", rows=(3, 4)), review.version)
+    review.decide(Decision("set_aside", rows=(3, 4)), review.version)
     review.decide(Decision("move", rows=(5,), category=1), review.version)
     after = views.map()
     assert after.row == [row for row in range(40) if row not in (3, 4)]
@@ -68,5 +68,5 @@ def test_of_many_images_the_map_shows_a_share_of_each_category(tmp_path, monkeyp
     row = next(row for row in range(40) if row not in found.row)
     review.decide(Decision("move", rows=(row,), name="not on the map"), review.version)
     assert len(views.map().categories) == len(sizes)
-    review.decide(Decision("junk", rows=tuple(range(40))), review.version)
+    review.decide(Decision("set_aside", rows=tuple(range(40))), review.version)
     assert (views.map().row, views.map().categories, views.map().total) == ([], [], 0)

@@ -159,12 +159,12 @@ def test_two_tabs_never_disagree_silently(client):
         ({"kind": "name", "category": 3, "name": "known-0"}, "already"),
         ({"kind": "name", "category": 3}, "give category and name"),
         ({"kind": "guess"}, "kind"),
-        ({"kind": "junk", "rows": [0], "path": "/etc/passwd"}, "path"),
-        ({"kind": "junk", "rows": ["../../etc/passwd"]}, "rows"),
+        ({"kind": "set_aside", "rows": [0], "path": "/etc/passwd"}, "path"),
+        ({"kind": "set_aside", "rows": ["../../etc/passwd"]}, "rows"),
         ({"kind": "move", "rows": [4000], "category": 0}, "there are images 0 to 39"),
         ({"kind": "move", "rows": [-1], "category": 0}, "greater than or equal to 0"),
-        ({"kind": "junk", "rows": [10**30]}, "less than 2147483648"),
-        ({"kind": "junk", "rows": [2**31 - 1]}, "there are images 0 to 39"),
+        ({"kind": "set_aside", "rows": [10**30]}, "less than 2147483648"),
+        ({"kind": "set_aside", "rows": [2**31 - 1]}, "there are images 0 to 39"),
     ],
 )
 def test_wrong_decisions_are_refused_with_a_reason(client, body, word):
@@ -179,7 +179,9 @@ VALUES = st.one_of(NUMBERS, st.lists(NUMBERS, max_size=3), st.lists(st.lists(NUM
 FIELD_NAMES = st.sampled_from(["category", "categories", "rows", "parts", "name", "kind", "version", "more"])
 
 
-@given(st.dictionaries(FIELD_NAMES, VALUES), st.sampled_from(["name", "merge", "split", "move", "confirm", "junk"]))
+@given(
+    st.dictionaries(FIELD_NAMES, VALUES), st.sampled_from(["name", "merge", "split", "move", "confirm", "set_aside"])
+)
 def test_whatever_is_sent_is_answered(shared, body, kind):
     content = json.dumps({"version": "1.0", "kind": kind, **body})
     answer = shared.post("/api/decisions", content=content, headers={"content-type": "application/json"})
@@ -224,7 +226,7 @@ def test_this_machine_has_several_names(client, host):
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1:8760", "http://127.0.0.1:8761"])
 def test_a_foreign_origin_is_refused(client, origin):
-    body = {"version": "1.0", "kind": "junk", "rows": [0]}
+    body = {"version": "1.0", "kind": "set_aside", "rows": [0]}
     assert client.post("/api/decisions", json=body, headers={"origin": origin}).status_code == 403
     assert client.get("/api/standing", headers={"origin": origin}).status_code == 403
     assert client.get("/api/standing").json()["version"] == "1.0"
@@ -232,7 +234,7 @@ def test_a_foreign_origin_is_refused(client, origin):
 
 
 def test_what_other_sites_can_send_unasked_is_refused(client):
-    body = json.dumps({"version": "1.0", "kind": "junk", "rows": [0]})
+    body = json.dumps({"version": "1.0", "kind": "set_aside", "rows": [0]})
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
         assert client.post("/api/decisions", content=body, headers={"content-type": kind}).status_code == 415
     for headers in ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}, {"sec-fetch-site": "same-site"}):
@@ -275,8 +277,8 @@ def test_away_from_this_machine_a_token_is_needed(review):
         client.get("/", headers={"host": "evil.example:8760", "authorization": f"Bearer {door.token}"}).status_code
         == 403
     )
-    answer = client.get(f"/images?filter=junk&token={door.token}")
-    assert (answer.status_code, answer.headers["location"]) == (303, "/images?filter=junk")
+    answer = client.get(f"/images?filter=set_aside&token={door.token}")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/images?filter=set_aside")
     assert "HttpOnly" in answer.headers["set-cookie"]
     assert "SameSite=strict" in answer.headers["set-cookie"]
     assert (
@@ -326,7 +328,7 @@ def nasty_client(tmp_path):
 def test_names_of_files_and_categories_are_text_everywhere(tmp_path, page):
     client = nasty_client(tmp_path)
     assert decide(client, "name", category=2, name=f"{NASTY} 2").status_code == 200
-    assert decide(client, "junk", rows=[3]).status_code == 200
+    assert decide(client, "set_aside", rows=[3]).status_code == 200
     html = client.get(page)
     assert html.status_code == 200
     tags = Tags()
@@ -363,7 +365,7 @@ def test_thumbnails_are_made_once(client, monkeypatch):
 
 def test_export_from_the_page_has_the_decisions(client, folder):
     decide(client, "name", category=3, name="robin")
-    decide(client, "junk", rows=[0])
+    decide(client, "set_aside", rows=[0])
     written = client.post("/api/export", json={"to": "csv"}).json()
     lines = (folder / "exports" / "csv-1.2.csv").read_text().splitlines()
     assert written["path"] == str(folder / "exports" / "csv-1.2.csv")
@@ -389,12 +391,12 @@ def test_the_schema_describes_every_api_route(client):
 
 WRONG = {
     ("post", "/api/decisions"): [
-        ({"json": {"version": f"1.{'9' * 5000}", "kind": "junk", "rows": [0]}}, 409),
-        ({"json": {"version": "9" * 5000 + ".0", "kind": "junk", "rows": [0]}}, 409),
-        ({"content": '{"version": "1.0", "kind": "junk", "rows": [' + "9" * 5000 + "]}"}, 400),
+        ({"json": {"version": f"1.{'9' * 5000}", "kind": "set_aside", "rows": [0]}}, 409),
+        ({"json": {"version": "9" * 5000 + ".0", "kind": "set_aside", "rows": [0]}}, 409),
+        ({"content": '{"version": "1.0", "kind": "set_aside", "rows": [' + "9" * 5000 + "]}"}, 400),
         ({"content": b"\xff"}, 400),
         ({"content": "{"}, 422),
-        ({"json": {"version": "1.0", "kind": "junk", "rows": [400]}}, 422),
+        ({"json": {"version": "1.0", "kind": "set_aside", "rows": [400]}}, 422),
         ({"content": "{}", "headers": {"content-type": "text/plain"}}, 415),
         ({"content": "{}", "headers": {"transfer-encoding": "chunked"}}, 422),
         ({"content": "{}", "headers": {"content-length": "9" * 5000}}, 413),

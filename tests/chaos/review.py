@@ -17,7 +17,7 @@ DECISIONS = (
     {"kind": "name", "category": 4, "name": "fours"},
     {"kind": "confirm", "category": 3},
     {"kind": "move", "rows": [1, 2], "name": "others"},
-    {"kind": "junk", "rows": [5]},
+    {"kind": "set_aside", "rows": [5]},
     {"kind": "merge", "categories": [0, 1]},
 )
 
@@ -45,7 +45,7 @@ def missing(lab: Lab, acknowledged: int) -> str:
         found = int(server.version.partition(".")[2])
         if not acknowledged <= found <= acknowledged + 1:
             return f"{acknowledged} decisions were acknowledged, {found} are there"
-        status, answer = server.ask("/api/decisions", {"version": server.version, "kind": "junk", "rows": [9]})
+        status, answer = server.ask("/api/decisions", {"version": server.version, "kind": "set_aside", "rows": [9]})
         if status != 200:
             return f"after the next start no decision can be made: {answer}"
     left = [name for name in snapshot(lab.home / "run") if "review.sqlite-" in name]

@@ -22,7 +22,7 @@ from selex.io import write_csv
 from selex.review.core.labels import Labels, Photo, labels_of, photos_of, rows_kept
 from selex.review.core.ledger import Ledger
 from selex.review.core.outcome import Changes, compare
-from selex.review.core.state import JUNK, State
+from selex.review.core.state import SET_ASIDE, State
 from selex.review.core.timeline import Timeline
 from selex.runs.earlier import Earlier, continues
 from selex.runs.naming import same_images
@@ -78,13 +78,13 @@ def recluster(
     table = read_sources((config or run.config).data.sources)
     content = content_of(run, table, options["store"], options.get("progress", False))
     kept = rows_kept(folder, labels.left_out, before.state.results, table.files, content)
-    photos, junk = table.take(kept), len(table) - len(kept)
+    photos, left_out = table.take(kept), len(table) - len(kept)
     now = _names_now(labels, before.state, photos, None if content is None else content[kept], config)
     _note_if_gone(labels, now)
     given = _given(photos, labels, now, config)
     write_csv(folder / LABELS, ["file_name", "label"], [(file, cell_of_label(name)) for file, name in given.items()])
     known = len(set(given.values()))
-    tell(f"labels: {len(given)} images in {known} categories, {junk} left out")
+    tell(f"labels: {len(given)} images in {known} categories, {left_out} left out")
     asked = config or change(run.config.change(categories=min(max(labels.categories, known), len(photos))))
     count = asked.cluster.categories and max(asked.cluster.categories, known)
     path = str((folder / LABELS).absolute())
@@ -156,7 +156,7 @@ def _names_now(
     Where folders are labels, a photo that went to the folder of another category is labelled anew by that, and one that
     had its label from its folder alone loses it outside.
     """
-    photos = list(dict.fromkeys([*photos_of(state, state.mark != JUNK), *labels.decided]))
+    photos = list(dict.fromkeys([*photos_of(state, state.mark != SET_ASIDE), *labels.decided]))
     content = np.array([photo.content for photo in photos], "S16")
     found = same_images([photo.file for photo in photos], table.files, content, there)
     now = {photos[old]: new for old, new in zip(*(rows.tolist() for rows in found), strict=True)}

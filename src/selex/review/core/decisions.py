@@ -8,7 +8,7 @@
 | `move` | these images belong there | `rows`, and `category` or the `name` of a new one |
 | `confirm` | these images are right where they are | `rows`, or `category` for all of it |
 | `unsure` | nobody can say | `rows` |
-| `junk` | these images are set aside, out of clusters and exports | `rows`, perhaps the `reason` |
+| `set_aside` | these images are set aside, out of clusters and exports | `rows`, perhaps the `reason` |
 | `clear` | forget what was said of these images | `rows` |
 | `restore` | these images are not to be left out any more | `rows`, or `photos` of earlier rounds, or both |
 """
@@ -29,7 +29,7 @@ FIELDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "move": (("rows", "category"), ("rows", "name")),
     "confirm": (("category",), ("rows",)),
     "unsure": (("rows",),),
-    "junk": (("rows",), ("rows", "reason")),
+    "set_aside": (("rows",), ("rows", "reason")),
     "clear": (("rows",),),
     "restore": (("rows",), ("photos",), ("rows", "photos")),
 }

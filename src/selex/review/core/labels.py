@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from selex.data.parquet import text_blocks
 from selex.errors import InputError
 from selex.review.core.ledger import FILE, Ledger
-from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, State
+from selex.review.core.state import CONFIRMED, SET_ASIDE, UNDECIDED, State
 from selex.review.core.timeline import Timeline
 from selex.runs.naming import same_images
 from selex.runs.results import Results
@@ -72,8 +72,8 @@ class SetAsidePhotos:
                 self.photos[photo] = aside
         back = {photo: aside for photo, aside in self.photos.items() if aside[:2] in state.restored}
         kept = {photo: aside for photo, aside in self.photos.items() if photo not in back}
-        junk = photos_of(state, state.mark == JUNK)
-        self.photos = kept | dict(zip(junk, asides_of(number, timeline), strict=True))
+        marked = photos_of(state, state.mark == SET_ASIDE)
+        self.photos = kept | dict(zip(marked, asides_of(number, timeline), strict=True))
         return back
 
 
@@ -95,7 +95,7 @@ def _set_aside(ledger: Ledger, rounds: Sequence[int]) -> dict[Photo, Aside]:
     found = SetAsidePhotos()
     for number in rounds:
         kinds = {event.decision.kind for event in ledger.events(number) if event.decision}
-        if "junk" in kinds or (found.photos and kinds):
+        if "set_aside" in kinds or (found.photos and kinds):
             found.take(number, ledger.replay(number))
     return found.photos
 
@@ -164,7 +164,7 @@ def photos_of(state: State, rows: Array) -> Iterator[Photo]:
 
 
 def asides_of(number: int, timeline: Timeline) -> list[Aside]:
-    """How the photos of a round that are junk were set aside, in the order of rows."""
+    """How the photos of a round were set aside, those that still are, in the order of rows."""
     state, events = timeline.state, timeline.set_aside
     results = state.results
 
@@ -205,8 +205,8 @@ def labels_of(run: Run) -> Labels:
     """Labels from the decisions about a run, those of earlier rounds too; later ones count where they differ.
 
     Confirmed images are labelled with the name of their category: those labelled to begin with, those that a person
-    moved or confirmed, and the surer half of a category that was named, merged or split. Junk is left out, also if it
-    was junk rounds ago, until a person takes it back: then it has the label that it came with, if any. An image that
+    moved or confirmed, and the surer half of a category that was named, merged or split. A photo set aside is left
+    out, rounds later too, until a person takes it back: then it has the label that it came with, if any. An image that
     was renamed has the name it has in the latest results.
     """
     results, ledger = Results.read(run), Ledger.of(run.folder)
@@ -219,7 +219,7 @@ def labels_of(run: Run) -> Labels:
             told.take(number, timeline)
     finally:
         ledger.close()
-    live = np.unique(timeline.state.category[timeline.state.mark != JUNK])
+    live = np.unique(timeline.state.category[timeline.state.mark != SET_ASIDE])
     return Labels(told.labels, set(told.aside.photos), len(live), told.decisions)
 
 
@@ -259,13 +259,13 @@ class _Told:
 
 
 def _names_now(
-    labels: dict[Photo, str], junk: dict[Photo, Aside], state: State, seen: list[Array]
+    labels: dict[Photo, str], aside: dict[Photo, Aside], state: State, seen: list[Array]
 ) -> dict[Photo, Photo]:
     """How later results call images that decisions of earlier rounds are about, of those that are there.
 
     `seen` is the content of all images of these rounds.
     """
-    photos, results = [*labels, *sorted(junk)], state.results
+    photos, results = [*labels, *sorted(aside)], state.results
     if not photos:
         return {}
     content = np.array([photo.content for photo in photos], "S16")

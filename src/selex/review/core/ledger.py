@@ -29,7 +29,7 @@ from selex.runs.run import Run
 from selex.runs.writer import RunWriter
 
 FILE = "review.sqlite"
-FORMAT = 2
+FORMAT = 3
 _BEGUN = "review"  # the step that the run's log has when a ledger was made
 _OURS = 0x5E1EC5  # tells our files from other programs' SQLite files
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")  # the end of such a journal, from SQLite's file format

@@ -12,7 +12,7 @@ from selex.data.clusters import Columns
 from selex.data.parquet import TextColumn
 from selex.errors import InputError, counted
 from selex.review.core.ledger import Ledger
-from selex.review.core.state import JUNK, MARKS, State
+from selex.review.core.state import MARKS, SET_ASIDE, State
 from selex.review.core.timeline import Timeline
 from selex.runs.naming import Shared, match, same_images
 from selex.runs.results import Results
@@ -103,7 +103,7 @@ def _timeline(run: Run) -> Timeline | None:
 
 def corrected(state: State) -> Iterator[Columns]:
     """The clusters table of a run as a state of its results has it now, a block at a time; see `reviewed`."""
-    if (state.mark == JUNK).all():
+    if (state.mark == SET_ASIDE).all():
         raise InputError("every image is set aside: nothing is left")
     table = state.results.files
     assert isinstance(table, TextColumn)  # of the table itself, which stays open: no new results get into it
@@ -117,7 +117,7 @@ def _corrected_blocks(
 ) -> Iterator[Columns]:
     done = 0
     for block in table.beside(table.there):
-        kept = np.flatnonzero(mark[done : done + len(block)] != JUNK)
+        kept = np.flatnonzero(mark[done : done + len(block)] != SET_ASIDE)
         rows, done = kept + done, done + len(block)
         if len(kept):
             own = category[rows].tolist()
@@ -132,8 +132,8 @@ def compare(before: State, results: Results) -> Changes:
 
     An old category without a name of its own is taken for the new one that has its images, see `match`.
     """
-    found, junk = before.results, before.mark == JUNK
-    old, new = same_images(found.files, results.files, found.content, results.content, junk)
+    found, aside = before.results, before.mark == SET_ASIDE
+    old, new = same_images(found.files, results.files, found.content, results.content, aside)
     partner = _partners(before.category[old], results.category[new], before, results)
     expected = np.array([partner.get(category, -1) for category in range(len(before.names))])[before.category[old]]
     changed = np.zeros(len(results), dtype=bool)
@@ -161,8 +161,8 @@ def compare(before: State, results: Results) -> Changes:
         {results.names[c]: int(sizes[c]) for c in came} | {name: of for name, (_, _, of) in gone.items()},
         _parts(gone, results.names, set(partner.values())),
         _parts(split, before.names, set(partner)),
-        int(junk.sum() - junk[old].sum()),
-        int((~junk).sum() - (~junk)[old].sum()),
+        int(aside.sum() - aside[old].sum()),
+        int((~aside).sum() - (~aside)[old].sum()),
     )
 
 

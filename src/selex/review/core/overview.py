@@ -16,7 +16,7 @@ from selex.data.clusters import DOUBTFUL
 from selex.review.core.decisions import Refused
 from selex.review.core.mixed import UNKNOWN, Mixture, mixture
 from selex.review.core.session import Review
-from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE
+from selex.review.core.state import CONFIRMED, SET_ASIDE, UNDECIDED, UNSURE
 from selex.runs.results import directions, mean_direction, most_alike
 
 Array = np.ndarray[Any, Any]
@@ -24,10 +24,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Overview:
-    """Figures per category and per row. Junk counts in no category."""
+    """Figures per category and per row. What is set aside counts in no category."""
 
     version: str  # of the state this is of
-    order: Array  # rows, category after category, each one's surest first; junk at the end
+    order: Array  # rows, category after category, each one's surest first; those set aside at the end
     starts: Array  # where the rows of each category start in `order`, and where the last one's end
     sizes: Array  # images of each category, and how many of them are so:
     confirmed: Array
@@ -44,7 +44,7 @@ class Overview:
         """The overview of the state as it is; `by_confidence` are all rows, the surest first."""
         state, results = review.state, review.results
         count = len(state.names)
-        shelf = np.where(state.mark == JUNK, count, state.category)
+        shelf = np.where(state.mark == SET_ASIDE, count, state.category)
         order = by_confidence[np.argsort(shelf[by_confidence], kind="stable")]
         sizes = np.bincount(shelf, minlength=count + 1)[:count]
         unsure_rows = (state.mark == UNSURE) | ((state.mark == UNDECIDED) & (results.confidence < DOUBTFUL))

@@ -19,10 +19,10 @@ from selex.runs.results import Results
 
 Array = np.ndarray[Any, Any]
 
-UNDECIDED, CONFIRMED, UNSURE, JUNK = range(4)
+UNDECIDED, CONFIRMED, UNSURE, SET_ASIDE = range(4)
 """What is known of a row: nothing was decided, its category is decided, nobody can say, it is to be left out."""
 
-MARKS = ("undecided", "confirmed", "unsure", "junk")
+MARKS = ("undecided", "confirmed", "unsure", "set_aside")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class State:
 
     Attributes:
         category: category of every row.
-        mark: `UNDECIDED`, `CONFIRMED`, `UNSURE` or `JUNK` for every row.
+        mark: `UNDECIDED`, `CONFIRMED`, `UNSURE` or `SET_ASIDE` for every row.
         names: name of every category there ever was.
         named: whether a person gave that name.
         origin: the category of the run that a category came from.
@@ -262,7 +262,7 @@ def _clear(state: State, decision: Decision) -> _Change:
 
 def _restore(state: State, decision: Decision) -> _Change:
     rows, photos = state._checked(decision.rows), tuple(dict.fromkeys(decision.photos))
-    if len(rows) and not (state.mark[rows] == JUNK).all():
+    if len(rows) and not (state.mark[rows] == SET_ASIDE).all():
         raise Refused("one of the images to take back is not set aside (any more)")
     if not state.restored.isdisjoint(photos):
         raise Refused("one of the images to take back has already been taken back")
@@ -277,7 +277,7 @@ _KINDS: dict[str, Callable[[State, Decision], _Change]] = {
     "move": _move,
     "confirm": _confirm,
     "unsure": _marking(UNSURE, "marked {} as unsure"),
-    "junk": _marking(JUNK, "set {} aside"),
+    "set_aside": _marking(SET_ASIDE, "set {} aside"),
     "clear": _clear,
     "restore": _restore,
 }

@@ -15,7 +15,7 @@ from scipy.sparse import coo_array
 
 from selex.data.clusters import DOUBTFUL
 from selex.review.core.mixed import Mixture
-from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED, UNSURE, State
+from selex.review.core.state import CONFIRMED, SET_ASIDE, UNDECIDED, UNSURE, State
 
 Array = np.ndarray[Any, Any]
 
@@ -92,7 +92,7 @@ class _Figures:
         self.state, results, count = state, state.results, len(state.names)
         self.category, self.sure = state.category, results.confidence
         self.undecided = state.mark == UNDECIDED
-        there = state.mark != JUNK
+        there = state.mark != SET_ASIDE
         self.sizes = self._count(there)
         right = np.where(state.mark == CONFIRMED, 1.0, self.sure)
         self.right = self._count(there & (state.mark != UNSURE), right)
@@ -123,7 +123,7 @@ class _Figures:
         for c in large[np.argsort(-self.wrong[large], kind="stable")].tolist():
             if AGREEMENT * self.wrong[c] < _LEAST:
                 break
-            parts, agreement, together = look(np.flatnonzero((self.category == c) & (self.state.mark != JUNK)))
+            parts, agreement, together = look(np.flatnonzero((self.category == c) & (self.state.mark != SET_ASIDE)))
             if agreement >= AGREEMENT:
                 share = agreement if together is None or together >= TOGETHER else ELSE * agreement
                 text = f"{self.sizes[c] / usual:.1f} times as large as usual: looks like {parts} categories"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from selex.review.core.decisions import Decision, Refused
-from selex.review.core.state import JUNK, Patch, State
+from selex.review.core.state import SET_ASIDE, Patch, State
 from selex.runs.results import Results
 
 DECIDE, UNDO, REDO = "decide", "undo", "redo"
@@ -76,9 +76,11 @@ class Timeline:
 
     @property
     def set_aside(self) -> dict[int, Event]:
-        """Rows that are junk, and the decision that made each so."""
-        junk = {row: event for event, _ in self._done if event.decided.kind == "junk" for row in event.decided.rows}
-        return {row: event for row, event in junk.items() if self.state.mark[row] == JUNK}
+        """Rows that are set aside, and the decision that did it."""
+        found = {
+            row: event for event, _ in self._done if event.decided.kind == "set_aside" for row in event.decided.rows
+        }
+        return {row: event for row, event in found.items() if self.state.mark[row] == SET_ASIDE}
 
     def play(self, event: Event) -> Played:
         """Let an event happen; one that cannot is `Refused` and changes nothing."""

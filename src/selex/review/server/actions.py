@@ -33,7 +33,7 @@ class DecisionIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     version: str
-    kind: Literal["name", "merge", "split", "move", "confirm", "unsure", "junk", "clear", "restore"]
+    kind: Literal["name", "merge", "split", "move", "confirm", "unsure", "set_aside", "clear", "restore"]
     category: Number | None = None
     categories: list[Number] = []
     rows: list[Number] = []

@@ -14,7 +14,7 @@ from selex.review.core.decisions import Refused
 from selex.review.core.metadata import Metadata
 from selex.review.core.overview import Overview, Space
 from selex.review.core.session import Review
-from selex.review.core.state import CONFIRMED, JUNK, MARKS
+from selex.review.core.state import CONFIRMED, MARKS, SET_ASIDE
 from selex.review.core.suggest import ideas
 from selex.review.server import schema
 from selex.review.server.schema import Node
@@ -31,11 +31,11 @@ def standing_of(review: Review, overview: Overview, note: str | None) -> schema.
         version=review.version,
         round=review.round,
         run=review.run.folder.resolve().name,
-        images=int(marks.sum() - marks[JUNK]),
+        images=int(marks.sum() - marks[SET_ASIDE]),
         categories=len(overview.live),
         confirmed=int(marks[CONFIRMED]),
         unsure=int(overview.unsure.sum()),
-        junk=int(marks[JUNK]),
+        set_aside=int(marks[SET_ASIDE]),
         aside=sum(aside[:2] not in review.state.restored for aside in review.aside.values()),
         changed=int(overview.changed.sum()),
         decisions=review.timeline.n_decisions,

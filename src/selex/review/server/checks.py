@@ -21,7 +21,7 @@ from PIL import Image
 from selex.data.decode import Unreadable, decode
 from selex.review.core.overview import Overview
 from selex.review.core.session import Review
-from selex.review.core.state import CONFIRMED, JUNK
+from selex.review.core.state import CONFIRMED, SET_ASIDE
 from selex.review.server import schema
 from selex.review.server.cards import image_card
 from selex.runs.results import directions
@@ -228,9 +228,9 @@ class Checks:
 
     def _findings(self, overview: Overview, measures: Measures, groups: list[Array]) -> list[schema.Finding]:
         mark, review = self._review.state.mark, self._review
-        open_, kinds = (mark != JUNK) & (mark != CONFIRMED), measures.bad
+        open_, kinds = (mark != SET_ASIDE) & (mark != CONFIRMED), measures.bad
         bad = open_ & np.any(list(kinds.values()), axis=0)
-        there = [_best_first(group[mark[group] != JUNK], mark, bad, measures.size) for group in groups]
+        there = [_best_first(group[mark[group] != SET_ASIDE], mark, bad, measures.size) for group in groups]
         last = {int(row) for group in there if bad[group].all() for row in group}
         spare = [group for group in there if open_[group[1:]].any()]
 

@@ -20,7 +20,7 @@ from selex.progress import Listener, listening
 from selex.review.core.decisions import Refused
 from selex.review.core.outcome import corrected
 from selex.review.core.session import Review
-from selex.review.core.state import JUNK
+from selex.review.core.state import SET_ASIDE
 from selex.review.server.actions import ReclusterOut, Written
 from selex.runs.export import export
 from selex.runs.export_formats import FORMATS
@@ -187,7 +187,7 @@ def write_export(review: Review, to: str) -> Written:
     with reported(f"{folder}: cannot be created"):
         own_folder(folder)
     with review.steady():
-        if (review.state.mark == JUNK).all():
+        if (review.state.mark == SET_ASIDE).all():
             raise Refused("every image is set aside: there is nothing to export")
         table, run, version = corrected(review.state), review.run, review.version
     done = export(run, to, _new(folder, f"{to}-{version}", _ENDINGS.get(to, "")), table=table)

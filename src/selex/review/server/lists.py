@@ -14,7 +14,7 @@ from selex.review.core.metadata import Metadata, Where
 from selex.review.core.names import Suggested, count_words, from_files, read_suggested
 from selex.review.core.overview import Overview, Space, parts_of
 from selex.review.core.session import Review
-from selex.review.core.state import CONFIRMED, JUNK, UNDECIDED
+from selex.review.core.state import CONFIRMED, SET_ASIDE, UNDECIDED
 from selex.review.server import actions, schema
 from selex.review.server.cards import Gone, Tree, category_card, gone_photos, image_card, natural, one_page, standing_of
 
@@ -109,10 +109,10 @@ class Lists:
             "undecided": mark == UNDECIDED,
             "confirmed": mark == CONFIRMED,
             "unsure": overview.unsure_rows[rows],
-            "changed": overview.changed_rows[rows] & (mark != JUNK),
-            "junk": mark == JUNK,
+            "changed": overview.changed_rows[rows] & (mark != SET_ASIDE),
+            "set_aside": mark == SET_ASIDE,
         }
-        return rows[ways.get(chosen, mark != JUNK)]
+        return rows[ways.get(chosen, mark != SET_ASIDE)]
 
     def images(
         self, rows: Array, sort: schema.ImageSort, chosen: schema.ImageFilter, q: str, page: int, overview: Overview

@@ -19,7 +19,7 @@ from selex.report.map import (
     sample_rows,
 )
 from selex.review.core.decisions import Refused
-from selex.review.core.state import JUNK
+from selex.review.core.state import SET_ASIDE
 from selex.review.server import schema
 from selex.review.server.cards import spots_of
 from selex.review.server.lists import Lists
@@ -88,7 +88,7 @@ def map_of(plane: Plane, lists: Lists) -> schema.Map:
         if review.round != number:
             raise Refused("the run was clustered again: reload the map")
         standing, state, days = lists.standing(overview), review.state, lists.metadata.days
-        there = state.mark[placed.rows] != JUNK
+        there = state.mark[placed.rows] != SET_ASIDE
         rows, places = placed.rows[there], placed.at[there]
         return schema.Map(
             standing=standing,

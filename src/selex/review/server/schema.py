@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 Sort = Literal["size", "confidence", "name"]
 CategoryFilter = Literal["all", "known", "novel", "unsure", "changed"]
-ImageFilter = Literal["all", "undecided", "confirmed", "unsure", "changed", "junk"]
+ImageFilter = Literal["all", "undecided", "confirmed", "unsure", "changed", "set_aside"]
 ImageSort = Literal["doubtful", "typical", "name"]
 
 
@@ -29,7 +29,7 @@ class Standing(BaseModel):
     categories: int
     confirmed: int = Field(description="Images whose category is decided.")
     unsure: int = Field(description="Images marked so, or undecided with a confidence below 50 %.")
-    junk: int
+    set_aside: int = Field(description="Photos set aside in this round.")
     aside: int = Field(description="Photos that are left out because they were set aside in earlier rounds.")
     changed: int = Field(description="Images that are not where the run, or the round before, put them.")
     decisions: int = Field(description="Decisions that count, in this round.")
@@ -69,7 +69,7 @@ class ImageCard(BaseModel):
     category_name: str
     runner_up: str | None = Field(description="The next best category.")
     confidence: float
-    mark: Literal["undecided", "confirmed", "unsure", "junk"]
+    mark: Literal["undecided", "confirmed", "unsure", "set_aside"]
     labelled: bool = Field(description="Labelled before the run.")
     changed: bool
     was: str | None = Field(description="The previous category of a changed image.")

@@ -12,7 +12,7 @@ import numpy as np
 from selex.data.decode import check_sent
 from selex.review.core.decisions import Refused
 from selex.review.core.session import Review
-from selex.review.core.state import JUNK
+from selex.review.core.state import SET_ASIDE
 from selex.review.server import schema
 from selex.review.server.cards import category_card, image_card
 from selex.review.server.lists import Lists
@@ -125,5 +125,5 @@ def _heir(review: Review, name: str) -> int | None:
     results, state = review.results, review.state
     if name not in results.names:
         return None
-    went = state.category[(results.category == results.names.index(name)) & (state.mark != JUNK)]
+    went = state.category[(results.category == results.names.index(name)) & (state.mark != SET_ASIDE)]
     return int(np.bincount(went).argmax()) if len(went) else None

@@ -10,7 +10,7 @@ export async function check() {
 export async function aside() {
   const kind = document.activeElement.dataset.kind, found = await ask("/api/check");
   const rows = found?.findings.find((finding) => finding.kind === kind)?.rows;
-  if (rows) await decide({ kind: "junk", rows, reason: kind });
+  if (rows) await decide({ kind: "set_aside", rows, reason: kind });
 }
 
 // A photo that was set aside, of this round or an earlier one, or all of them.

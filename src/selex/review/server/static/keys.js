@@ -3,7 +3,7 @@ import { choose, chooseAll, chooseList, showChosen, toggle } from "./select.js";
 
 const KEYS = {
   "?": "help", "/": "search", z: "undo", Z: "redo", y: "redo", h: "home", w: "next", n: "name", m: "merge", s: "split",
-  c: "confirm", v: "move", u: "unsure", j: "junk", r: "clear", f: "similar",
+  c: "confirm", v: "move", u: "unsure", j: "set_aside", r: "clear", f: "similar",
 };
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 const ZOOM = { "+": 0, "=": 0, "-": 1, 0: 2 }; // buttons of the map

@@ -49,7 +49,7 @@ const actions = {
   restoreAll,
   similar,
   unsure: marking("unsure"),
-  junk: marking("junk"),
+  set_aside: marking("set_aside"),
   clear: marking("clear"),
   async confirm() {
     const { category } = target(), rows = category === undefined ? targetRows() : undefined;

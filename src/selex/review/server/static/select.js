@@ -54,7 +54,7 @@ export function toggle(tile, range) {
 }
 
 const BUTTONS = {
-  rows: [["move", "Move to…", "v"], ["confirm", "Confirm", "c"], ["unsure", "Unsure", "u"], ["junk", "Set aside", "j"], ["clear", "Clear mark", "r"]],
+  rows: [["move", "Move to…", "v"], ["confirm", "Confirm", "c"], ["unsure", "Unsure", "u"], ["set_aside", "Set aside", "j"], ["clear", "Clear mark", "r"]],
   categories: [["merge", "Merge", "m"]],
 };
 
