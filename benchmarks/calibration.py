@@ -76,7 +76,8 @@ def drawn(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
     """Features, truth, labels, and which labels had no part in making the features."""
     if "labelled" not in columns:
-        return *draw(columns, case, seed), None
+        features, truth, labels = draw(columns, case, seed)
+        return features, truth, labels if case.labelled else np.full_like(labels, -1), None
     order = np.argsort(~columns["known"], kind="stable")
     names = list(dict.fromkeys(columns["classes"][order].tolist()))
     truth = np.array([names.index(name) for name in columns["classes"].tolist()])
@@ -104,6 +105,8 @@ def measure(columns: dict[str, np.ndarray], case: Case, seed: int) -> list[dict[
     about = {"case": case.name, "labelled": case.labelled, "seed": seed, "seconds": seconds}
     results = []
     for kind, (part, sure, good) in kinds.items():
+        if not part.any():
+            continue
         points = diagram(sure[part], good[part])
         row: dict[str, object] = {"rows of": kind, **about, "rows": int(part.sum())}
         row |= {"accuracy": round(float(good[part].mean()), 4), "ECE": error(points)}
@@ -119,6 +122,7 @@ CASES = {
     "a twentieth labelled": {"labelled": 0.05},
     "long tail, ratio 10": {"tail": 10, "some": 100},
     "a fifth known": {"known": 0.2},
+    "no labels": {"labelled": 0.0},
 }
 
 

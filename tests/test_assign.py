@@ -175,12 +175,21 @@ def test_small_clusters_borrow_and_a_row_alone_says_nothing():
     assert assigner(np.array([[1e6]], dtype=np.float32)).fits.all()
 
 
-def test_temperature_without_labels_is_the_usual_gap():
+def test_temperature_without_labels_is_a_share_of_the_usual_gap():
     """Rows at 0, 1 and 10, 11: nearest centre 0.5 away, the other 10.5 or 9.5: gaps 110 and 90, of which the lower."""
     x, level = level_of([[0.0], [1.0], [10.0], [11.0]], [0, 0, 1, 1])
-    assert fit_assigner(x, level, [-1] * 4).temperature == pytest.approx(90)
+    assert fit_assigner(x, level, [-1] * 4).temperature == pytest.approx(0.3 * 90)
     level = replace(level, offsets=np.array([0.0, 30.0]))  # gaps of 80, 60, 120 and 140
-    assert fit_assigner(x, level, [-1] * 4).temperature == pytest.approx(80)
+    assert fit_assigner(x, level, [-1] * 4).temperature == pytest.approx(0.3 * 80)
+
+
+def test_a_few_labels_do_not_make_everything_certain():
+    """Four labelled rows, all in their own clusters: the likeliest temperature is 0, but four rows say little."""
+    x, level = level_of([[0.0], [1.0], [10.0], [11.0]], [0, 0, 1, 1])
+    few = fit_assigner(x, level, [0, 0, 1, 1]).temperature
+    assert 9 < few < 27
+    x, level = level_of([[0.0], [1.0], [10.0], [11.0]] * 250, [0, 0, 1, 1] * 250)
+    assert fit_assigner(x, level, [0, 0, 1, 1] * 250).temperature < few
 
 
 @pytest.mark.parametrize("offsets", [(0.0, 0.0, 0.0, 0.0), (1.0, -0.5, 0.5, 0.0)])
@@ -189,11 +198,13 @@ def test_temperature_makes_the_labels_likeliest(offsets):
     labels = half_labelled(truth, 4)
     level = replace(bssk(x, labels, 4, rng=0), offsets=np.array(offsets) if any(offsets) else None)
     best = fit_assigner(x, level, labels).temperature
-    sizes = np.bincount(level.labels)
+    sizes, labelled = np.bincount(level.labels), np.flatnonzero(labels >= 0)
 
     def surprise(temperature):
-        total = 0.0
-        for row in np.flatnonzero(labels >= 0):
+        """Beforehand it is expected at 0.3 times the usual gap, as firmly as ten rows would say so by a doubling."""
+        gaps = [np.diff(np.sort(((level.centers - x[row]) ** 2).sum(1) - offsets)[:2]) for row in labelled]
+        total = 10 / 2 * np.log2(temperature / (0.3 * np.sort(gaps, axis=0)[(len(gaps) - 1) // 2, 0])) ** 2
+        for row in labelled:
             squared = ((level.centers - x[row]) ** 2).sum(1)
             mine = level.labels[row]
             squared[mine] *= (sizes[mine] / (sizes[mine] - 1)) ** 2

@@ -21,6 +21,8 @@ FALSE_ALARMS = 0.02
 """Share of rows that belong to a cluster and are said to fit nothing all the same."""
 _ROUNDING = np.float32(1e-4)  # of the length of a row: copies of an image are never so far apart
 _SAMPLE = 20_000  # rows; plenty for one number
+_OF_GAP = 0.3  # the temperature as a share of the usual gap between the nearest two clusters, if labels do not tell
+_BELIEF = 10.0  # how firmly that is believed: what a few labels say counts as much
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ def _apart(clusters: Tensor, k: int, rows: Rows) -> Tensor:
 def _temperature(
     rows: Rows, centers: Tensor, offsets: Tensor, clusters: Tensor, known: Tensor, factors: Tensor
 ) -> float:
-    """Fitted to the labelled rows; without any, the gap between first and second cluster that is usual."""
+    """Fitted to the labelled rows; without any, a share of the gap between first and second cluster that is usual."""
     held = torch.nonzero((known != UNLABELLED) & (factors > 0))[:, 0]
     nobody = rows.group.all(not len(held))
     sample = sampled(torch.arange(rows.n, device=rows.device) if nobody else held, rows, len(centers))
@@ -194,7 +196,7 @@ def _temperature(
     to_all = rows.group.gather(rows.at(sample).distances(centers).double())
     usual = _usual_gap(to_all - offsets)
     if nobody:
-        return usual
+        return _OF_GAP * usual
     mine = rows.group.gather(clusters[sample, None])
     to_all = to_all.scatter(1, mine, to_all.gather(1, mine) * rows.group.gather(factors[sample, None]))
     return _likeliest(to_all - offsets, mine, usual)
@@ -227,15 +229,20 @@ def _usual_gap(to_all: Tensor) -> float:
 
 
 def _likeliest(to_all: Tensor, own: Tensor, usual: float) -> float:
-    """The temperature under which rows are likeliest in their own clusters `(n, 1)`."""
+    """The temperature under which rows are likeliest in their own clusters `(n, 1)`.
+
+    Beforehand its logarithm is taken to be normal around a share of the `usual` gap: a few rows say little.
+    """
+    expected = _OF_GAP * usual
 
     def unlikely(power: float) -> float:
-        return float(-(-to_all / (usual * 2.0**power)).log_softmax(1).gather(1, own).mean())
+        likely = (-to_all / (expected * 2.0**power)).log_softmax(1).gather(1, own).sum()
+        return float(_BELIEF * power**2 / 2 - likely)
 
     from scipy.optimize import minimize_scalar  # only here: it takes half a second to import
 
     power = float(minimize_scalar(unlikely, bounds=(-8, 8), method="bounded").x)
-    return float(usual * 2**power)
+    return float(expected * 2**power)
 
 
 def _reach(distances: Tensor, k: int, rows: Rows) -> Floats:

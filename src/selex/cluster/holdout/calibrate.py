@@ -34,6 +34,7 @@ _APART = 2.0  # standard errors from which on a number of clusters is not one of
 _FARTHEST = 9.2  # log-odds, of one in ten thousand
 _BINS = 184  # of log-odds
 _LEAST_SHARE = 0.01
+_BELOW = 0.1  # standard deviation of how far a share is below 1, before rows tell; a summand has 1
 _MOST_SHIFT = 8.0
 
 Values = NDArray[np.float64]
@@ -194,7 +195,8 @@ def _lowered(found: Values, right: Values) -> tuple[float, float]:
     """Factor of the probability and summand of the log-odds under which rows are as likely right as some are.
 
     `found` are rows by their log-odds and `right` are those of them that are right, which other rows stand for: the
-    likelihood of both. Rows of novel categories only make it less likely. A shift is as likely as a normal deviate.
+    likelihood of both. Rows of novel categories only make it less likely. Both are as likely as normal deviates: a few
+    rows do not tell one from the other.
     """
     from scipy.optimize import minimize  # takes half a second to import
     from scipy.special import expit
@@ -203,7 +205,8 @@ def _lowered(found: Values, right: Values) -> tuple[float, float]:
 
     def unlikely(x: Values) -> float:
         sure = np.clip(x[0] * expit(odds + x[1]), 1e-9, 1 - 1e-9)
-        return float(x[1] ** 2 / 2 - (found * np.log1p(-sure) + right * np.log(sure / (1 - sure))).sum())
+        believed = (((1 - x[0]) / _BELOW) ** 2 + x[1] ** 2) / 2
+        return float(believed - (found * np.log1p(-sure) + right * np.log(sure / (1 - sure))).sum())
 
     share, shift = minimize(unlikely, [0.9, -0.1], bounds=[(_LEAST_SHARE, 1), (-_MOST_SHIFT, 0)]).x
     return float(share), float(shift)
