@@ -27,7 +27,7 @@ from selex.report.summary import MOST_CARDS, STEPS, Summary, summarise
 from selex.report.truth import Failure
 from selex.runs.run import Run
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[float, int], None]
 
 LIMIT = 8_500_000
 """Bytes that images and what is written about them may take together, so that a page can go by mail."""
@@ -180,7 +180,7 @@ def write_report(
         run: the run.
         out: the file to write; another report there is replaced, any other file is not.
         truth: a CSV with `file` and `label`, as `selex evaluate` takes it; adds accuracy and confusion.
-        progress: called with how many steps are done, and of how many: three, then one for each image.
+        progress: called with how many steps are done, and of how many; the last one is images, each a part of it.
         title: of the page; None for what the photos are called.
 
     Returns:
@@ -197,7 +197,7 @@ def write_report(
     shown = [*summary.new[:MOST_CARDS], *summary.known[:MOST_CARDS]]
     failures = summary.truth.failures if summary.truth else []
     pictures = make_pictures(
-        summary.facts, shown, summary.errors, lambda done, total: progress(STEPS + done, STEPS + total), failures
+        summary.facts, shown, summary.errors, lambda done, total: progress(STEPS + done / total, STEPS + 1), failures
     )
     page = render(summary, pictures)
     if pictures.missing:
