@@ -123,6 +123,35 @@ def test_train_goes_on_from_a_frozen_run(place):
     assert sorted(contents(place / "run")) == FILES
 
 
+def test_what_nothing_would_change_is_not_trained_again(place):
+    command, same = (*DISCOVER, "gcd"), "nothing changed since the last training"
+    assert same not in selex(*command, cwd=place).stdout
+
+    def results():
+        return {name: data for name, data in contents(place / "run").items() if name != "metrics.jsonl"}
+
+    before = results()
+    for again in (command, ("train", "run", *SHORT, "--method", "gcd")):
+        done = selex(*again, cwd=place)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert same in done.stdout
+        assert "\ntrain" not in done.stdout
+        assert "0 images in another category" in done.stdout
+        assert results() == before
+        assert not (place / "run" / ".work").exists()
+    assert "\ntraining 0." in selex(*command, "--restart", cwd=place).stdout
+    assert results() == before, "the same once more"
+    more = (*command, "--set", "train.weight_decay=0.1")
+    assert selex(*more, cwd=place, kill=("selex.training.checkpoint:torch.save", 1)).returncode == -9
+    assert "training again: settings changed" in selex(*more, cwd=place).stdout
+    photo = next((place / "photos" / "unlabelled").glob("*.png"))
+    photo.rename(photo.with_name("other name.png"))
+    assert "training again: photos changed" in selex(*more, cwd=place).stdout
+    photo.with_name("other name.png").rename(next((place / "photos").glob("digit*")) / "now labelled.png")
+    assert "training again: photos changed" in selex(*more, cwd=place).stdout
+    assert same in selex(*more, cwd=place).stdout
+
+
 def test_what_is_refused_leaves_nothing(place):
     (place / "all" / "a").mkdir(parents=True)
     (place / "all" / "b").mkdir()

@@ -26,7 +26,7 @@ from selex.data.crops import AnyImages, to_device
 from selex.data.store import ImageStore
 from selex.data.table import ImageTable, folder_label, is_url, read_sources, read_table
 from selex.discovery_steps import Discovery, Tell, check_categories, content_of, on_device, publish
-from selex.discovery_training import Training
+from selex.discovery_training import Training, is_trained
 from selex.errors import InputError, Note
 from selex.features.ray_cluster import RayEngine, running
 from selex.models.backbones import default_backbone, load_backbone_for
@@ -93,7 +93,12 @@ def discover(
         if left_out:
             tell(f"left out: {left_out} images that were set aside in `selex review`")
         images, folder = job.decode(table, store, strict)
-        content, cut = job.content(images, store), job.attention_crop(images, folder)
+        content = job.content(images, store)
+        if fabric and not isinstance(photos, ImageTable) and is_trained(job, images, content, options):
+            fabric.broadcast(None)  # the other processes may go
+            run.leave()
+            return run
+        cut = job.attention_crop(images, folder)
         shown = to_device(images, torch.device(device), cut)
         if fabric:
             found = _with_training(job, images, cut, shown, fabric, options)

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from selex.cluster.holdout.select import safest
 from selex.cluster.pipeline import FittedClusters, estimate_clusters
+from selex.config import Config
+from selex.config.groups import FROZEN
 from selex.data.store import ImageStore
+from selex.data.table import ImageTable
 from selex.discovery_steps import Discovery
+from selex.errors import InputError
 from selex.features.ray_embed import Embedded
 from selex.models.network import Backbone
 from selex.models.trunk import check_view_size, load_trained, trained_weights
-from selex.training.fit import Seen, make_method
-from selex.training.methods import Method
+from selex.runs.predictor import load
+from selex.runs.results import Results
+from selex.runs.run import Run
+from selex.runs.versions import versions_after
+from selex.training.checkpoint import checkpoint_paths
+from selex.training.fit import Seen, TrainOptions, make_method
+from selex.training.methods import METHODS, Method
 from selex.types import UNLABELLED
 
 Weights = dict[str, torch.Tensor]
@@ -103,6 +113,45 @@ class Training:
     def _clustered(self, method: Method, count: int, **how: Any) -> FittedClusters:
         """Categories of the features of the backbone as it is now, see `Discovery.cluster`."""
         return self.job.cluster(self.embed(False), self.images, method, count, **how)
+
+
+def is_trained(job: Discovery, images: ImageStore, content: NDArray[Any], options: TrainOptions) -> bool:
+    """Whether training would give what the run has already: it is told, or else what has changed since.
+
+    A method that is not ours is trained again, since its code may have changed; what was interrupted is resumed.
+    """
+    run, config = job.run, job.config
+    ours = config.train.method in METHODS and not (options.restart or options.tensorboard)
+    if not ours or not run.complete or run.config.train.method == FROZEN or checkpoint_paths(run.work):
+        return False
+    changed = list(_changed(run, config, images.table, content))
+    if changed:
+        job.tell(f"training again: {', '.join(changed)} changed since the last training")
+    else:
+        job.tell("nothing changed since the last training: results stay as they are (--restart trains again)")
+    return not changed
+
+
+def _changed(run: Run, config: Config, table: ImageTable, content: NDArray[Any]) -> Iterator[str]:
+    """What is not as it was when a run was trained."""
+    if run.config != config:
+        yield "settings"
+    found = Results.read_if_any(run)
+    if found is None:
+        yield "the run's files"
+    elif list(found.files) != list(table.files) or not np.array_equal(np.asarray(found.content), content):
+        yield "photos"
+    else:
+        given = (found.names[c] if held else "" for c, held in zip(found.category, found.labelled, strict=True))
+        if list(given) != list(table.label_names):
+            yield "labels"
+    had = run.about.get("versions") or {}
+    if had.get("code") != versions_after(had)["code"]:
+        yield "selex itself"
+    try:
+        load(run.folder).load_backbone()
+    except InputError:  # damaged, or of a network that has other weights by now
+        yield "the network"
 
 
 def compare(ways: dict[str, FittedClusters], tell: Callable[[str], None]) -> tuple[str, dict[str, Any]]:
