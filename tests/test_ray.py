@@ -491,7 +491,7 @@ def test_libraries_below_torch_are_loaded_with_all_threads_of_a_worker(cluster, 
 
 
 def test_more_workers_than_the_cluster_has(cluster, home, pieces, tmp_path):
-    with pytest.raises(InputError, match="9 workers on cpu are too many: the cluster has 4 CPU and 0 GPU"):
+    with pytest.raises(InputError, match=r"^9 workers on cpu are too many: the cluster has 4 CPU and 0 GPU$"):
         run(home / "photos", tmp_path / "run", RayEngine(workers=9))
     assert not (tmp_path / "run").exists()
 

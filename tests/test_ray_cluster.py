@@ -1,6 +1,7 @@
 """How a Ray cluster is started and its workers are set up, as far as this can be told without Ray."""
 
 import os
+import pickle
 import socket
 import sys
 import tempfile
@@ -16,7 +17,8 @@ from selex.discovery import discover
 from selex.errors import InputError
 from selex.features import ray_cluster
 from selex.features.ray_cluster import RayEngine, Worker, threads_each
-from selex.features.ray_worker import DEATHS, Embedder, Way, _Deaths
+from selex.features.ray_worker import DEATHS, Embedder, Way, _Deaths, decoded
+from selex.features.sources import Tar, find_units
 from selex.models.backbones import load_backbone
 
 
@@ -35,14 +37,38 @@ def test_workers_of_a_ray_started_here_share_all_threads(four_threads, address, 
     assert threads_each(RayEngine(address, workers), workers) == threads
 
 
-def test_workers_take_the_threads_they_are_given(four_threads, monkeypatch):
-    Worker(3)
-    assert torch.get_num_threads() == 3
+@pytest.fixture
+def in_an_actor(monkeypatch):
     here = SimpleNamespace(get_actor_id=lambda: "none", was_current_actor_reconstructed=False)
     ray = SimpleNamespace(get=lambda given: given, get_runtime_context=lambda: here)
     monkeypatch.setitem(sys.modules, "ray", ray)
+
+
+def test_workers_take_the_threads_they_are_given(four_threads, in_an_actor):
+    Worker(3)
+    assert torch.get_num_threads() == 3
     Embedder(Way(load_backbone("tiny-vit"), None, 32, 1, "cpu", threads=2), "")
     assert torch.get_num_threads() == 2
+
+
+def test_what_a_task_decodes_is_embedded_as_what_an_actor_decodes_itself(four_threads, in_an_actor, tmp_path):
+    digit_photos(tmp_path / "photos", per_digit=4, n_known=2, digits=3)
+    (tmp_path / "photos" / "broken.png").write_bytes(b"no image")
+    embedder = Embedder(Way(load_backbone("tiny-vit"), None, 32, 1, "cpu"), str(tmp_path))
+    for unit in (*find_units([str(tmp_path / "photos")])[1], Tar(str(tmp_path / "none.tar"), "")):
+        row = {"number": 7, "work": pickle.dumps((unit, [], 32, False))}
+        own = list(embedder(row))
+        assert own == [made for piece in decoded(row) for made in embedder(piece)]
+        assert [(made["number"], made["piece"], made["last"]) for made in own] == [(7, -bool(own[0]["error"]), True)]
+        assert bool(own[0]["error"]) == isinstance(unit, Tar)
+
+
+@pytest.mark.parametrize(("device", "most"), [("cpu", 4), ("cuda", 3)])
+def test_only_for_gpus_a_core_is_left_to_decode_with(device, most):
+    has, on = {"CPU": 4.0, "GPU": 9.0}, torch.device(device)
+    assert ray_cluster._workers(has, RayEngine(workers=most), on) == most
+    with pytest.raises(InputError, match=f"^{most + 1} workers on {device} are too many: the cluster has 4 CPU and 9"):
+        ray_cluster._workers(has, RayEngine(workers=most + 1), on)
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["seen", "not seen"])

@@ -133,12 +133,13 @@ def _no_cluster(address: str, why: str) -> InputError:
 
 
 def _workers(resources: dict[str, float], engine: RayEngine, device: torch.device) -> int:
-    """How many actors: as asked, else one for each GPU, or one for every two cores; somebody has to decode."""
+    """How many actors: as asked, else one for each GPU, or one for every two cores; for GPUs somebody has to decode."""
     cores, cards = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
-    most = min(cards, cores - 1) if device.type == "cuda" else cores - 1
+    most = min(cards, cores - 1) if device.type == "cuda" else cores
     asked = min(engine.workers, most) if engine.workers and engine.fewer else engine.workers
     if (asked is not None and asked > most) or most < 1:
-        where = f"the cluster has {cores} CPU and {cards} GPU, one CPU of them to decode with"
+        where = f"the cluster has {cores} CPU and {cards} GPU"
+        where += ", one CPU of them to decode with" if device.type == "cuda" else ""
         raise InputError(f"{asked or 1} workers on {device.type} are too many: {where}")
     return asked or (most if device.type == "cuda" else max(1, cores // 2))
 

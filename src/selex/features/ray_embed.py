@@ -1,8 +1,10 @@
-"""Features by the workers of a Ray cluster: tasks read and decode units of images, a pool of actors embeds them.
+"""Features by the workers of a Ray cluster: a pool of actors reads, decodes and embeds units of images.
+
+Actors on GPUs are faster than what one process decodes, so for them tasks on all cores read and decode.
 
 Shards of features come back as they are done and are kept on this machine's disk: a worker or a node that is lost is
-Ray's to replace, and what is on disk is not made again. Nothing but images and features travels: the backbone is sent
-once, so that all workers have the same weights.
+Ray's to replace, and what is on disk is not made again. The backbone is sent once, so that all workers have the same
+weights.
 """
 
 from __future__ import annotations
@@ -155,11 +157,13 @@ def _made(
     import ray
 
     given = [(units[number], shards.have(units[number]), how.size, how.eye is not None) for number in todo]
-    items = [{"number": number, "work": pickle.dumps(work)} for number, work in zip(todo, given, strict=True)]
+    items = [{"number": number, "work": pickle.dumps(one)} for number, one in zip(todo, given, strict=True)]
     on_gpu = torch.device(how.device).type == "cuda"
-    options = with_threads(how.threads)  # the same for both, else Ray does not do them in one place
-    pieces = ray.data.from_items(items, override_num_blocks=len(items)).flat_map(decoded, **options)
-    rows = pieces.map(
+    options = with_threads(how.threads)
+    work = ray.data.from_items(items, override_num_blocks=len(items))
+    if on_gpu:  # many cores feed it; on CPUs whoever embeds decodes, and no pixels are copied
+        work = work.flat_map(decoded, **options)
+    rows = work.flat_map(
         Embedder,
         fn_constructor_args=(ray.put(how.on("cpu")), str(shards.stage)),
         concurrency=actors,

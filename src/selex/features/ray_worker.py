@@ -1,4 +1,4 @@
-"""What the workers of a Ray cluster do for features: a task decodes units of images, an actor embeds the pieces."""
+"""What the workers of a Ray cluster do for features: an actor embeds pieces of units, which it or a task decodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from selex.models.trunk import fold_norms
 
 DEATHS = 4
 """How often a worker is killed, with nothing embedded in between, before it is given up."""
-_THREADS = 2  # that decode in a task: there is one worker for every two cores, unless more are asked for
+_THREADS = 2  # that decode: there is one worker for every two cores, unless more are asked for
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,15 @@ class Way:
 
 
 def decoded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """In a task: the images of a unit, decoded, a piece at a time; pieces that are on disk are passed over."""
+    """In a task: the images of a unit, decoded, a piece at a time, to be sent to an actor."""
+    for piece in _pieces(row):
+        yield {**piece, "content": pickle.dumps(piece["content"])}
+
+
+def _pieces(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The images of a unit, decoded, a piece at a time; pieces that are on disk are passed over."""
     unit, have, size, whole = pickle.loads(row["work"])
-    about = {"number": row["number"], "error": "", "content": b""}
+    about = {"number": row["number"], "error": "", "content": []}
     try:
         images = unit.read()
         waiting, piece = list(islice(images, PIECE)), 0
@@ -64,7 +70,7 @@ def decoded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
             following = list(islice(images, PIECE))
             if piece not in have or not following:  # the last is made again, if another came before it was known to be
                 with ThreadPoolExecutor(_THREADS) as pool:
-                    content = pickle.dumps(list(pool.map(lambda image: _pixels(image, size, whole), waiting)))
+                    content = list(pool.map(lambda image: _pixels(image, size, whole), waiting))
                 yield {**about, "piece": piece, "last": not following, "content": content}
             waiting, piece = following, piece + 1
     except Exception as error:  # whatever is wrong with a unit, or with what reads it
@@ -111,7 +117,7 @@ class _Deaths:
 
 
 class Embedder:
-    """An actor: holds the backbone, makes pieces of pixels into shards of features."""
+    """An actor: holds the backbone, makes images into shards of features, a piece at a time."""
 
     def __init__(self, how: Any, folder: str) -> None:
         import ray
@@ -122,19 +128,22 @@ class Embedder:
         self.how, self.device = given.on(given.device).folded(), torch.device(given.device)
         self.eye = saliency(self.how.eye) if self.how.eye else None
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """The same row with a shard, or with an error."""
-        if row["error"]:
-            return row
-        try:
-            content = self._shard(row["content"])
-            self.deaths.forget()
-            return {**row, "content": content}
-        except (InputError, MemoryError, OSError) as error:
-            return {**row, "content": b"", "error": f"a worker cannot embed: {first_line(error)}"}
+    def __call__(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Rows with a shard, or an error: of the pieces of a unit, decoded here, or of a piece that a task sent."""
+        given = _pieces(row) if "work" in row else [{**row, "content": pickle.loads(row["content"])}]
+        return map(self._made, given)
 
-    def _shard(self, content: bytes) -> bytes:
-        images = pickle.loads(content)
+    def _made(self, piece: dict[str, Any]) -> dict[str, Any]:
+        if piece["error"]:
+            return {**piece, "content": b""}
+        try:
+            content = self._shard(piece["content"])
+            self.deaths.forget()
+            return {**piece, "content": content}
+        except (InputError, MemoryError, OSError) as error:
+            return {**piece, "content": b"", "error": f"a worker cannot embed: {first_line(error)}"}
+
+    def _shard(self, images: list[tuple[str, str, Any, str, bytes]]) -> bytes:
         names, labels, pixels, reasons, data = zip(*images, strict=True) if images else ((), (), (), (), ())
         shown = [image for image in pixels if image is not None]
         features = np.zeros((0, self.how.backbone.dim), np.float32)
