@@ -1,7 +1,11 @@
 """A method that another package registers: it trains, resumes, sorts, and is in the tables of the bench."""
 
+import os
 import re
+import signal
+import subprocess
 import sys
+import time
 from importlib import import_module, invalidate_caches
 from pathlib import Path
 
@@ -110,6 +114,27 @@ def test_it_trains_resumes_and_sorts(site, place, monkeypatch):
     with pytest.raises(InputError, match="no method 'prototypes'"):
         discover(config.change(seed=1), place / "other", store=place / "store")
     assert not (place / "other").exists()
+
+
+def test_a_command_that_ctrl_c_stopped_goes_on_to_the_same_network(site, place):
+    """In processes of their own, which find the package as they find any other."""
+    command = [sys.executable, "-m", "selex", "discover", "photos", "--method", "prototypes", "--backbone", "tiny-vit"]
+    command += ["--categories", "5", "--epochs", "6", "--set", "train.batch=16", "--device", "cpu", "--out"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT / "src")])}
+    how = {"cwd": place, "env": environment, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    assert subprocess.run([*command, "whole"], **how).returncode == 0
+    with subprocess.Popen([*command, "stopped"], **how) as stopped:
+        while not any((place / "stopped" / ".work").glob("checkpoint-*.pt")):
+            assert stopped.poll() is None
+            time.sleep(0.01)
+        stopped.send_signal(signal.SIGINT)
+        _, said = stopped.communicate(timeout=120)
+    assert (stopped.returncode, said.splitlines()[-1].split(";")[0]) == (130, "stopped")
+    assert not (place / "stopped" / "model" / "model.json").exists()
+    assert subprocess.run([*command, "stopped"], **how).returncode == 0
+    assert contents(place / "stopped" / "model") == contents(place / "whole" / "model")
+    epochs = [entry["epoch"] for entry in Run.open(place / "stopped").metrics if entry["step"] == "epoch"]
+    assert epochs == list(range(6))
 
 
 def test_it_is_a_method_of_the_command_line_and_in_the_tables_of_the_bench(site, place, capsys):
