@@ -40,30 +40,30 @@ def mixture(features: Array, rows: Array, given: Array) -> Mixture:
     some = rows if len(rows) <= _SAMPLE else np.sort(rng.choice(rows, _SAMPLE, replace=False))
     points = np.asarray(features[some], dtype=np.float32)
     alike = np.triu((given[some][:, None] == given[some]) & (given[some] >= 0), 1)
-    found = [_in_parts(points, alike, count, rng) for count in PARTS if 4 * count <= len(points)]
+    kinds = np.unique(points, axis=0, return_inverse=True)[1].ravel()
+    found = [_in_parts(points, kinds, alike, count, rng) for count in PARTS if 4 * count <= len(points)]
     return max(found, key=lambda one: one.agreement, default=UNKNOWN)
 
 
-def _in_parts(points: Array, alike: Array, count: int, rng: np.random.Generator) -> Mixture:
+def _in_parts(points: Array, kinds: Array, alike: Array, count: int, rng: np.random.Generator) -> Mixture:
     from sklearn.metrics import adjusted_rand_score  # takes a second to import
 
     agreement, together = [], []
     for _ in range(_HALVES):
         order = rng.permutation(len(points))
-        one, other = (_clusters(points, half, count) for half in np.array_split(order, 2))
-        if one is None or other is None:
+        halves = np.array_split(order, 2)
+        if any(len(np.unique(kinds[half])) < count for half in halves):  # too alike
             return UNKNOWN
+        one, other = (_clusters(points, half, count) for half in halves)
         agreement.append(adjusted_rand_score(one, other))
         together += [_together(one, alike), _together(other, alike)] if alike.any() else []
     return Mixture(count, float(np.mean(agreement)), float(np.mean(together)) if together else None)
 
 
-def _clusters(points: Array, half: Array, count: int) -> Array | None:
-    """The part of every row, by k-means of some of them; None if these are too alike."""
+def _clusters(points: Array, half: Array, count: int) -> Array:
+    """The part of every row, by k-means of some of them."""
     from sklearn.cluster import KMeans  # takes a second to import
 
-    if len(np.unique(points[half], axis=0)) < count:
-        return None
     labels: Array = KMeans(count, n_init=_STARTS, random_state=0).fit(points[half]).predict(points)
     return labels
 
