@@ -226,6 +226,9 @@ def _check(path: Path, db: sqlite3.Connection, run: str) -> None:
 
 def _check_whole(path: Path, db: sqlite3.Connection) -> None:
     """Refuse a file of which a part was lost or changed."""
+    pages, size = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    if path.stat().st_size < pages * size:  # which SQLite does not mind where the rest of a page is not in use
+        raise _damaged(path, "it is cut short")
     found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if found != "ok":
         raise _damaged(path, " ".join(found.split()))
