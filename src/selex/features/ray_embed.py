@@ -161,9 +161,9 @@ def _made(
     on_gpu = torch.device(how.device).type == "cuda"
     options = with_threads(how.threads)
     work = ray.data.from_items(items, override_num_blocks=len(items))
-    if on_gpu:  # many cores feed it; on CPUs whoever embeds decodes, and no pixels are copied
-        work = work.flat_map(decoded, **options)
-    rows = work.flat_map(
+    # many cores feed a GPU; on CPUs whoever embeds decodes, and no pixels are copied
+    ready = work.flat_map(decoded, **options) if on_gpu else work
+    rows = ready.flat_map(
         Embedder,
         fn_constructor_args=(ray.put(how.on("cpu")), str(shards.stage)),
         concurrency=actors,
