@@ -27,7 +27,6 @@ from sklearn.datasets import load_digits
 
 from common import Lines, columns_of, labels_for, save
 from selex import ClusterConfig, bssk, fit_clusters, split_accuracy
-from selex.cluster.holdout.select import select
 from selex.cluster.whiten import fit_whitener
 
 LEAST = 10  # images of a group by another column; smaller groups are left out
@@ -132,12 +131,6 @@ def ours(**settings: Any) -> Callable[[Data, int], np.ndarray]:
     return way
 
 
-def chosen(data: Data, seed: int) -> np.ndarray:
-    """Swaps with one of three refinements, or the graph of neighbours: what sorts held-out labels best."""
-    found = select(data.features, data.labels, data.k, search=("swaps", "spectral"), whiten=0.5, rng=0)
-    return ours(adapt="off", search=found.search, refine=found.refine)(data, seed)
-
-
 WAYS: dict[str, Callable[[Data, int], np.ndarray]] = {
     "k-means++, no labels": lambda data, seed: KMeans(data.k, n_init=3, random_state=seed).fit_predict(data.rows),
     "Ward, no labels": linked("ward"),
@@ -153,8 +146,7 @@ WAYS: dict[str, Callable[[Data, int], np.ndarray]] = {
     "BSSK": lambda data, seed: np.asarray(bssk(data.rows, data.labels, data.k, n_init=3, rng=seed).labels),
     "swaps": ours(adapt="off", search="swaps", refine="none"),
     "unequal": ours(adapt="off", search="unequal", refine="none"),
-    "graph": ours(adapt="off", search="spectral", refine="none"),
-    "swaps or graph, by hidden labels": chosen,
+    "smoothed": ours(adapt="off", search="smoothed", refine="none"),
     "consensus": ours(adapt="off", search="consensus", refine="none"),
     "consensus, refined": ours(adapt="off", search="consensus"),
     "default, not adapted": ours(adapt="off"),

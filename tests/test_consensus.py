@@ -121,6 +121,6 @@ def test_rows_in_another_order_give_the_same_clusters(search):
 
 def test_another_word_is_refused():
     x, _, labels = overlapping()
-    allowed = "bssk, swaps, unequal, spectral, spectral-unjoined or consensus"
+    allowed = "bssk, swaps, smoothed, unequal or consensus"
     with pytest.raises(InputError, match=f"search must be {allowed}, not 'best'"):
         hssk(x, labels, 16, search="best")

@@ -424,4 +424,4 @@ def test_a_search_that_is_left_open_is_the_one_of_before():
     assert continues(swaps, left_open)
     assert continues(left_open, left_open)
     assert not continues(left_open, swaps)
-    assert not continues(swaps, Config.of("photos", search="spectral"))
+    assert not continues(swaps, Config.of("photos", search="smoothed"))

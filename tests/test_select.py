@@ -109,8 +109,8 @@ def test_searches_are_compared_only_where_categories_can_be_held_out_as_a_whole(
     rows, truth = cloud([60] * 8, dims=16, spread=0.5, seed=1)
     tried, search = [], module._Trial.search
     monkeypatch.setattr(module._Trial, "search", lambda self, *how: tried.append(how[0]) or search(self, *how))
-    select(rows, np.where(truth < n_known, truth, -1), 8, search=("swaps", "spectral"), refine=("none",), rng=0)
-    assert tried == (["swaps", "spectral"] if n_known == 4 else ["swaps"])
+    select(rows, np.where(truth < n_known, truth, -1), 8, search=("swaps", "smoothed"), refine=("none",), rng=0)
+    assert tried == (["swaps", "smoothed"] if n_known == 4 else ["swaps"])
 
 
 def test_where_nothing_tells_how_large_clusters_should_be_only_what_is_missed_counts():

@@ -87,6 +87,7 @@ def fits():
         "silhouette": (x, None, {"refine": "none", "levels": 1, "restarts": 1}),
         "swaps": (x, labels, {"categories": 8, "refine": "auto", "search": "swaps", "levels": 1, "restarts": 1}),
         "unequal": (x, labels, {"categories": 8, "refine": "none", "search": "unequal", "levels": 1, "restarts": 1}),
+        "smoothed": (x, labels, {"categories": 8, "refine": "none", "search": "smoothed", "levels": 1, "restarts": 1}),
         "adapted": (x, labels, {"categories": 8, "refine": "none", "adapt": "on", "levels": 1, "restarts": 1}),
         "consensus": (x, labels, {"categories": 8, "refine": "none", "search": "consensus", "levels": 1}),
     }
@@ -116,9 +117,7 @@ def refusals(group):
         "width": lambda: Shard(mine(x, group, 0)[:, : 3 - group.rank % 2], group),
         "label": lambda: bssk(Shard(mine(x, group, 0), group), mine(late, group, 0), 4),
         "many": lambda: bssk(Shard(mine(x, group, 0), group), None, 41),
-        "search": lambda: hssk(Shard(mine(x, group, 0), group), None, 4, search="spectral"),
         "refine": lambda: hssk(Shard(mine(x, group, 0), group), None, 4, refine="proportional"),
-        "spectral": lambda: fit_clusters(Shard(mine(x, group, 0), group), None, ClusterConfig(search="spectral")),
     }
     said = {}
     for name, attempt in tries.items():
@@ -255,9 +254,7 @@ def test_where_one_process_refuses_all_do(found, size):
     for part in found[size]:
         assert "differ in width" in part["refusals"]["width"]
         assert part["refusals"]["many"] == "41 clusters for 40 rows: ask for at most 40"
-        assert "choose a search other than spectral" in part["refusals"]["search"]
         assert "needs rows of equal length" in part["refusals"]["refine"]
-        assert "cluster.search=spectral does not work on features in shards" in part["refusals"]["spectral"]
 
 
 def test_alone_is_a_group_of_one(monkeypatch):
@@ -352,8 +349,6 @@ def test_the_command_refuses_shards_in_one_line(place):
         ("shards", "--labels", "far.csv"): "far.csv, line 2: row '240' is not among the features' rows",
         ("shards", "--labels", "twice.csv"): "twice.csv, line 3: row '1' appears twice, first in line 2",
         ("shards", "--published"): "--published needs all features in one file and one process",
-        ("shards", "--set", "cluster.search=spectral"): "cluster.search=spectral does not work on features in "
-        "shards: choose another search",
     }.items():
         done = selex("cluster", *arguments, "--out", "no.csv", cwd=place)
         assert (done.returncode, done.stderr) == (2, f"error: {line}\n")

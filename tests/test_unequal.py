@@ -125,12 +125,12 @@ def test_it_is_chosen_where_labels_and_sizes_differ(seed):
 def test_it_is_tried_with_so_many_rows_at_most(monkeypatch, most):
     x, _, labels = tail()
     given = []
-    monkeypatch.setattr("selex.cluster.pipeline.MOST_TO_CUT", most)
+    monkeypatch.setattr("selex.cluster.pipeline.MOST_TO_SMOOTH", most)
     monkeypatch.setattr(
         "selex.cluster.pipeline.select", lambda *_, **how: given.append(how["search"]) or Selection(False, "none")
     )
     chosen(x, labels)
-    assert given == [("swaps",) if most == 10 else ("unequal", "swaps", "spectral", "spectral-unjoined")]
+    assert given == [("swaps",) if most == 10 else ("unequal", "swaps", "smoothed")]
 
 
 def test_what_is_chosen_is_the_same_from_everywhere(tmp_path):

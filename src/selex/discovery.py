@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from selex.cluster.distributed.fit import fit_distributed
 from selex.cluster.distributed.group import ALONE, Group, check_same_job, join
-from selex.cluster.pipeline import FittedClusters, check_spread
+from selex.cluster.pipeline import FittedClusters
 from selex.config import Config
 from selex.config.groups import FROZEN
 from selex.data.crops import AnyImages, to_device
@@ -147,8 +147,6 @@ def _processes(config: Config, out: Path, device: str | torch.device) -> tuple[A
     fabric = start_fabric(device) if config.train.method != FROZEN else None
     group = join(device) if (fabric and fabric.world_size > 1) or (not fabric and _started()) else ALONE
     check_same_job(group, str(out), json.dumps(config.to_json(), sort_keys=True, default=str))
-    if group.size > 1 and not fabric:
-        check_spread(config.cluster)
     return fabric, group
 
 
@@ -205,8 +203,6 @@ def _discover_on_ray(
         raise InputError(f"{out}: photos are set aside in `selex review`: use `selex recluster`, or another --out")
     if engine.spread and trains:
         raise InputError("--spread needs --method frozen: after training, features are clustered on this machine")
-    if engine.spread:
-        check_spread(config.cluster)
     if trains:
         fabric_library()  # which may be missing here
     ray = running(engine, torch.device(device)) if trains else nullcontext()  # once for all steps

@@ -142,7 +142,7 @@ class Discovery:
         found = fit_distributed(task, group)
         assert found is not None  # in the first process
         done(len(images), **_about(found, workers=group.size))
-        self._tell_selected(found.selected(config.cluster, spread=True))
+        self._tell_selected(found.selected(config.cluster))
         return found
 
     def cluster_on_ray(self, engine: RayEngine, images: Embedded) -> FittedClusters:
@@ -151,7 +151,7 @@ class Discovery:
         how: dict[str, Any] = {"seed": self.config.seed, "device": self.device}
         found, workers = fit_on_ray(engine, self.run.features, _labels(images), config, **how)
         done(len(images), **_about(found, workers=workers))
-        self._tell_selected(found.selected(config, spread=True))
+        self._tell_selected(found.selected(config))
         return found
 
     def resume(self, features: Any, images: ImageStore, earlier: Earlier) -> FittedClusters:

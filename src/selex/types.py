@@ -25,14 +25,12 @@ take part in several (`cluster.refine`), each by its size, or all held to one si
 REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 
 
-Search = Literal["bssk", "swaps", "unequal", "spectral", "spectral-unjoined", "consensus"]
+Search = Literal["bssk", "swaps", "smoothed", "unequal", "consensus"]
 """How the base level is searched for, each in a module of `cluster.search`: as in the paper; then with swaps of novel
-centres; then for sizes as unequal as numbers of labels are; by cutting a graph of neighbours, labelled rows of a
-category joined or not; from what many quick runs agree on."""
+centres; the same among rows that were averaged with their neighbours; from there for sizes as unequal as numbers of
+labels are; from what many quick runs agree on."""
 SEARCHES: tuple[Search, ...] = get_args(Search)
-CUTS: tuple[Search, ...] = ("spectral", "spectral-unjoined")
-"""Those that cut a graph: all rows must be in one process."""
-SIZED: tuple[Search, ...] = ("unequal", *CUTS)
+SIZED: tuple[Search, ...] = ("unequal", "smoothed")
 """Those whose clusters stay as large as they were found, which refining would undo."""
 
 

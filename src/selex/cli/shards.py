@@ -124,16 +124,16 @@ def echo_estimate(found: KEstimate) -> None:
     typer.echo(estimate_line(found.n_clusters, found.low, found.high, found.method))
 
 
-def echo_selected(found: FittedClusters, config: Config, spread: bool = False) -> None:
+def echo_selected(found: FittedClusters, config: Config) -> None:
     """Print what was estimated, and what `auto` came to."""
     if found.estimate:
         echo_estimate(found.estimate)
-    for line in found.selected(config.cluster, spread=spread):
+    for line in found.selected(config.cluster):
         typer.echo(line)
 
 
 def _tell(found: FittedClusters, shard: Shard, config: Config, out: Path) -> None:
-    echo_selected(found, config, spread=True)
+    echo_selected(found, config)
     base = found.hierarchy.levels[0]
     sizes = ", ".join(map(str, found.hierarchy.n_clusters))
     found_in = f"{shard.total} rows, {shard.group.size} {'process' if shard.group.size == 1 else 'processes'}"

@@ -39,9 +39,9 @@ class HierarchicalKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clus
         n_clusters: number of categories, known and novel together, or `"auto"` to estimate it.
         n_levels: maximum number of levels; None makes all, up to 'known' against 'novel'.
         balanced: limit clusters to `ceil(n / n_clusters)` rows while novel centres settle; off for long tails.
-        search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"`, `"unequal"`, `"spectral"`,
-            `"spectral-unjoined"` or `"consensus"`; `"auto"` chooses among up to four by held-out categories. The
-            setting `cluster.search` says what each does.
+        search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"`, `"smoothed"`, `"unequal"`
+            or `"consensus"`; `"auto"` chooses among up to three by held-out categories. The setting `cluster.search`
+            says what each does.
         refine: soft refinement of the base level: `"none"`, each row in its nearest cluster, as in the paper; or rows
             belong to several clusters, `"proportional"` or `"balanced"` in size (see `refine_level`; they must be of
             equal length); `"auto"` chooses what recovers held-out labels best.

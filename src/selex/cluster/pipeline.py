@@ -29,15 +29,14 @@ from selex.cluster.search.unequal import differ
 from selex.cluster.warm import Start, coarser_levels, continued, with_added, with_kept_centers
 from selex.cluster.whiten import FeatureMaps, Whitener, fit_whitener
 from selex.config import ClusterConfig
-from selex.errors import InputError
 from selex.progress import estimate_bar, progress_bar
-from selex.types import CUTS, SIZED, UNLABELLED, Hierarchy, KEstimate, Refinement, Search, Variant
+from selex.types import SIZED, UNLABELLED, Hierarchy, KEstimate, Refinement, Search, Variant
 
 ENOUGH_TO_ADAPT = 3000
 """Rows from which on `"auto"` tries to adapt features, which takes minutes: that it helps fewer is not shown."""
-MOST_TO_CUT = 100_000
-"""Rows up to which `"auto"` tries to cut a graph of neighbours, which takes a number per row and cluster, and to find
-sizes as unequal as numbers of labels, which takes many iterations."""
+MOST_TO_SMOOTH = 100_000
+"""Rows up to which `"auto"` tries to average them with their neighbours, which takes their distances, and to find sizes
+as unequal as numbers of labels, which takes many iterations."""
 
 
 CHOICE = 0
@@ -69,12 +68,11 @@ class FittedClusters:
         """Cluster of every row; known categories first."""
         return self.hierarchy.levels[0].labels
 
-    def selected(self, config: ClusterConfig, spread: bool = False) -> Iterator[str]:
-        """A line about each setting that was `"auto"`: what it came to, and what was not tried of `spread` rows."""
+    def selected(self, config: ClusterConfig) -> Iterator[str]:
+        """A line about each setting that was `"auto"`: what it came to."""
         for name, value in self.selection.settings.items():
             if getattr(config, name) == "auto":
-                without = ", graphs not tried: they need all features in one process"
-                yield f"{name}: {value} (auto{without if spread and name == 'search' else ''})"
+                yield f"{name}: {value} (auto)"
 
     def transform(self, features: Any) -> Any:
         """Rows `(n, d)` as they are compared with cluster centres."""
@@ -122,8 +120,6 @@ def fit_clusters(
     with rows.group.together():
         known = as_labels(labels, rows).cpu().numpy()
     fit = _Fit(features, labels, known, rows.total, config or ClusterConfig(), variant, held_out, memory, progress)
-    if fit.spread:
-        check_spread(fit.config)
     generator = np.random.default_rng(rng)
     if start:
         found = FittedClusters(fit.resume(rows, start, generator), start.maps, start.selection)
@@ -138,12 +134,6 @@ def fit_clusters(
     rows = maps.transform(features)
     found = FittedClusters(fit.cluster(rows, count, selection, generator), maps, selection, estimate)
     return calibrated(found, rows, known, fit.calibration(found, rows, count, spare), memory) if calibrate else found
-
-
-def check_spread(config: ClusterConfig) -> None:
-    """Refuse what cannot be done with features that are spread over processes."""
-    if config.search in CUTS:
-        raise InputError(f"cluster.search={config.search} does not work on features in shards: choose another search")
 
 
 def estimate_clusters(
@@ -192,11 +182,6 @@ class _Fit:
     memory: int
     progress: bool
 
-    @property
-    def spread(self) -> bool:
-        """Whether features are those of one of several processes."""
-        return isinstance(self.features, Rows)
-
     def estimate(self, rng: np.random.Generator) -> KEstimate | None:
         """The number of clusters, where it is not given."""
         if self.config.categories:
@@ -220,11 +205,13 @@ class _Fit:
     def _searches(self, count: int, tells: bool) -> tuple[Search, ...]:
         if self.config.search != "auto":
             return (self.config.search,)
-        from selex.cluster.search.spectral import can_cut
+        from selex.cluster.search.smoothed import can_smooth
 
-        sized = tells and self.total <= MOST_TO_CUT and self.config.refine in ("auto", "none")  # others would undo it
-        cut = sized and not self.spread and can_cut(self.total, count)
-        found = tuple(one for one in SEARCHED if one not in CUTS or cut)
+        sized = (
+            tells and self.total <= MOST_TO_SMOOTH and self.config.refine in ("auto", "none")
+        )  # others would undo it
+        smooth = sized and can_smooth(self.total, count)
+        found = tuple(one for one in SEARCHED if one != "smoothed" or smooth)
         if not sized:
             return found
         group = self.features.group if isinstance(self.features, Rows) else ALONE

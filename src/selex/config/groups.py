@@ -96,15 +96,15 @@ class ClusterConfig(Group):
         "With three thousand images or more, `auto` uses it if held-out labels are recovered better; after training on "
         "all labels, `auto` is `off`. The paper does not adapt.",
     )
-    search: Literal["auto", "bssk", "swaps", "unequal", "spectral", "spectral-unjoined", "consensus"] = setting(
+    search: Literal["auto", "bssk", "swaps", "smoothed", "unequal", "consensus"] = setting(
         "auto",
-        "Search: `auto`, `bssk` (as in the paper), `swaps`, `unequal`, `spectral`, `spectral-unjoined` or `consensus`.",
-        "`swaps` moves novel centres from where they hardly matter to clusters that hold two categories. `unequal` "
-        "continues until category sizes differ as much as the numbers of labels do. `consensus` starts from what many "
-        "quick runs agree on: slow, good where categories of equal size overlap. `spectral` cuts a graph of "
-        "neighbours, for wide categories of unequal size; `spectral-unjoined` does not join labelled images of a "
-        "category in it. `auto` chooses `swaps`, one of these two, or `unequal` if numbers of labels differ, whichever "
-        "recovers held-out labels best; after training on all labels it is `swaps`.",
+        "Search: `auto`, `bssk` (as in the paper), `swaps`, `smoothed`, `unequal` or `consensus`.",
+        "`swaps` moves novel centres from where they hardly matter to clusters that hold two categories. `smoothed` "
+        "averages images with their nearest neighbours first, for wide categories of unequal size; `unequal` continues "
+        "from it until category sizes differ as much as the numbers of labels do. `consensus` starts from what many "
+        "quick runs agree on: slow, good where categories of equal size overlap. `auto` chooses `swaps`, `smoothed`, "
+        "or `unequal` if numbers of labels differ, whichever recovers held-out labels best; after training on all "
+        "labels it is `swaps`.",
     )
     refine: Literal["auto", "none", "proportional", "balanced"] = setting(
         "auto",

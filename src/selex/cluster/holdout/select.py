@@ -28,7 +28,7 @@ from selex.cluster.search.unequal import follow
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
 from selex.metrics import matched
-from selex.types import CUTS, SIZED, UNLABELLED, Level, Refinement, Search
+from selex.types import SIZED, UNLABELLED, Level, Refinement, Search
 
 
 class Selection(NamedTuple):
@@ -50,7 +50,7 @@ class Selection(NamedTuple):
         return {"adapt": "on" if self.adapt else "off", "search": self.search, "refine": self.refine}
 
 
-SEARCHED: tuple[Search, ...] = ("swaps", *CUTS)
+SEARCHED: tuple[Search, ...] = ("swaps", "smoothed")
 """What to try, the safer first. Clusters whose sizes a search keeps end as they are found, others are refined too."""
 REFINED: tuple[Refinement, ...] = (UNTOLD, "none", "balanced")
 _DRAWS = 2  # of held-out labels

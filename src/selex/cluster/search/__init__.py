@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from functools import partial
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from selex.cluster.search.consensus import consensus
 from selex.cluster.search.swaps import from_ward, swapped
 from selex.cluster.search.unequal import as_unequal
 from selex.errors import InputError
-from selex.types import CUTS, SEARCHES, Level, Search
+from selex.types import SEARCHES, Level, Search
 
 LOWER_INERTIA = 0.005
 """By this share of the inertia Ward's start must end lower to be taken: minima that are nearer to each other are as
@@ -52,18 +51,21 @@ def labelled_accuracy(problem: Problem, level: Level) -> float:
     return float(held.group.sum((nearest == problem.held_labels).double().sum())) / held.total
 
 
-def _cut(problem: Problem, rng: np.random.Generator, joined: bool = True) -> Level:
-    from selex.cluster.search.spectral import from_spectral  # scipy.sparse takes a while to import
+def _smoothed(problem: Problem, rng: np.random.Generator) -> Level:
+    from selex.cluster.search.smoothed import bordered, can_smooth, nodes_of, smoothed  # which imports scipy.sparse
 
-    return from_spectral(problem, deepcopy(rng), joined)  # others draw as they would without it
+    own = deepcopy(rng)  # others draw as they would without it
+    if not can_smooth(problem.rows.total, problem.k):
+        return best_swapped(problem, own)
+    nodes = nodes_of(problem, own)
+    return bordered(problem, nodes, torch.as_tensor(best_swapped(smoothed(problem, nodes), own).labels))
 
 
 _WAYS: dict[Search, Callable[[Problem, np.random.Generator], Level]] = {
     "bssk": lambda problem, rng: problem.best(rng),
     "swaps": best_swapped,
-    "unequal": lambda problem, rng: as_unequal(problem, best_swapped(problem, deepcopy(rng))),  # as the cuts
-    "spectral": _cut,
-    "spectral-unjoined": partial(_cut, joined=False),
+    "smoothed": _smoothed,
+    "unequal": lambda problem, rng: as_unequal(problem, _smoothed(problem, rng)),
     "consensus": consensus,
 }
 
@@ -72,8 +74,6 @@ def searched(problem: Problem, search: Search, rng: np.random.Generator) -> Leve
     """The clusters of a problem, searched for in this way; centres in centred coordinates."""
     if search not in SEARCHES:
         raise InputError(f"search must be {', '.join(SEARCHES[:-1])} or {SEARCHES[-1]}, not {search!r}")
-    if search in CUTS and problem.rows.group.size > 1:
-        raise InputError(f"a graph of neighbours needs all rows in one process: choose a search other than {search}")
     if not problem.n_free or problem.k == problem.n_known:  # nothing to search for
         search = "bssk"
     return _WAYS[search](problem, rng)
