@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from conftest import half_labelled
+from selex.cluster.distributed.group import ALONE
 from selex.cluster.holdout import select as module
 from selex.cluster.holdout.select import Selection, safest, select
 from selex.cluster.search import searched
+from selex.cluster.search.unequal import alike
 from selex.errors import InputError
 from test_refine import cloud
 from test_swaps import unequal
@@ -40,6 +42,29 @@ def test_clusters_of_unequal_size_are_noticed_whatever_the_seed(seed):
 def test_clusters_of_equal_size_that_overlap_are_noticed_whatever_the_seed(seed):
     rows, truth = cloud([200] * 12, dims=6, seed=5)
     assert ending(rows, half_labelled(truth, 12), 12, search=("swaps",), rng=seed)[1] == "balanced"
+
+
+def test_as_many_labels_for_each_category_do_not_make_clusters_of_one_size():
+    rows, truth = cloud(UNEVEN, dims=16, spread=1.2, seed=5)
+    labels = np.full(len(truth), -1)
+    for category in range(8):
+        labels[np.flatnonzero(truth == category)[:10]] = category
+    assert alike(np.bincount(labels[labels >= 0]))
+    assert ending(rows, labels, 12, search=("swaps",), rng=0)[1] != "balanced"
+
+
+@pytest.mark.parametrize(("behind", "best"), [(0.8, "balanced"), (1.2, "none")])
+def test_equal_numbers_of_labels_speak_for_clusters_of_one_size(behind, best):
+    """By a standard error; where numbers of labels scatter as by chance, they do not."""
+    rng = np.random.default_rng(0)
+    base, noise = rng.random(50), rng.normal(0, 0.1, 50)
+    noise -= noise.mean()
+    lead = noise + behind * np.sqrt(np.square(noise).sum()) / 50
+    ways = {Selection(False, refine, "swaps"): [base] for refine in ("proportional", "balanced")}
+    ways[Selection(False, "none", "swaps")] = [base + lead]
+    for counts, refine in ((np.full(50, 10), best), (rng.poisson(10, 50), "none")):
+        data = module._Data(None, np.repeat(np.arange(50), counts), 60, 0, True, 1)
+        assert module._best(ways, data, ALONE).refine == refine
 
 
 def test_a_better_search_is_noticed():

@@ -24,7 +24,7 @@ from selex.cluster.kmeans import Problem, Settings, novel_clusters, prepare
 from selex.cluster.refine import of_one_length, refined
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
 from selex.cluster.search import searched
-from selex.cluster.search.unequal import follow
+from selex.cluster.search.unequal import alike, follow
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
 from selex.metrics import matched
@@ -57,7 +57,7 @@ _DRAWS = 2  # of held-out labels
 _MANY = 100_000  # rows; from here on one draw tells enough
 _FEW = 4  # known categories; every fourth is held out as a whole
 _CHANCE = 0.5  # standard errors by which the best must be ahead of a safer way
-_TOLD = 1.0  # and of sizes that numbers of labels speak for as well
+_TOLD = 1.0  # and of sizes, unequal or equal, that numbers of labels speak for as well
 _FOLLOWED = 3.0  # and of them, where unlabelled rows speak for them too, what is ahead cuts large categories
 W = TypeVar("W")
 Scores = dict[W, list[NDArray[np.float64]]]
@@ -83,9 +83,10 @@ def select(
     Half of the labels of each category are held out, and all of every fourth category, which has to be discovered:
     twice, with other categories each time. A category's score is its Jaccard index with its cluster, see `_Recovery`.
     Categories held out as a whole together count as much as the others. A candidate equals the best if it is behind by
-    no more than half a standard error, categories taken as a random sample; for `"unequal"`, which is tried where
-    numbers of labels favour it, by a whole one, and by three behind `"swaps"` if known clusters hold more unlabelled
-    rows the more labels they have. With fewer than twenty held-out rows the first of each is chosen, except
+    no more than half a standard error, categories taken as a random sample. For `"unequal"`, which is tried where
+    numbers of labels favour it, it is a whole one, and three behind `"swaps"` if known clusters hold more unlabelled
+    rows the more labels they have. Where numbers of labels differ less than by chance, it is a whole one for
+    `"balanced"`, too, which then comes first. With fewer than twenty held-out rows the first of each is chosen, except
     `"unequal"`; with fewer than four known categories, the first search. Rows of different length are not refined.
 
     Args:
@@ -179,7 +180,11 @@ def _best(scores: Scores[Selection], data: _Data, group: Group) -> Selection:
     def agreed(found: Selection) -> Selection:
         return ways[group.agree(ways.index(found))]
 
-    found = agreed(safest(scores, lambda way: _TOLD if way.search == "unequal" else _CHANCE))
+    labelled = group.gather(torch.from_numpy(data.known[data.known >= 0]))
+    equal = alike(np.bincount(labelled.numpy()))
+    told = {way for way in ways if way.search == "unequal" or (equal and way.refine == "balanced")}
+    first = sorted(scores, key=lambda way: not (equal and way.refine == "balanced"))
+    found = agreed(safest({way: scores[way] for way in first}, lambda way: _TOLD if way in told else _CHANCE))
     sized = found._replace(search="unequal", refine="none")
     cuts = found.search == "swaps" and sized in scores  # large categories, and there is a way that does not
     if cuts and _sizes_follow_labels(data):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import chdtrc
+from scipy.special import chdtr, chdtrc
 from torch import Tensor
 
 from selex.cluster.kmeans import Problem
@@ -24,7 +24,7 @@ from selex.cluster.rows import count
 from selex.cluster.search.swaps import nearer, paired, split_all
 from selex.types import Level
 
-_CHANCE = 0.01  # that numbers of labels differ as much where every category is as likely to get one
+_CHANCE = 0.01  # that numbers of labels differ as much, or as little, where every category is as likely to get one
 _FEW = 4  # known categories; fewer tell nothing of sizes
 _SOFTNESS = 0.12  # of the mean squared distance, as in soft refinement: the lowest temperature
 _RISE = 1.15  # times the last one
@@ -36,10 +36,16 @@ _MARGIN = 0.1  # of what a drop costs, by which a split must gain more
 
 def differ(counts: NDArray[np.int64]) -> bool:
     """Whether numbers of labels of known categories differ by more than chance (index of dispersion)."""
-    if len(counts) < _FEW:
-        return False
-    spread = np.square(counts - counts.mean()).sum() / counts.mean()
-    return bool(chdtrc(len(counts) - 1, spread) < _CHANCE)
+    return len(counts) >= _FEW and bool(chdtrc(len(counts) - 1, _dispersion(counts)) < _CHANCE)
+
+
+def alike(counts: NDArray[np.int64]) -> bool:
+    """Whether they differ by less than chance, as where every category has as many rows and a good part is labelled."""
+    return len(counts) >= _FEW and bool(chdtr(len(counts) - 1, _dispersion(counts)) < _CHANCE)
+
+
+def _dispersion(counts: NDArray[np.int64]) -> float:
+    return float(np.square(counts - counts.mean()).sum() / counts.mean())
 
 
 def follow(problem: Problem, level: Level) -> bool:
