@@ -81,13 +81,14 @@ def select(
     """The candidate that recovers held-out categories best; among equals, the first.
 
     Half of the labels of each category are held out, and all of every fourth category, which has to be discovered:
-    twice, with other categories each time. A category's score is its Jaccard index with its cluster, see `_Recovery`.
-    Categories held out as a whole together count as much as the others. A candidate equals the best if it is behind by
-    no more than half a standard error, categories taken as a random sample. For `"unequal"`, which is tried where
-    numbers of labels favour it, it is a whole one, and three behind `"swaps"` if known clusters hold more unlabelled
-    rows the more labels they have. Where numbers of labels differ less than by chance, it is a whole one for
-    `"balanced"`, too, which then comes first. With fewer than twenty held-out rows the first of each is chosen, except
-    `"unequal"`; with fewer than four known categories, the first search. Rows of different length are not refined.
+    twice, with other categories each time. A category's score is its Jaccard index with its cluster, see
+    `_Recovery`. Categories held out as a whole together count as much as the others. A candidate equals the best if
+    it is behind by no more than half a standard error, categories taken as a random sample. For `"unequal"`, which
+    is tried where numbers of labels favour it, it is a whole one, and three behind `"swaps"` if known clusters hold
+    more unlabelled rows the more labels they have. Where numbers of labels differ as little as if drawn from
+    categories of one size, it is a whole one for `"balanced"`, too, which then comes first. With fewer than twenty
+    held-out rows the first of each is chosen, except `"unequal"`; with fewer than four known categories, the first
+    search. Rows of different length are not refined.
 
     Args:
         features: `n × d` features: numpy (also memory-mapped) or torch on any device.
@@ -181,7 +182,8 @@ def _best(scores: Scores[Selection], data: _Data, group: Group) -> Selection:
         return ways[group.agree(ways.index(found))]
 
     labelled = group.gather(torch.from_numpy(data.known[data.known >= 0]))
-    equal = alike(np.bincount(labelled.numpy()))
+    size = float(group.sum(torch.tensor(len(data.known)))) / data.n_clusters
+    equal = alike(np.bincount(labelled.numpy()), size)
     told = {way for way in ways if way.search == "unequal" or (equal and way.refine == "balanced")}
     first = sorted(scores, key=lambda way: not (equal and way.refine == "balanced"))
     found = agreed(safest({way: scores[way] for way in first}, lambda way: _TOLD if way in told else _CHANCE))

@@ -39,9 +39,17 @@ def differ(counts: NDArray[np.int64]) -> bool:
     return len(counts) >= _FEW and bool(chdtrc(len(counts) - 1, _dispersion(counts)) < _CHANCE)
 
 
-def alike(counts: NDArray[np.int64]) -> bool:
-    """Whether they differ by less than chance, as where every category has as many rows and a good part is labelled."""
-    return len(counts) >= _FEW and bool(chdtr(len(counts) - 1, _dispersion(counts)) < _CHANCE)
+def alike(counts: NDArray[np.int64], size: float) -> bool:
+    """Whether they differ as little as where labels are drawn from categories that all have so many rows.
+
+    That is less than by chance, if a good part is labelled. Where someone gave each category as many labels they differ
+    even less, and say nothing of sizes.
+    """
+    drawn = 1 - counts.mean() / size
+    if len(counts) < _FEW or drawn <= 0:
+        return False
+    chances = chdtr(len(counts) - 1, _dispersion(counts) / np.array([1.0, drawn]))
+    return bool(chances[0] < _CHANCE <= chances[1])
 
 
 def _dispersion(counts: NDArray[np.int64]) -> float:
