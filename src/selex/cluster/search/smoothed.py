@@ -138,7 +138,7 @@ def _borders(nodes: Nodes, labels: Tensor, means: Tensor, temperature: float, st
     """Centres near these means, `(k, d)`, and offsets, `(k,)`, under which nodes are likeliest where they are."""
     from scipy.optimize import minimize  # takes half a second to import
 
-    blocks = [part.split(step) for part in (nodes.means, labels, nodes.sizes.to(means))]
+    blocks = [torch.split(part, step) for part in (nodes.means, labels, nodes.sizes.to(means))]
 
     def unlikely(numbers: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         both = torch.from_numpy(numbers).to(means).reshape(len(means), -1)
