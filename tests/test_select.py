@@ -66,6 +66,17 @@ def test_equal_numbers_of_labels_speak_for_clusters_of_one_size(behind, best):
         assert module._best(ways, data, ALONE).refine == refine
 
 
+def test_clusters_of_one_size_do_not_come_before_features_that_are_as_good_adapted():
+    rng = np.random.default_rng(1)
+    base, counts = rng.random(50), rng.binomial(20, 0.5, 50)
+    data = module._Data(None, np.where(np.arange(1200) < counts.sum(), 0, -1), 60, 0, True, 1)
+    data.known[: counts.sum()] = np.repeat(np.arange(50), counts)
+    ways = {Selection(adapt, refine): [base] for adapt in (True, False) for refine in ("none", "balanced")}
+    assert module._best(ways, data, ALONE)[:2] == (True, "balanced")
+    ways[Selection(True, "balanced")] = [base - 1]
+    assert module._best(ways, data, ALONE)[:2] == (True, "none")
+
+
 def test_a_better_search_is_noticed():
     """Clear categories of very unequal size: BSSK misses many, which swaps find."""
     x, _, labels = unequal()

@@ -185,7 +185,7 @@ def _best(scores: Scores[Selection], data: _Data, group: Group) -> Selection:
     size = float(group.sum(torch.tensor(len(data.known)))) / data.n_clusters
     equal = alike(np.bincount(labelled.numpy()), size)
     told = {way for way in ways if way.search == "unequal" or (equal and way.refine == "balanced")}
-    first = sorted(scores, key=lambda way: not (equal and way.refine == "balanced"))
+    first = sorted(scores, key=lambda way: (way.adapt != ways[0].adapt, not (equal and way.refine == "balanced")))
     found = agreed(safest({way: scores[way] for way in first}, lambda way: _TOLD if way in told else _CHANCE))
     sized = found._replace(search="unequal", refine="none")
     cuts = found.search == "swaps" and sized in scores  # large categories, and there is a way that does not
