@@ -167,6 +167,8 @@ def _tried(
         for number, search in enumerate(searches):
             if progress:
                 progress(done * len(searches) + number, len(steps) * len(searches))
+            if adapted and search == "smoothed" and len(searches) > 1:  # such rows have drawn together as it is
+                continue
             for refine, (right, recovered) in trial.search(search, refinements, rng).items():
                 way = Selection(adapted, refine, search)
                 tried.right.setdefault(way, []).append(right)
