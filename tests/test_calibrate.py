@@ -4,79 +4,39 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import expit, logit
 from sklearn.datasets import load_digits
 
 from conftest import blobs, half_labelled
-from selex import ClusterConfig, fit_clusters
-from selex.cluster.assign import Assigner, Assignment, Calibration, shifts_of, unlabelled_sizes
-from selex.cluster.distributed.group import ALONE
+from selex import ClusterConfig, bssk, fit_clusters
+from selex.cluster.assign import Assigner, Calibration
 from selex.cluster.hierarchy import hssk
 from selex.cluster.holdout import calibrate
 from selex.cluster.holdout.calibrate import held_out_calibration
 from selex.cluster.rows import Rows
 
+POINTS = np.array([0.0, 1e-4, 0.2, 0.5, 0.9, 0.999, 1.0], dtype=np.float32)
 
-def test_log_odds_are_shifted_in_known_clusters_alone():
+
+@pytest.mark.parametrize(("share", "shift"), [(1.0, 0.0), (0.8, 0.0), (1.0, -1.5), (0.7, -0.4)])
+def test_log_odds_are_shifted_and_probabilities_scaled(share, shift):
+    lowered = Calibration(0.1, share, shift).lowered(POINTS)
+    np.testing.assert_allclose(lowered, share * expit(logit(POINTS.astype(float)) + shift), rtol=1e-4)
+
+
+def test_confidence_is_lowered_in_known_clusters_alone():
     x, _ = blobs(4, 10, spread=2)
     centers = x[::10].astype(np.float32)
     plain = Assigner(centers, np.full(4, np.inf, np.float32), Calibration(5.0), n_known=2)
-    before, after = plain(x), replace(plain, shifts=np.float32([-1, 0.5]))(x)
+    lower = replace(plain, calibration=Calibration(5.0, 0.8, -1.0))
+    before, after = plain(x), lower(x)
+    known = before.labels < 2
+    assert 0 < known.sum() < len(x)
     assert after.labels.tolist() == before.labels.tolist()
-    for cluster, shift in enumerate((-1, 0.5)):
-        part = before.labels == cluster
-        odds = logit(np.clip(before.confidence[part].astype(float), 1e-4, 1 - 1e-4))
-        np.testing.assert_allclose(after.confidence[part], expit(odds + shift), rtol=1e-5)
-    novel = before.labels >= 2
-    assert 0 < novel.sum() < len(x)
-    np.testing.assert_array_equal(after.confidence[novel], before.confidence[novel])
-
-
-def judged(sizes, sure):
-    """Rows of clusters of these sizes, each as sure as the others, and clusters 0 and 1 known."""
-    clusters = np.repeat(np.arange(len(sizes)), sizes)
-    n = len(clusters)
-    none, far = np.full(n, -1), np.ones(n, dtype=np.float32)
-    return Assignment(clusters, np.full(n, sure, dtype=np.float32), none, far, np.ones(n, dtype=bool), far)
-
-
-def shifts(sizes, labelled, calibration, sure=0.9):
-    """Of two known clusters of these sizes, some of whose rows are labelled."""
-    found = judged(sizes, sure)
-    known = np.full(len(found.labels), -1)
-    for cluster, number in enumerate(labelled):
-        known[np.flatnonzero(found.labels == cluster)[:number]] = cluster
-    assigner = Assigner(np.eye(3, dtype=np.float32), np.ones(3, np.float32), calibration, n_known=2)
-    return shifts_of(found, known, assigner, ALONE)
-
-
-def test_a_known_cluster_with_a_novel_category_in_it_is_unsure():
-    """Of a hundred rows each category has thirty, twenty of them unlabelled; one cluster holds forty such rows."""
-    full, mixed = shifts([30, 50, 20], [10, 10], Calibration(1.0, 0.3, 0.3, 0.95))
-    assert full == pytest.approx(0.3)
-    assert 40 * expit(logit(0.9) + mixed) == pytest.approx(0.95 * 20, rel=1e-4)
-    full, mixed = shifts([30, 50, 20], [10, 10], Calibration(1.0, 0.3, 0.3, 1.0), sure=1.0)
-    assert full == pytest.approx(0.3)
-    assert 40 * expit(logit(0.9999) + mixed) == pytest.approx(20, rel=1e-3)
-
-
-def test_without_a_number_of_rows_of_known_categories_nothing_is_shifted():
-    assert shifts([30, 50, 20], [10, 10], Calibration(1.0)) is None
-
-
-@pytest.mark.parametrize(
-    ("labelled", "found", "expected"),
-    [
-        ([10, 10, 10], [20, 40, 20], [20, 20, 20]),
-        ([5, 10, 15], [25, 20, 15], [25, 20, 15]),  # one size, labelled to different extents
-        ([100, 1000, 1900], [100, 1000, 1900], [500, 1000, 1900]),  # labels tell of sizes
-        ([0, 100, 200], [300, 200, 100], [200, 100, 50]),  # more labels than a category has rows on average
-    ],
-)
-def test_what_a_category_has_is_its_size_less_its_labels(labelled, found, expected):
-    mean = {10: 30, 1000: 2000, 100: 200}[int(np.mean(labelled))]
-    sizes = unlabelled_sizes(np.array(labelled), np.array(found), mean)
-    np.testing.assert_allclose(sizes, expected, rtol=0.01)
+    np.testing.assert_array_equal(after.confidence[~known], before.confidence[~known])
+    np.testing.assert_array_equal(after.confidence[known], lower.calibration.lowered(before.confidence[known]))
+    assert (after.confidence[known] < 0.8).all()
 
 
 def digits(seed):
@@ -130,24 +90,40 @@ def test_rows_of_known_categories_are_counted():
 
 def test_clear_clusters_stay_sure():
     x, truth = blobs(12, 30, spread=0.1, seed=1)
-    config = ClusterConfig(categories=12, adapt="off", levels=1)
-    found = fit_clusters(x, half_labelled(truth, 6), config, rng=0)
-    assert (found.assigner.shifts > 0).all()
+    found = held_out_calibration(x, half_labelled(truth, 6), 12, whiten=0.5, rng=0)
+    assert found.lowered(np.float32([0.999])) > 0.95
 
 
-def test_held_out_rows_tell_how_sure_known_clusters_are():
-    odds = np.repeat([0.0, 2.0], 500)
-    right = np.random.default_rng(0).random(1000) < expit(odds + 0.7)
-    assert calibrate._likeliest_shift(odds, right.astype(float)) == pytest.approx(0.7, abs=0.2)
-    assert calibrate._likeliest_shift(odds[:1], np.ones(1)) < 0.5  # one row does not tell
-    assert calibrate._likeliest_shift(odds[:0], np.ones(0)) == 0
+def test_nothing_is_right_where_no_held_out_row_is():
+    found, right = np.zeros(calibrate._BINS), np.zeros(calibrate._BINS)
+    found[-20:] = 5
+    share, shift = calibrate._lowered(found, right)
+    assert share * expit(5 + shift) < 0.05
+    right[-20:] = 5
+    share, shift = calibrate._lowered(found, right)
+    assert share * expit(8 + shift) > 0.95
 
 
-def test_as_many_rows_are_right_as_held_out_ones_say():
-    found, sizes = np.array([10.0, 20, 50]), np.array([20.0, 20, 20])
-    most = calibrate._level(found, sizes, 40)
-    assert np.minimum(found, most * sizes).sum() == pytest.approx(40)
-    assert calibrate._level(found, sizes, 60) == 1  # no cluster has more rows of its category than there are
+def test_no_more_rows_are_expected_to_be_right_than_held_out_ones_say():
+    """Half by the factor, half by the summand; what is not too much is left as it is."""
+    odds = np.linspace(-9.2, 9.2, 2 * calibrate._BINS + 1)[1::2]
+    found = np.ones(calibrate._BINS)
+    every = expit(odds).sum()
+    assert calibrate._lowered_to(every + 1, found, 1.0, 0.0) == (1, 0)
+    share, shift = calibrate._lowered_to(0.8 * every, found, 1.0, 0.0)
+    assert (found * share * expit(odds + shift)).sum() == pytest.approx(0.8 * every)
+    assert share == pytest.approx(0.8**0.5)
+    assert shift < 0
+    assert calibrate._lowered_to(0.0, found, 1.0, 0.0) == (calibrate._LEAST_SHARE, -calibrate._MOST_SHIFT)
+
+
+def test_rows_that_leave_novel_clusters_are_right_as_often_as_held_out_ones_were_there():
+    """Three unlabelled rows are in the novel cluster, with one held-out row; two of them end in its category's."""
+    known, held_out = np.array([0, 0, -1, -1, -1, -1]), np.arange(6) == 1
+    level = replace(bssk(np.eye(6, dtype=np.float32), known, 2, rng=0), labels=np.array([0, 1, 1, 1, 0, 1]))
+    trial = calibrate._Trial(Rows(np.eye(6, dtype=np.float32)), level, known, held_out)
+    assert trial.joined(torch.tensor([0, 0, 0, 1, 0, 0])) == pytest.approx(2 / 3)
+    assert trial.joined(trial.clusters) == 0
 
 
 @pytest.mark.parametrize(("labelled", "search"), [(6, "swaps"), (20, "bssk")])
@@ -165,8 +141,19 @@ def test_few_labels_need_the_search_of_the_end(labelled, search, monkeypatch):
     assert searches == [search]
 
 
+def test_rows_that_look_surer_in_the_end_are_no_more_often_right():
+    x, truth = blobs(12, 30, spread=2.5, seed=1)
+    labels = half_labelled(truth, 6)
+    sharp = x + 2 * np.stack([x[truth == category].mean(0) for category in range(12)])[truth]
+    before = held_out_calibration(x, labels, 12, rng=0)
+    after = held_out_calibration(x, labels, 12, end=(sharp, bssk(sharp, labels, 12, rng=0)), rng=0)
+    assert after.temperature == before.temperature
+    assert after.share < before.share
+    assert after.shift < before.shift
+
+
 @pytest.mark.filterwarnings("error")
-def test_two_labels_of_each_category_tell_how_large_it_is():
+def test_two_labels_of_each_category_are_too_few_to_count_by():
     """Whichever categories a fold holds out: they do not leave a label of another to hold out with them each time."""
     x, truth = blobs(6, 40)
     labels = np.full(len(truth), -1)
@@ -174,7 +161,7 @@ def test_two_labels_of_each_category_tell_how_large_it_is():
         labels[np.flatnonzero(truth == category)[:2]] = category
     found = [held_out_calibration(x, labels, 6, rng=seed) for seed in range(12)]
     assert all(one.temperature > 0 for one in found)
-    assert all(one.share == pytest.approx(1 / 6, rel=0.01) for one in found)
+    assert any(one[1:] == (1, 0) for one in found)
 
 
 def test_half_of_a_category_that_training_did_not_see_at_all_is_given_back(monkeypatch):

@@ -94,7 +94,8 @@ def test_it_is_its_steps_one_after_the_other():
     refine, search = chosen.refine, chosen.search
     rows = fit_whitener(x, labels, 0.5)(x)
     hierarchy = hssk(rows, labels, count, search=search, refine=refine, n_init=3, rng=5)
-    calibration = held_out_calibration(x, labels, count, search=search, refine=refine, whiten=0.5, rng=5)
+    end = rows, hierarchy.levels[0]
+    calibration = held_out_calibration(x, labels, count, search=search, refine=refine, whiten=0.5, end=end, rng=5)
     assert (found.estimate.n_clusters, found.selection.refine, found.selection.search) == (count, refine, search)
     assert found.labels.tolist() == hierarchy.levels[0].labels.tolist()
     assert found.assigner.calibration == calibration

@@ -168,11 +168,11 @@ def softened(ended, refine, softer, tmp_path):
     shutil.copytree(ended[refine], tmp_path / "home")
     path = tmp_path / "home/run/model/model.json"
     about = json.loads(path.read_text())
-    path.write_text(json.dumps({**about, "temperature": about["temperature"] * softer}))
+    path.write_text(json.dumps({**about, "temperature": about["temperature"] * softer, "share": 1.0, "shift": 0.0}))
     reseal(tmp_path / "home/run")
     facts = read_facts(Run.open(tmp_path / "home/run"))
     features = facts.model.maps.transform(np.load(tmp_path / "home/run/embeddings.npy").astype(np.float64))
-    judged = replace(facts.model.assigner, shifts=None)(features, facts.category)
+    judged = facts.model.assigner(features, facts.category)
     offsets = facts.model.assigner.offsets
     assert (offsets is None) == (refine == "none")
     less = np.zeros(len(facts.names)) if offsets is None else offsets.astype(np.float64)

@@ -252,7 +252,7 @@ def starts_with_new(first, new):
     clusters = np.full(len(new), -1)
     clusters[~new] = first.labels
     coarser = levels_of(first, new, first.hierarchy.levels[1:])
-    everything = replace(start_from(first, clusters), coarser=coarser, shifts=first.assigner.shifts)
+    everything = replace(start_from(first, clusters), coarser=coarser)
     rows = np.cumsum(~new) - 1
     judged = Assignment(*(getattr(first.assignment, one.name)[rows] for one in fields(Assignment)))
     return everything, replace(everything, judged=judged, margins=first.assigner.margins)

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from selex.cluster.distributed.group import Group
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
 from selex.types import UNLABELLED, Level
 
@@ -24,10 +23,6 @@ _ROUNDING = np.float32(1e-4)  # of the length of a row: copies of an image are n
 _SAMPLE = 20_000  # rows; plenty for one number
 _OF_GAP = 0.3  # the temperature as a share of the usual gap between the nearest two clusters, if labels do not tell
 _BELIEF = 10.0  # how firmly that is believed: what a few labels say counts as much
-_LOWEST = -30.0  # what is added to log-odds, at the least
-_SUREST = 1 - 1e-4  # probability in a known cluster, before what is added to its log-odds
-_LEAST = 0.5  # unlabelled rows of a known category, as a share of the mean: sizes are not known so well
-_HALVINGS = 30
 
 
 @dataclass(frozen=True)
@@ -47,12 +42,16 @@ class Assignment:
 
 
 class Calibration(NamedTuple):
-    """How confidence is computed from distances, and how many rows can be right in a known cluster."""
+    """How confidence is computed from distances."""
 
     temperature: float  # squared distance over which the odds between two clusters change by a factor of e
-    shift: float = 0.0  # what is added to the log-odds of known clusters that hold no rows of novel categories
-    share: float = 1.0  # of all rows, that a known category has on average; 1 limits nothing
-    most: float = 1.0  # of the unlabelled rows of its category, that are right in a known cluster at most
+    share: float = 1.0  # what probabilities of known clusters are multiplied by, 1 at most: novel rows are there too
+    shift: float = 0.0  # what is added to the log-odds of known clusters before that, 0 at most, for the same reason
+
+    def lowered(self, confidence: Floats) -> Floats:
+        """Confidence in known clusters, from the probability among all clusters."""
+        factor = np.float32(np.exp(self.shift))
+        return np.float32(self.share) * factor * confidence / (1 - (1 - factor) * confidence)
 
 
 @dataclass(frozen=True)
@@ -60,20 +59,18 @@ class Assigner:
     """Clusters ready to take new rows.
 
     Confidence is a softmax over minus squared distances to the centres, less the clusters' `offsets`, divided by the
-    temperature; in known clusters something is added to its log-odds, far below 0 where they hold more rows than their
-    category has. The temperature is the one under which labelled rows are likeliest to have their own labels, each of
-    them scored leave-one-out, or held out.
+    temperature, and lowered in known clusters. The temperature is the one under which labelled rows are likeliest to
+    have their own labels, each of them scored leave-one-out, or held out.
     """
 
     centers: Floats  # centre of every cluster, (k, d)
     reach: Floats  # distance up to which a row fits each cluster, (k,)
-    calibration: Calibration  # the temperature, and what `shifts` are made of
+    calibration: Calibration  # the temperature, and how far confidence is lowered in known clusters
     offsets: Floats | None = None  # what is taken off squared distances to each centre, (k,); None takes nothing
     margins: NDArray[np.float64] | None = (
         None  # how distinct clusters are, (k, 3), see `margins_of`; None: not computed
     )
     n_known: int = 0  # how many clusters are known categories; they come first
-    shifts: Floats | None = None  # what is added to the log-odds of each known cluster, (n_known,); None adds nothing
 
     @property
     def temperature(self) -> float:
@@ -87,21 +84,11 @@ class Assigner:
         rows = Rows(data, memory, places.mean(0))  # not the mean of the rows: no row's answer depends on the others
         centers, offsets = places.to(rows.device, rows.dtype) - rows.shift, offsets_of(self, rows)
         own = rows.nearest(centers, offsets)[0] if labels is None else torch.as_tensor(labels).to(rows.device)
-        confidence, runner_up, others = judge(rows, centers, offsets, own, self.temperature)
+        confidence, runner_up, others = _judge(rows, centers, offsets, own, self.temperature)
         distances = rows.distances_to_own(centers, own).sqrt_().float().cpu().numpy()
         found = own.cpu().numpy()
-        confidence = self.shifted(found, confidence)
+        confidence = np.where(found < self.n_known, self.calibration.lowered(confidence), confidence)
         return Assignment(found, confidence, runner_up, distances, distances <= self.reach[found], others)
-
-    def shifted(self, clusters: NDArray[np.int64], confidence: Floats) -> Floats:
-        """Confidence of rows in these clusters, from the probability among all clusters."""
-        if self.shifts is None:
-            return confidence
-        known = clusters < self.n_known
-        odds = log_odds(confidence[known]) + self.shifts[clusters[known]]
-        shifted = confidence.copy()
-        shifted[known] = _probability(odds)
-        return shifted
 
     def probabilities(self, data: Any, memory: int = DEFAULT_MEMORY) -> Floats:
         """Probability of every cluster for each row, `(n, k)`: how they compare, whether or not one is right."""
@@ -149,7 +136,7 @@ def _softmax(to_all: Tensor, temperature: float) -> Tensor:
     return (-to_all / temperature).softmax(1)
 
 
-def judge(
+def _judge(
     rows: Rows, centers: Tensor, offsets: Tensor, own: Tensor, temperature: float
 ) -> tuple[Floats, NDArray[np.int64], Floats]:
     """Probability of each row's own cluster, the best other one, and the squared distance to the nearest other one."""
@@ -165,60 +152,6 @@ def judge(
         runner_up.append(others.argmin(1) if len(centers) > 1 else torch.full_like(mine[:, 0], UNLABELLED))
     sure, far = (torch.cat(parts).float().cpu().numpy() for parts in (confidence, distances))
     return sure, torch.cat(runner_up).cpu().numpy(), far
-
-
-def log_odds(confidence: NDArray[Any]) -> NDArray[np.float64]:
-    """Log-odds of probabilities; no row is so sure that nothing could change it."""
-    sure = np.clip(confidence.astype(np.float64), 1 - _SUREST, _SUREST)
-    return np.asarray(np.log(sure / (1 - sure)))
-
-
-def _probability(odds: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(1 / (1 + np.exp(-odds)))
-
-
-def expected_right(clusters: NDArray[Any], odds: NDArray[np.float64], k: int, group: Group) -> NDArray[np.float64]:
-    """How many rows are right in each of `k` clusters, by the log-odds of every row."""
-    return _sum(np.bincount(clusters, _probability(odds), minlength=k), group)
-
-
-def _sum(counts: NDArray[Any], group: Group) -> NDArray[np.float64]:
-    return np.asarray(group.sum(torch.from_numpy(counts.astype(np.float64))).numpy())
-
-
-def unlabelled_sizes(labelled: NDArray[Any], found: NDArray[Any], mean: float) -> NDArray[np.float64]:
-    """How many unlabelled rows each known category has, from its labels, what its cluster holds and the mean size.
-
-    Numbers of labels that differ by more than chance (Poisson's) tell of sizes, unless clusters hold fewer unlabelled
-    rows the more labels they have: then categories of about one size are labelled to different extents.
-    """
-    average = labelled.mean()
-    follow = ((labelled - average) * found).sum() > 0
-    told = max(1 - average / max(labelled.var(), 1e-9), 0.0) if follow else 0.0
-    return np.asarray(np.maximum(mean * (1 + told * (labelled / average - 1)) - labelled, _LEAST * (mean - average)))
-
-
-def shifts_of(found: Assignment, known: NDArray[Any], assigner: Assigner, group: Group) -> Floats | None:
-    """What to add to the log-odds of each known cluster, by the assigner's calibration; None where it says nothing.
-
-    Not more than makes as many unlabelled rows right as the calibration allows: a cluster that holds more rows than its
-    category has holds those of a novel one.
-    """
-    calibration, n_known = assigner.calibration, assigner.n_known
-    if not n_known or calibration == Calibration(calibration.temperature):
-        return None
-    labelled = _sum(np.bincount(known[known != UNLABELLED], minlength=n_known), group)
-    mean = calibration.share * float(_sum(np.array([len(known)]), group)[0])
-    free = (known == UNLABELLED) & (found.labels < n_known)
-    clusters, odds = found.labels[free], log_odds(found.confidence[free])
-    held = expected_right(clusters, odds + calibration.shift, n_known, group)
-    most = calibration.most * unlabelled_sizes(labelled, held, mean)
-    low, high = np.full(n_known, _LOWEST), np.full(n_known, calibration.shift)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        above = expected_right(clusters, odds + middle[clusters], n_known, group) > most
-        low, high = np.where(above, low, middle), np.where(above, middle, high)
-    return np.where(held > most, high, calibration.shift).astype(np.float32)
 
 
 def margins_of(found: Assignment, free: NDArray[np.bool_], k: int) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from selex.cluster.adapt import adapt
-from selex.cluster.assign import Assigner, Assignment, Calibration, fit_assigner, margins_of, shifts_of
+from selex.cluster.assign import Assigner, Assignment, Calibration, fit_assigner, margins_of
 from selex.cluster.distributed.group import ALONE
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hierarchy_on, hssk
@@ -123,7 +123,7 @@ def fit_clusters(
     generator = np.random.default_rng(rng)
     if start:
         found = FittedClusters(fit.resume(rows, start, generator), start.maps, start.selection)
-        return calibrated(found, rows, known, start.calibration, memory, start.shifts) if calibrate else found
+        return calibrated(found, rows, known, start.calibration, memory) if calibrate else found
     del rows  # which may be a copy
     spare = deepcopy(generator)  # so that what is selected gives what it would give if it were asked for
     estimate = fit.estimate(deepcopy(generator))
@@ -133,7 +133,7 @@ def fit_clusters(
     maps = fit.maps(whitener, selection, count, deepcopy(generator))
     rows = maps.transform(features)
     found = FittedClusters(fit.cluster(rows, count, selection, generator), maps, selection, estimate)
-    return calibrated(found, rows, known, fit.calibration(found, count, spare), memory) if calibrate else found
+    return calibrated(found, rows, known, fit.calibration(found, rows, count, spare), memory) if calibrate else found
 
 
 def estimate_clusters(
@@ -155,22 +155,14 @@ def calibrated(
     labels: Any,
     calibration: Calibration | None = None,
     memory: int = DEFAULT_MEMORY,
-    kept: NDArray[np.float32] | None = None,
 ) -> FittedClusters:
-    """Clusters with confidences; `rows` are the features after `maps`, None fits the temperature to the labels.
-
-    Of `shifts` that are `kept` those are made that are not a number.
-    """
+    """Clusters with confidences; `rows` are the features after `maps`, None fits the temperature to the labels."""
     assigner = fit_assigner(rows, found.hierarchy.levels[0], labels, memory, calibration)
-    judged, known = assigner(rows, found.labels, memory), np.asarray(labels)
-    group = rows.group if isinstance(rows, Rows) else ALONE
-    margins = group.sum(torch.from_numpy(margins_of(judged, known == UNLABELLED, len(assigner.centers))))
-    shifts = shifts_of(judged, known, assigner, group)
-    if shifts is not None and kept is not None:
-        shifts = np.where(np.isnan(kept), shifts, kept)
-    assigner = replace(assigner, margins=margins.numpy(), shifts=shifts)
-    judged = replace(judged, confidence=assigner.shifted(judged.labels, judged.confidence))
-    return replace(found, assigner=assigner, assignment=judged)
+    judged = assigner(rows, found.labels, memory)
+    margins = torch.from_numpy(margins_of(judged, np.asarray(labels) == UNLABELLED, len(assigner.centers)))
+    if isinstance(rows, Rows):  # of all processes
+        margins = rows.group.sum(margins.to(rows.device)).cpu()
+    return replace(found, assigner=replace(assigner, margins=margins.numpy()), assignment=judged)
 
 
 @dataclass(frozen=True)
@@ -278,13 +270,14 @@ class _Fit:
                 found = hierarchy_on(base, problem, self.features, config.levels, rng, advance)
         return Hierarchy((with_kept_centers(found.levels[0], start), *found.levels[1:]))
 
-    def calibration(self, found: FittedClusters, count: int, rng: np.random.Generator) -> Calibration | None:
+    def calibration(self, found: FittedClusters, rows: Any, count: int, rng: np.random.Generator) -> Calibration | None:
         """That of confidences, by held-out labels: where labels have chosen how to cluster, or have shaped rows."""
         if self.held_out is None and not found.maps and "auto" not in (self.config.refine, self.config.search):
             return None
         chosen = found.selection
         how = {**self._how, "search": chosen.search, "refine": chosen.refine, "adapt": chosen.adapt}
         how["whitener"] = chosen.whitener if chosen.adapt else None
+        how["end"] = rows, found.hierarchy.levels[0]
         return held_out_calibration(self.features, self.labels, count, rng=rng, **how)
 
     @property

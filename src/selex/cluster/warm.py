@@ -50,8 +50,6 @@ class Start:
     # what was said of every row, where all that were there still are, with their features; of new ones it says nothing
     judged: Assignment | None = None
     margins: NDArray[np.float64] | None = None  # how distinct the clusters were, as `Assigner.margins`
-    # of the log-odds of known clusters, as `Assigner.shifts`; not a number where they are to be made anew, None: all
-    shifts: NDArray[np.float32] | None = None
 
 
 def continued(problem: Problem, start: Start) -> Level:
@@ -208,8 +206,6 @@ def with_added(
     new = np.flatnonzero(start.clusters == UNLABELLED)
     if start.judged is None or start.margins is None or not start.stays.all() or not len(new):
         return None
-    if start.shifts is not None and np.isnan(start.shifts).any():
-        return None
     known = np.full(len(start.clusters), UNLABELLED) if labels is None else np.asarray(labels)
     rows = Rows(start.maps.transform(features[new]), memory, torch.from_numpy(start.centers).mean(0))
     where = _places(rows, known[new], start)
@@ -218,7 +214,7 @@ def with_added(
     clusters = start.clusters.copy()
     clusters[new] = where
     n_known, anywhere = int(known.max()) + 1, np.full(len(start.centers), np.inf, np.float32)
-    assigner = Assigner(start.centers, anywhere, start.calibration, start.offsets, n_known=n_known, shifts=start.shifts)
+    assigner = Assigner(start.centers, anywhere, start.calibration, start.offsets, n_known=n_known)
     judged = _merged(start.judged, assigner(rows, where, memory), clusters, new)
     reach = at_least_rounding(reach_of(judged.distances.astype(float), clusters, len(start.centers)), start.centers)
     judged = replace(judged, fits=judged.distances <= reach[clusters])

@@ -139,16 +139,7 @@ class Earlier:
             tuple(np.where(rows == UNLABELLED, UNLABELLED, level[rows]) for level in self.coarser),
             judged,
             self._margins(names),
-            self._shifts(table.categories),
         )
-
-    def _shifts(self, categories: Sequence[str]) -> Array | None:
-        """What was added to the log-odds of these categories; not a number where one was not known or has changed."""
-        shifts = self.model.assigner.shifts
-        if shifts is None:
-            return None
-        was = {name: shift for name, shift in zip(self.model.names, shifts, strict=False) if name in self.centers}
-        return np.array([was.get(name, np.nan) for name in categories], dtype=np.float32)
 
     def _margins(self, names: list[str]) -> Array | None:
         """How distinct the categories were, in this order; None if that of one is not known."""

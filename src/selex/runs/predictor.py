@@ -39,7 +39,6 @@ from selex.models.trunk import load_trained
 from selex.runs.run import Run
 
 _TRAINED = "trained.safetensors"
-_ARRAYS = ("centers", "reach", "offsets", "margins", "shifts")  # of the assigner
 
 NOTHING = "none of these"
 """The category of an image that fits none."""
@@ -121,7 +120,7 @@ class Model:
 
         Returns:
             `(n, len(names))`, a row for each image in the order of `predict`, a column for each of `names`; rows add
-            up to 1. The largest is that of the `nearest` category. The `confidence` in a known category differs:
+            up to 1. The largest is that of the `nearest` category. The `confidence` in a known category can be lower:
             it allows for images of categories that have no cluster. Whether an image `fits` is independent of it.
         """
         with _embedded(self, images, **how) as (_, features):
@@ -173,7 +172,7 @@ class Model:
 
     def save(self, folder: Path) -> None:
         """Write `model.json` and `model.safetensors`."""
-        arrays = {name: getattr(self.assigner, name) for name in _ARRAYS}
+        arrays = {name: getattr(self.assigner, name) for name in ("centers", "reach", "offsets", "margins")}
         tensors = {name: torch.from_numpy(array).contiguous() for name, array in arrays.items() if array is not None}
         tensors |= {name: tensor.cpu().contiguous() for name, tensor in self.maps.to_tensors().items()}
         (folder / "model.safetensors").write_bytes(to_bytes(tensors))
@@ -194,9 +193,10 @@ def load(run: str | Path) -> Model:
     with reported(f"{opened.folder / 'model'}: cannot be read", *damaged):
         about = read_object(opened.result("model/model.json"))
         tensors = _tensors(opened, "model.safetensors")
-        arrays: dict[str, Any] = {name: tensors[name].numpy() for name in _ARRAYS if name in tensors}
+        centers, reach = tensors["centers"].numpy(), tensors["reach"].numpy()
+        offsets, margins = (tensors[name].numpy() if name in tensors else None for name in ("offsets", "margins"))
         calibration = Calibration(*(about.pop(name) for name in Calibration._fields))
-        assigner = Assigner(calibration=calibration, n_known=about["n_known"], **arrays)
+        assigner = Assigner(centers, reach, calibration, offsets, margins, about["n_known"])
         trained = _tensors(opened, _TRAINED) if opened.has(f"model/{_TRAINED}") else {}
         return Model(assigner, **about, trained=trained, maps=FeatureMaps.from_tensors(tensors))
 

@@ -28,7 +28,7 @@ from selex.folders import check_name, is_marked
 from selex.io import first_line, is_plain_file, read_csv, reported
 from selex.runs.stage import CONFIG, CONTENT, EMBEDDINGS, Stage
 
-FORMAT = 4
+FORMAT = 3
 """Changes when a run folder's files do, so that an older program does not misread a newer one."""
 METRICS = "metrics.jsonl"
 LABELS = "review-labels.csv"

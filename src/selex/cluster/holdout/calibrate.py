@@ -2,8 +2,7 @@
 
 Half of the labels are held out and clusters are made without them. How likely held-out rows are in their own clusters
 sets the temperature. Known clusters hold rows of novel categories too, which no label tells of: but each held-out row
-stands for so many unlabelled rows of known categories, and what known clusters hold beyond these is foreign. That is
-mostly in a few clusters, which hold a whole novel category beside their own, and can be told by their size.
+stands for so many unlabelled rows of known categories, and what known clusters hold beyond these is foreign.
 """
 
 from __future__ import annotations
@@ -15,17 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from selex.cluster.adapt import adapt as fit_adapted
-from selex.cluster.assign import (
-    Calibration,
-    expected_right,
-    judge,
-    likeliest_temperature,
-    log_odds,
-    offsets_of,
-    unlabelled_sizes,
-)
+from selex.cluster.assign import Calibration, likeliest_temperature, offsets_of, probabilities, sampled
 from selex.cluster.distributed.group import ALONE
 from selex.cluster.estimate_k import AT_BEST
 from selex.cluster.hierarchy import hssk
@@ -39,7 +31,11 @@ from selex.types import SIZED, UNLABELLED, Level, Refinement, Search
 
 _EVEN = 0.02  # standard error of the logarithm of a mean size by the number of clusters, however even sizes are
 _APART = 2.0  # standard errors from which on a number of clusters is not one of categories like the known ones
-_FARTHEST = 100.0  # log-odds
+_FARTHEST = 9.2  # log-odds, of one in ten thousand
+_BINS = 184  # of log-odds
+_LEAST_SHARE = 0.01
+_BELOW = 0.1  # standard deviation of how far a share is below 1, before rows tell; a summand has 1
+_MOST_SHIFT = 8.0
 
 Values = NDArray[np.float64]
 
@@ -56,6 +52,7 @@ def held_out_calibration(
     whiten: float = 0.0,
     balanced: bool = True,
     held_out: NDArray[np.bool_] | None = None,
+    end: tuple[Any, Level] | None = None,
     rng: np.random.Generator | int | None = None,
     memory: int = DEFAULT_MEMORY,
 ) -> Calibration | None:
@@ -76,12 +73,14 @@ def held_out_calibration(
         balanced: limit cluster sizes.
         held_out: labelled rows that had no part in making the features: they are held out instead, but for half of a
             category that would be gone as a whole.
+        end: the clusters that were found with all labels, and the rows as they are compared with their centres: more
+            labels make rows look surer there, but hardly more often right, unless these leave novel clusters.
         rng: generator or seed.
         memory: bytes that temporary arrays may take.
 
     Returns:
-        The temperature under which held-out rows are likeliest in their own clusters; and what tells how many rows are
-        right in known clusters, so that as many unlabelled rows are expected to be right there as held-out ones say.
+        The temperature under which held-out rows are likeliest in their own clusters; and what confidence in known
+        clusters is lowered by, so that as many unlabelled rows are expected to be right there as held-out ones say.
     """
     known, seen = known_labels(features, labels, memory), as_rows(features, memory)
     half = halves(known, seen)
@@ -99,7 +98,8 @@ def held_out_calibration(
     if level.n_clusters < 2:
         return None
     trial = _Trial(as_rows(rows, memory), level, known, held_out)
-    return trial.calibration(_rows_of_known(seen, known, n_clusters, balanced, generator))
+    last = _Trial(as_rows(end[0], memory), end[1], known, held_out) if end else trial
+    return trial.calibration(_rows_of_known(seen, known, n_clusters, balanced, generator), last)
 
 
 @dataclass(frozen=True)
@@ -145,51 +145,95 @@ class _Trial:
         self.clusters, self.own = (torch.as_tensor(ids).to(rows.device) for ids in (level.labels, known[held_out]))
         parts = known == UNLABELLED, held_out
         self.free, self.held_out = (torch.from_numpy(np.flatnonzero(part)).to(rows.device) for part in parts)
-        labelled = np.bincount(known[known != UNLABELLED], minlength=level.n_known)
-        self.labelled = rows.group.sum(torch.from_numpy(labelled)).double().numpy()
 
-    def calibration(self, of_known: float | None) -> Calibration:
-        """By held-out rows, and the number of unlabelled rows of their categories where something tells it."""
+    def calibration(self, of_known: float | None, last: _Trial) -> Calibration:
+        """By held-out rows, and the number of unlabelled rows of their categories where something tells it.
+
+        `last` are the clusters that are to be judged so.
+        """
         temperature = likeliest_temperature(self.rows, self.level, self.held_out, self.own)
         if of_known is None:
             return Calibration(temperature)
-        group, n_known = self.rows.group, self.level.n_known
-        offsets = offsets_of(self.level, self.rows)
-        odds = log_odds(judge(self.rows, self.centers, offsets, self.clusters, temperature)[0])
-        clusters, own, held_out, free = (
-            part.cpu().numpy() for part in (self.clusters, self.own, self.held_out, self.free)
-        )
-        right = clusters[held_out] == own
-        told = clusters[held_out] < n_known
-        shift = _likeliest_shift(*(self._gathered(part[told]) for part in (odds[held_out], right)))
-        free = free[clusters[free] < n_known]
-        found = expected_right(clusters[free], odds[free] + shift, n_known, group)
-        share = float(self._gathered(right).mean())
-        sizes = unlabelled_sizes(self.labelled, found, (of_known + self.labelled.sum()) / n_known)
-        most = _level(found, sizes, share * of_known)
-        size = (of_known + self.labelled.sum()) / n_known / self.rows.total
-        return Calibration(temperature, *(group.agree(float(value)) for value in (shift, size, most)))
+        found = self.odds(self.free, self.clusters[self.free] < self.level.n_known, temperature)
+        right = self.odds(self.held_out, self.clusters[self.held_out] == self.own, temperature)
+        each = of_known / int(self.rows.group.sum(torch.tensor(len(self.held_out))))  # held-out row stands for so many
+        share, shift = _lowered(found / each, right)
+        if last is not self:
+            found = last.odds(last.free, last.clusters[last.free] < last.level.n_known, temperature)
+            as_many = min(each * (right.sum() + self.joined(last.clusters)), of_known)
+            share, shift = _lowered_to(as_many, found, share, shift)
+        agree = self.rows.group.agree
+        return Calibration(temperature, agree(share), agree(shift))
 
-    def _gathered(self, values: NDArray[Any]) -> Values:
-        """Those of all processes."""
-        return self.rows.group.gather(torch.from_numpy(values.astype(np.float64))).numpy()
+    def joined(self, clusters: Tensor) -> float:
+        """By held-out rows, how many more rows are right because they left novel clusters for known ones in the end.
+
+        Of those that went from a novel cluster to a known one as many as held-out rows of its category are among all of
+        the novel one: where there are more clusters than categories, novel ones hold parts of known ones.
+        """
+        n_known, group = self.level.n_known, self.rows.group
+        sizes = group.sum(count(self.clusters[self.free], self.level.n_clusters))
+        pairs, times = torch.unique(group.gather(self.clusters[self.held_out] * n_known + self.own), return_counts=True)
+        went = self.free[(self.clusters[self.free] >= n_known) & (clusters[self.free] < n_known)]
+        of = self.clusters[went] * n_known + clusters[went]
+        place = torch.searchsorted(pairs, of).clamp(max=len(pairs) - 1)
+        shares = torch.where(pairs[place] == of, times[place], 0) / sizes[self.clusters[went]]
+        return float(group.sum(shares.double().sum()))
+
+    def odds(self, index: Tensor, which: Tensor, temperature: float) -> Values:
+        """How many of these rows there are in each bin of the log-odds of their clusters."""
+        some = sampled(torch.arange(len(index), device=index.device), self.rows, len(self.centers))
+        clusters, group = self.clusters[index[some], None], self.rows.group
+        of = probabilities(self.rows.at(index[some]), self.centers, offsets_of(self.level, self.rows), temperature)
+        odds = of.gather(1, clusters)[:, 0].double().logit().clamp(-_FARTHEST, _FARTHEST)
+        counts = torch.histc(odds[which[some]].cpu(), _BINS, -_FARTHEST, _FARTHEST)
+        seen = group.sum(torch.tensor([len(index), len(some)]))
+        return (group.sum(counts) * seen[0] / seen[1].clamp(min=1)).numpy()
 
 
-def _likeliest_shift(odds: Values, right: Values) -> float:
-    """What to add to log-odds so that rows are as often right as they are; a normal deviate beforehand."""
-    from scipy.optimize import brentq  # takes half a second to import
+def _lowered(found: Values, right: Values) -> tuple[float, float]:
+    """Factor of the probability and summand of the log-odds under which rows are as likely right as some are.
+
+    `found` are rows by their log-odds and `right` are those of them that are right, which other rows stand for: the
+    likelihood of both. Rows of novel categories only make it less likely. Both are as likely as normal deviates: a few
+    rows do not tell one from the other.
+    """
+    from scipy.optimize import minimize  # takes half a second to import
     from scipy.special import expit
 
-    return float(brentq(lambda shift: shift - (right - expit(odds + shift)).sum(), -_FARTHEST, _FARTHEST))
+    odds = _middles()
+
+    def unlikely(x: Values) -> float:
+        sure = np.clip(x[0] * expit(odds + x[1]), 1e-9, 1 - 1e-9)
+        believed = (((1 - x[0]) / _BELOW) ** 2 + x[1] ** 2) / 2
+        return float(believed - (found * np.log1p(-sure) + right * np.log(sure / (1 - sure))).sum())
+
+    share, shift = minimize(unlikely, [0.9, -0.1], bounds=[(_LEAST_SHARE, 1), (-_MOST_SHIFT, 0)]).x
+    return float(share), float(shift)
 
 
-def _level(found: Values, sizes: Values, right: float) -> float:
-    """The share of its size that a known cluster holds at most, where so many rows are `right` of those `found`."""
+def _lowered_to(right: float, found: Values, share: float, shift: float) -> tuple[float, float]:
+    """Factor and summand under which no more rows than `right` are expected to be right, of those `found`.
+
+    Half of what is too much is taken off by the factor, which lowers the surest rows most, and the rest by the summand.
+    """
     from scipy.optimize import brentq
+    from scipy.special import expit
 
-    if np.minimum(found, sizes).sum() <= right:
-        return 1.0
-    return float(brentq(lambda share: np.minimum(found, share * sizes).sum() - right, 0, 1))
+    def beyond(share: float, shift: float) -> float:
+        return float((found * share * expit(_middles() + shift)).sum() - right)
+
+    if (excess := beyond(share, shift)) <= 0:
+        return share, shift
+    share = max(_LEAST_SHARE, share * float(np.sqrt(right / (right + excess))))
+    if beyond(share, -_MOST_SHIFT) >= 0:
+        return share, -_MOST_SHIFT
+    return share, float(brentq(lambda less: beyond(share, less), -_MOST_SHIFT, shift))
+
+
+def _middles() -> Values:
+    """Log-odds in the middle of each bin."""
+    return np.linspace(-_FARTHEST, _FARTHEST, 2 * _BINS + 1)[1::2]
 
 
 def _rows_of_known(
