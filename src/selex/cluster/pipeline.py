@@ -207,9 +207,8 @@ class _Fit:
             return (self.config.search,)
         from selex.cluster.search.smoothed import can_smooth
 
-        sized = (
-            tells and self.total <= MOST_TO_SMOOTH and self.config.refine in ("auto", "none")
-        )  # others would undo it
+        stays = self.config.refine in ("auto", "none")  # others would undo the sizes
+        sized = tells and stays and self.total <= MOST_TO_SMOOTH
         smooth = sized and can_smooth(self.total, count)
         found = tuple(one for one in SEARCHED if one != "smoothed" or smooth)
         if not sized:

@@ -185,9 +185,9 @@ def _best(scores: Scores[Selection], data: _Data, group: Group) -> Selection:
 
     labelled = group.gather(torch.from_numpy(data.known[data.known >= 0]))
     size = float(group.sum(torch.tensor(len(data.known)))) / data.n_clusters
-    equal = alike(np.bincount(labelled.numpy()), size)
-    told = {way for way in ways if way.search == "unequal" or (equal and way.refine == "balanced")}
-    first = sorted(scores, key=lambda way: (way.adapt != ways[0].adapt, not (equal and way.refine == "balanced")))
+    equal = {way for way in ways if way.refine == "balanced" and alike(np.bincount(labelled.numpy()), size)}
+    told = equal | {way for way in ways if way.search == "unequal"}
+    first = sorted(ways, key=lambda way: (way.adapt != ways[0].adapt, way not in equal))
     found = agreed(safest({way: scores[way] for way in first}, lambda way: _TOLD if way in told else _CHANCE))
     sized = found._replace(search="unequal", refine="none")
     cuts = found.search == "swaps" and sized in scores  # large categories, and there is a way that does not
