@@ -2,7 +2,8 @@
 
 Input files are those of `benchmarks/estimate_k.py`; without one, scikit-learn's digits are used. The seed decides which
 rows are labelled, unless the file does: `labelled` marks the rows whose labels are given, for example to the training
-run that produced the features, and `hidden` those among them that training did not see. Clusters come from
+run that produced the features, and `hidden` those among them that training did not see. With five labels each, every
+known category has as many labels, however large it is. Clusters come from
 `fit_clusters` with K given, without adaptation, with `swaps` search, proportional refinement and one start. ECE uses
 ten bins of equal width.
 
@@ -71,12 +72,22 @@ def not_lowered(found: FittedClusters, features: np.ndarray) -> np.ndarray:
     return plain(found.transform(features), found.labels).confidence
 
 
+def some_of_each(labels: np.ndarray, number: int, seed: int) -> np.ndarray:
+    """So many labels of each category, or all that it has."""
+    rng, kept = np.random.default_rng([seed, 4]), np.full_like(labels, -1)
+    for category in range(int(labels.max()) + 1):
+        kept[rng.permutation(np.flatnonzero(labels == category))[:number]] = category
+    return kept
+
+
 def drawn(
     columns: dict[str, np.ndarray], case: Case, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
     """Features, truth, labels, and which labels had no part in making the features."""
     if "labelled" not in columns:
         features, truth, labels = draw(columns, case, seed)
+        if case.labelled >= 1:
+            labels = some_of_each(labels, int(case.labelled), seed)
         return features, truth, labels if case.labelled else np.full_like(labels, -1), None
     order = np.argsort(~columns["known"], kind="stable")
     names = list(dict.fromkeys(columns["classes"][order].tolist()))
@@ -122,6 +133,8 @@ CASES = {
     "a twentieth labelled": {"labelled": 0.05},
     "long tail, ratio 10": {"tail": 10, "some": 100},
     "a fifth known": {"known": 0.2},
+    "five labels each": {"labelled": 5},
+    "long tail, five labels each": {"tail": 10, "some": 100, "labelled": 5},
     "no labels": {"labelled": 0.0},
 }
 

@@ -21,7 +21,7 @@ POINTS = np.array([0.0, 1e-4, 0.2, 0.5, 0.9, 0.999, 1.0], dtype=np.float32)
 
 @pytest.mark.parametrize(("share", "shift"), [(1.0, 0.0), (0.8, 0.0), (1.0, -1.5), (0.7, -0.4)])
 def test_log_odds_are_shifted_and_probabilities_scaled(share, shift):
-    lowered = Calibration(0.1, share, shift).lowered(POINTS)
+    lowered = Calibration(0.1, share, shift).lowered(POINTS, np.zeros(len(POINTS), dtype=int))
     np.testing.assert_allclose(lowered, share * expit(logit(POINTS.astype(float)) + shift), rtol=1e-4)
 
 
@@ -35,7 +35,8 @@ def test_confidence_is_lowered_in_known_clusters_alone():
     assert 0 < known.sum() < len(x)
     assert after.labels.tolist() == before.labels.tolist()
     np.testing.assert_array_equal(after.confidence[~known], before.confidence[~known])
-    np.testing.assert_array_equal(after.confidence[known], lower.calibration.lowered(before.confidence[known]))
+    lowered = lower.calibration.lowered(before.confidence[known], before.labels[known])
+    np.testing.assert_array_equal(after.confidence[known], lowered)
     assert (after.confidence[known] < 0.8).all()
 
 
@@ -91,7 +92,7 @@ def test_rows_of_known_categories_are_counted():
 def test_clear_clusters_stay_sure():
     x, truth = blobs(12, 30, spread=0.1, seed=1)
     found = held_out_calibration(x, half_labelled(truth, 6), 12, whiten=0.5, rng=0)
-    assert found.lowered(np.float32([0.999])) > 0.95
+    assert (found.lowered(np.full(6, 0.999, np.float32), np.arange(6)) > 0.95).all()
 
 
 def test_nothing_is_right_where_no_held_out_row_is():
@@ -124,6 +125,60 @@ def test_rows_that_leave_novel_clusters_are_right_as_often_as_held_out_ones_were
     trial = calibrate._Trial(Rows(np.eye(6, dtype=np.float32)), level, known, held_out)
     assert trial.joined(torch.tensor([0, 0, 0, 1, 0, 0])) == pytest.approx(2 / 3)
     assert trial.joined(trial.clusters) == 0
+
+
+def test_each_known_cluster_can_have_a_shift_of_its_own():
+    """In place of the two numbers for all; however sure a row is, it can be lowered."""
+    lowered = Calibration(0.1, 0.5, -5, (-1.0, 0.5)).lowered(np.tile(POINTS, 2), np.repeat([0, 1], len(POINTS)))
+    odds = logit(np.minimum(POINTS.astype(float), 1 - 1e-4))
+    np.testing.assert_allclose(lowered, np.concatenate([expit(odds - 1), expit(odds + 0.5)]), rtol=1e-3)
+
+
+def confidence_with_a_novel_category_in_the_first_cluster(labelled):
+    """Mean confidence of the unlabelled rows of eighty known clusters, and the share of them that are right.
+
+    Every category has thirty rows, so many of which are labelled; a novel one looks like the first known one.
+    """
+    x, truth = blobs(100, 30, spread=0.5, seed=3)
+    x[truth == 80] += x[truth == 0].mean(0) - x[truth == 80].mean(0)
+    known = np.full(len(x), -1)
+    for category, number in enumerate(labelled):
+        known[np.flatnonzero(truth == category)[:number]] = category
+    config = ClusterConfig(categories=99, adapt="off", search="swaps", refine="none", whiten=0.5, levels=1)
+    found = fit_clusters(x, known, config, rng=0)
+    parts = [(known < 0) & (found.labels == cluster) for cluster in range(80)]
+    sure = [found.assignment.confidence[part].mean() for part in parts]
+    return np.array(sure), np.array([(truth[part] == cluster).mean() for cluster, part in enumerate(parts)])
+
+
+def test_a_cluster_with_a_whole_novel_category_in_it_is_unsure_where_labels_tell_that_sizes_are_equal():
+    sure, right = confidence_with_a_novel_category_in_the_first_cluster(np.random.default_rng(0).binomial(30, 0.5, 80))
+    assert right[0] < 0.5 < right[1:].min()
+    assert sure[0] == pytest.approx(right[0], abs=0.1)
+    assert (sure[1:] > 0.8).all()
+
+
+def test_labels_given_in_equal_numbers_do_not_tell_that_sizes_are_equal():
+    sure, right = confidence_with_a_novel_category_in_the_first_cluster([15] * 80)
+    assert right[0] < 0.5
+    assert sure[0] > 0.6
+
+
+def test_as_many_rows_are_right_as_held_out_ones_say():
+    """Of clusters whose rows are all sure: up to one and the same share of what their categories have."""
+    found = np.zeros((3, calibrate._BINS))
+    found[:, -1] = 10, 20, 50
+    odds = 9.2 * (1 - 1 / calibrate._BINS)
+    for right, expected in ((40, [10, 15, 15]), (60, [10, 20, 20])):
+        shifts = calibrate._limited(right, found, np.full(3, 20.0), 0.0)
+        np.testing.assert_allclose(found[:, -1] * expit(odds + shifts), expected, rtol=1e-3)
+
+
+def test_held_out_rows_tell_how_sure_known_clusters_are():
+    found = np.full(calibrate._BINS, 50.0)
+    odds = np.linspace(-9.2, 9.2, 2 * calibrate._BINS + 1)[1::2]
+    assert calibrate._likeliest_shift(found, found * expit(odds + 0.7)) == pytest.approx(0.7, abs=0.01)
+    assert calibrate._likeliest_shift(0 * found, 0 * found) == 0
 
 
 @pytest.mark.parametrize(("labelled", "search"), [(6, "swaps"), (20, "bssk")])
@@ -161,7 +216,7 @@ def test_two_labels_of_each_category_are_too_few_to_count_by():
         labels[np.flatnonzero(truth == category)[:2]] = category
     found = [held_out_calibration(x, labels, 6, rng=seed) for seed in range(12)]
     assert all(one.temperature > 0 for one in found)
-    assert any(one[1:] == (1, 0) for one in found)
+    assert any(one[1:3] == (1, 0) for one in found)
 
 
 def test_half_of_a_category_that_training_did_not_see_at_all_is_given_back(monkeypatch):

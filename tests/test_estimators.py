@@ -192,8 +192,8 @@ def test_probabilities_are_what_confidence_is_made_of(estimator, refine, kind):
     same = fit_clusters(x, known, config, rng=0)
     own = np.asarray(model.labels_)
     likely = found[np.arange(len(x)), own].astype(np.float32)
-    confidence = np.where(own < 6, same.assigner.calibration.lowered(likely), likely)
-    np.testing.assert_allclose(confidence, same.assignment.confidence, atol=1e-6)
+    likely[own < 6] = same.assigner.calibration.lowered(likely[own < 6], own[own < 6])
+    np.testing.assert_allclose(likely, same.assignment.confidence, atol=1e-6)
 
 
 @pytest.mark.parametrize("spread", [1.2, 2.0, 5.0])

@@ -3,6 +3,7 @@
 import os
 import shutil
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 
 from commands import digit_photos, refused, selex
 from selex.cluster import pipeline
+from selex.cluster.assign import Calibration
 from selex.config import Config
 from selex.data.crops import HostImages, TwoScaleImages
 from selex.data.store import ImageStore
@@ -405,6 +407,14 @@ def test_photos_that_stay_are_not_judged_again_unless_they_changed(tmp_path, mon
             if not replaced:
                 assert after[name] == row
     assert all(asked)
+
+
+def test_categories_keep_what_is_added_to_their_odds_unless_they_changed():
+    """One was changed by decisions, one is new: both get what is usual."""
+    calibration, none = Calibration(1.0, 0.9, -0.1, (-3.0, 0.5, 1.0)), np.zeros(2)
+    model = SimpleNamespace(assigner=SimpleNamespace(calibration=calibration), names=["owl", "wren", "gull", "novel"])
+    earlier = Earlier({}, {"owl": none, "gull": none, "novel": none}, None, model, None)
+    assert earlier._calibration(["gull", "new", "owl", "wren"]) == (1.0, 0.9, -0.1, (1.0, 0.5, -3.0, 0.5))
 
 
 def counted_as_found(run):

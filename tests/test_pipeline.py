@@ -126,7 +126,7 @@ def test_new_rows_go_through_the_maps(found):
     home, features, labels, table = found
     fitted = fit_clusters(features, labels, ClusterConfig(categories=6), rng=3)
     model = load(home / "run")
-    assert model.assigner.calibration == pytest.approx(fitted.assigner.calibration)
+    assert model.assigner.calibration[:3] == pytest.approx(fitted.assigner.calibration[:3])
     assert model.assigner.n_known == fitted.assigner.n_known == 3
     free = labels < 0
     for maps, assigner in ((fitted.maps, fitted.assigner), (model.maps, model.assigner)):

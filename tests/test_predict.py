@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -110,6 +111,17 @@ def test_a_model_without_what_categories_count_for_is_one_of_before(home, tmp_pa
     reseal(tmp_path / "old")
     assigner = load(tmp_path / "old").assigner
     assert (assigner.offsets, assigner.margins) == (None, None)
+
+
+def test_what_is_added_to_the_odds_of_single_categories_is_kept(home, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(home / "run", run)
+    model = load(run)
+    shifts = tuple(np.arange(model.assigner.n_known, dtype=float) - 1)
+    calibration = model.assigner.calibration._replace(shifts=shifts)
+    replace(model, assigner=replace(model.assigner, calibration=calibration)).save(run / "model")
+    reseal(run)
+    assert load(run).assigner.calibration == calibration
 
 
 @pytest.mark.parametrize(

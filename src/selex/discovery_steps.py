@@ -130,7 +130,8 @@ class Discovery:
             found = fit_clusters(features, _labels(images), config, rng=self.config.seed, calibrate=not like, **how)
             if like and like.assigner:
                 found = replace(found, selection=like.selection)
-                found = calibrated(found, found.transform(features), images.table.labels, like.assigner.calibration)
+                calibration = like.assigner.calibration._replace(shifts=())  # which were those of its clusters
+                found = calibrated(found, found.transform(features), images.table.labels, calibration)
         done(len(images), **_about(found))
         self._tell_selected(found.selected(config))
         return replace(found, hierarchy=found.hierarchy.on_host())

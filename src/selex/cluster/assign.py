@@ -19,6 +19,7 @@ from selex.types import UNLABELLED, Level
 Floats = NDArray[np.float32]
 FALSE_ALARMS = 0.02
 """Share of rows that belong to a cluster and are said to fit nothing all the same."""
+_SUREST = np.float32(1 - 1e-4)  # no row of a cluster that can hold few right ones is surer, before it is lowered
 _ROUNDING = np.float32(1e-4)  # of the length of a row: copies of an image are never so far apart
 _SAMPLE = 20_000  # rows; plenty for one number
 _OF_GAP = 0.3  # the temperature as a share of the usual gap between the nearest two clusters, if labels do not tell
@@ -47,11 +48,18 @@ class Calibration(NamedTuple):
     temperature: float  # squared distance over which the odds between two clusters change by a factor of e
     share: float = 1.0  # what probabilities of known clusters are multiplied by, 1 at most: novel rows are there too
     shift: float = 0.0  # what is added to the log-odds of known clusters before that, 0 at most, for the same reason
+    shifts: tuple[float, ...] = ()  # what is added to those of each, in place of both, where labels tell its size
 
-    def lowered(self, confidence: Floats) -> Floats:
-        """Confidence in known clusters, from the probability among all clusters."""
-        factor = np.float32(np.exp(self.shift))
-        return np.float32(self.share) * factor * confidence / (1 - (1 - factor) * confidence)
+    def lowered(self, confidence: Floats, clusters: NDArray[np.int64]) -> Floats:
+        """Confidence in these known clusters, from the probability among all clusters."""
+        if self.shifts:
+            return _shifted(np.minimum(confidence, _SUREST), np.exp(np.array(self.shifts, dtype=np.float32))[clusters])
+        return np.float32(self.share) * _shifted(confidence, np.exp(np.float32(self.shift)))
+
+
+def _shifted(confidence: Floats, factor: Floats | np.float32) -> Floats:
+    """Probabilities whose odds are multiplied by a factor."""
+    return factor * confidence / (1 - (1 - factor) * confidence)
 
 
 @dataclass(frozen=True)
@@ -87,7 +95,8 @@ class Assigner:
         confidence, runner_up, others = _judge(rows, centers, offsets, own, self.temperature)
         distances = rows.distances_to_own(centers, own).sqrt_().float().cpu().numpy()
         found = own.cpu().numpy()
-        confidence = np.where(found < self.n_known, self.calibration.lowered(confidence), confidence)
+        known = found < self.n_known
+        confidence[known] = self.calibration.lowered(confidence[known], found[known])
         return Assignment(found, confidence, runner_up, distances, distances <= self.reach[found], others)
 
     def probabilities(self, data: Any, memory: int = DEFAULT_MEMORY) -> Floats:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from selex.cluster.assign import Assignment
+from selex.cluster.assign import Assignment, Calibration
 from selex.cluster.holdout.select import Selection
 from selex.cluster.warm import Start
 from selex.config import Config
@@ -135,11 +135,20 @@ class Earlier:
             np.array([self.offsets.get(name, usual) for name in names], dtype=np.float32) if self.offsets else None,
             self.model.maps,
             self.selection,
-            self.model.assigner.calibration,
+            self._calibration(table.categories),
             tuple(np.where(rows == UNLABELLED, UNLABELLED, level[rows]) for level in self.coarser),
             judged,
             self._margins(names),
         )
+
+    def _calibration(self, categories: Sequence[str]) -> Calibration:
+        """That of confidences; the usual one for known categories that were not known, or not as they are now."""
+        calibration = self.model.assigner.calibration
+        if not calibration.shifts:
+            return calibration
+        named = zip(self.model.names, calibration.shifts, strict=False)
+        shift, usual = {name: one for name, one in named if name in self.centers}, float(np.median(calibration.shifts))
+        return calibration._replace(shifts=tuple(shift.get(name, usual) for name in categories))
 
     def _margins(self, names: list[str]) -> Array | None:
         """How distinct the categories were, in this order; None if that of one is not known."""

@@ -173,14 +173,16 @@ class Model:
     def save(self, folder: Path) -> None:
         """Write `model.json` and `model.safetensors`."""
         arrays = {name: getattr(self.assigner, name) for name in ("centers", "reach", "offsets", "margins")}
+        about = self.assigner.calibration._asdict()
+        if shifts := about.pop("shifts"):
+            arrays["shifts"] = np.array(shifts, dtype=np.float32)
         tensors = {name: torch.from_numpy(array).contiguous() for name, array in arrays.items() if array is not None}
         tensors |= {name: tensor.cpu().contiguous() for name, tensor in self.maps.to_tensors().items()}
         (folder / "model.safetensors").write_bytes(to_bytes(tensors))
         if self.trained:
             weights = {name: tensor.cpu().contiguous() for name, tensor in self.trained.items()}
             (folder / _TRAINED).write_bytes(to_bytes(weights))
-        about = {key: value for key, value in self.__dict__.items() if key not in ("assigner", "trained", "maps")}
-        about |= self.assigner.calibration._asdict()
+        about |= {key: value for key, value in self.__dict__.items() if key not in ("assigner", "trained", "maps")}
         (folder / "model.json").write_text(json.dumps(about, indent=1))
 
 
@@ -195,7 +197,9 @@ def load(run: str | Path) -> Model:
         tensors = _tensors(opened, "model.safetensors")
         centers, reach = tensors["centers"].numpy(), tensors["reach"].numpy()
         offsets, margins = (tensors[name].numpy() if name in tensors else None for name in ("offsets", "margins"))
-        calibration = Calibration(*(about.pop(name) for name in Calibration._fields))
+        shifts = tuple(tensors["shifts"].tolist()) if "shifts" in tensors else ()
+        numbers = {name: about.pop(name) for name in ("temperature", "share", "shift")}
+        calibration = Calibration(**numbers, shifts=shifts)
         assigner = Assigner(centers, reach, calibration, offsets, margins, about["n_known"])
         trained = _tensors(opened, _TRAINED) if opened.has(f"model/{_TRAINED}") else {}
         return Model(assigner, **about, trained=trained, maps=FeatureMaps.from_tensors(tensors))

@@ -2,7 +2,9 @@
 
 Half of the labels are held out and clusters are made without them. How likely held-out rows are in their own clusters
 sets the temperature. Known clusters hold rows of novel categories too, which no label tells of: but each held-out row
-stands for so many unlabelled rows of known categories, and what known clusters hold beyond these is foreign.
+stands for so many unlabelled rows of known categories, and what known clusters hold beyond these is foreign. Most of it
+is in a few of them, which hold a whole novel category beside their own: where numbers of labels tell that categories
+are of one size, each known cluster has a limit of its own.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from selex.cluster.holdout.known_share import MANY, count_by_share
 from selex.cluster.holdout.split import halves, known_labels, numbered, present
 from selex.cluster.refine import of_one_length, refine_level
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
+from selex.cluster.search.unequal import alike
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
 from selex.types import SIZED, UNLABELLED, Level, Refinement, Search
@@ -36,6 +39,8 @@ _BINS = 184  # of log-odds
 _LEAST_SHARE = 0.01
 _BELOW = 0.1  # standard deviation of how far a share is below 1, before rows tell; a summand has 1
 _MOST_SHIFT = 8.0
+_LEAST = 0.5  # rows without a label that a category has, as a share of the mean: sizes are not known so well
+_HALVINGS = 30
 
 Values = NDArray[np.float64]
 
@@ -145,6 +150,8 @@ class _Trial:
         self.clusters, self.own = (torch.as_tensor(ids).to(rows.device) for ids in (level.labels, known[held_out]))
         parts = known == UNLABELLED, held_out
         self.free, self.held_out = (torch.from_numpy(np.flatnonzero(part)).to(rows.device) for part in parts)
+        labelled = torch.from_numpy(np.bincount(known[known != UNLABELLED], minlength=level.n_known))
+        self.labelled = rows.group.sum(labelled).numpy()
 
     def calibration(self, of_known: float | None, last: _Trial) -> Calibration:
         """By held-out rows, and the number of unlabelled rows of their categories where something tells it.
@@ -154,16 +161,23 @@ class _Trial:
         temperature = likeliest_temperature(self.rows, self.level, self.held_out, self.own)
         if of_known is None:
             return Calibration(temperature)
-        found = self.odds(self.free, self.clusters[self.free] < self.level.n_known, temperature)
-        right = self.odds(self.held_out, self.clusters[self.held_out] == self.own, temperature)
+        found = self.odds(self.free, temperature)
+        right = self.odds(self.held_out[self.clusters[self.held_out] == self.own], temperature)
         each = of_known / int(self.rows.group.sum(torch.tensor(len(self.held_out))))  # held-out row stands for so many
-        share, shift = _lowered(found / each, right)
+        share, shift = _lowered(found.sum(0) / each, right.sum(0))
+        as_many = each * right.sum()
         if last is not self:
-            found = last.odds(last.free, last.clusters[last.free] < last.level.n_known, temperature)
-            as_many = min(each * (right.sum() + self.joined(last.clusters)), of_known)
-            share, shift = _lowered_to(as_many, found, share, shift)
+            found = last.odds(last.free, temperature)
+            as_many = min(as_many + each * self.joined(last.clusters), of_known)
+            share, shift = _lowered_to(as_many, found.sum(0), share, shift)
+        size = (of_known + self.labelled.sum()) / self.level.n_known
+        shifts = np.zeros(0)
+        if alike(self.labelled, size):
+            beforehand = _likeliest_shift(self.odds(self.held_out, temperature).sum(0), right.sum(0))
+            free = np.maximum(size - self.labelled, _LEAST * (size - self.labelled.mean()))
+            shifts = _limited(as_many, found, free, beforehand)
         agree = self.rows.group.agree
-        return Calibration(temperature, agree(share), agree(shift))
+        return Calibration(temperature, agree(share), agree(shift), tuple(agree(torch.from_numpy(shifts)).tolist()))
 
     def joined(self, clusters: Tensor) -> float:
         """By held-out rows, how many more rows are right because they left novel clusters for known ones in the end.
@@ -180,15 +194,18 @@ class _Trial:
         shares = torch.where(pairs[place] == of, times[place], 0) / sizes[self.clusters[went]]
         return float(group.sum(shares.double().sum()))
 
-    def odds(self, index: Tensor, which: Tensor, temperature: float) -> Values:
-        """How many of these rows there are in each bin of the log-odds of their clusters."""
-        some = sampled(torch.arange(len(index), device=index.device), self.rows, len(self.centers))
-        clusters, group = self.clusters[index[some], None], self.rows.group
-        of = probabilities(self.rows.at(index[some]), self.centers, offsets_of(self.level, self.rows), temperature)
-        odds = of.gather(1, clusters)[:, 0].double().logit().clamp(-_FARTHEST, _FARTHEST)
-        counts = torch.histc(odds[which[some]].cpu(), _BINS, -_FARTHEST, _FARTHEST)
+    def odds(self, index: Tensor, temperature: float) -> Values:
+        """How many of these rows there are in each known cluster and each bin of its log-odds, `(n_known, bins)`."""
+        index = index[self.clusters[index] < self.level.n_known]
+        some = index[sampled(torch.arange(len(index), device=index.device), self.rows, len(self.centers))]
+        of = probabilities(self.rows.at(some), self.centers, offsets_of(self.level, self.rows), temperature)
+        odds = of.gather(1, self.clusters[some, None])[:, 0].double().logit().clamp(-_FARTHEST, _FARTHEST)
+        bins = ((odds / _FARTHEST + 1) * _BINS / 2).long().clamp(max=_BINS - 1)
+        counts = count(self.clusters[some] * _BINS + bins, self.level.n_known * _BINS).double()
+        group = self.rows.group
         seen = group.sum(torch.tensor([len(index), len(some)]))
-        return (group.sum(counts) * seen[0] / seen[1].clamp(min=1)).numpy()
+        times = seen[0] / seen[1].clamp(min=1)
+        return (group.sum(counts).cpu() * times).reshape(-1, _BINS).numpy()
 
 
 def _lowered(found: Values, right: Values) -> tuple[float, float]:
@@ -229,6 +246,40 @@ def _lowered_to(right: float, found: Values, share: float, shift: float) -> tupl
     if beyond(share, -_MOST_SHIFT) >= 0:
         return share, -_MOST_SHIFT
     return share, float(brentq(lambda less: beyond(share, less), -_MOST_SHIFT, shift))
+
+
+def _likeliest_shift(found: Values, right: Values) -> float:
+    """What to add to log-odds under which rows are right as often as they are; a normal deviate beforehand."""
+    from scipy.optimize import brentq
+    from scipy.special import expit
+
+    def gain(shift: float) -> float:
+        return float((right - found * expit(_middles() + shift)).sum() - shift)
+
+    return float(brentq(gain, -2 * _FARTHEST, 2 * _FARTHEST))
+
+
+def _limited(right: float, found: Values, sizes: Values, shift: float) -> Values:
+    """What to add to the log-odds of each cluster so that so many rows are `right` in all, and no more than its size.
+
+    That is `shift`, or less where a cluster would have more right rows than all the same share of its size.
+    """
+    from scipy.optimize import brentq
+    from scipy.special import expit
+
+    def expected(shifts: Values) -> Values:
+        return np.asarray((found * expit(_middles() + shifts[:, None])).sum(1))
+
+    high = np.full(len(found), shift)
+    held, share = expected(high), 1.0
+    if np.minimum(held, sizes).sum() > right:
+        share = brentq(lambda part: np.minimum(held, part * sizes).sum() - right, 0, 1)
+    low = np.where(held > share * sizes, -2 * _FARTHEST, high)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        above = expected(middle) > share * sizes
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return high
 
 
 def _middles() -> Values:
