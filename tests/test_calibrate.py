@@ -1,6 +1,7 @@
 """Confidence as high as rows are often right: lowered where novel rows end up in known clusters."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -87,6 +88,21 @@ def test_rows_of_known_categories_are_counted():
     assert calibrate._rows_of_known(rows, labels, 12, True, generator) == pytest.approx(unlabelled, rel=0.1)
     one = half_labelled(truth, 1)
     assert calibrate._rows_of_known(rows, one, 12, True, generator) is None  # nothing tells how known ones differ
+
+
+@pytest.mark.parametrize(("n_clusters", "count", "expected"), [(12, 20, 6 * 20), (12, 6, 6 * 50), (20, 12, 6 * 20)])
+def test_labels_given_in_equal_numbers_do_not_stand_for_large_categories(n_clusters, count, expected, monkeypatch):
+    """Of 360 rows six categories have ten labels each.
+
+    Clusters may be fewer than shares say, then these are too many; or more, then they are not categories.
+    """
+    x, truth = blobs(12, 30)
+    labels = np.full(len(x), -1)
+    for category in range(6):
+        labels[np.flatnonzero(truth == category)[:10]] = category
+    monkeypatch.setattr(calibrate, "count_by_share", lambda *_: SimpleNamespace(n_clusters=count, error=0.05))
+    found = calibrate._rows_of_known(Rows(x), labels, n_clusters, True, np.random.default_rng(0))
+    assert found == pytest.approx(expected, rel=0.01)
 
 
 def test_clear_clusters_stay_sure():

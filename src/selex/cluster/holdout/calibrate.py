@@ -27,7 +27,7 @@ from selex.cluster.holdout.known_share import MANY, count_by_share
 from selex.cluster.holdout.split import halves, known_labels, numbered, present
 from selex.cluster.refine import of_one_length, refine_level
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
-from selex.cluster.search.unequal import alike
+from selex.cluster.search.unequal import alike, as_given
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
 from selex.types import SIZED, UNLABELLED, Level, Refinement, Search
@@ -295,7 +295,8 @@ def _rows_of_known(
     There are two estimates of the mean size of known categories. That of all categories is near it, and the nearer the
     less their numbers of labels differ. And held-out categories tell the share of known rows, see `known_share`. They
     count by how certain they are; the second alone where the first contradicts it: then clusters are not meant to be
-    categories like the known ones.
+    categories like the known ones. But the first alone where it is larger and each category was given as many labels:
+    large ones then have too few held-out rows for all their unlabelled ones, and the second is too low.
     """
     labels, n_known = torch.from_numpy(known).to(rows.device), len(present(known[known >= 0], rows.group))
     shares = count_by_share(rows, labels, n_known, balanced, rng)
@@ -308,6 +309,9 @@ def _rows_of_known(
     errors = np.hypot(
         np.sqrt([differ * (1 - n_known / n_clusters), max(0.0, shares.error**2 - differ)]), [_EVEN, AT_BEST]
     )
-    weights = errors**-2.0 if abs(counts[0] - counts[1]) <= _APART * np.hypot(*errors) else np.array([0.0, 1.0])
+    weights = errors**-2.0
+    if abs(counts[0] - counts[1]) > _APART * np.hypot(*errors):
+        fewer = counts[0] < counts[1] and as_given(labelled, rows.total / n_clusters)
+        weights = np.array([1.0, 0.0] if fewer else [0.0, 1.0])
     size = rows.total / np.exp(np.average(counts, weights=weights))
     return rows.group.agree(float(max(size * n_known - labelled.sum(), 1.0)))

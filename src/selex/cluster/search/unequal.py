@@ -42,14 +42,24 @@ def differ(counts: NDArray[np.int64]) -> bool:
 def alike(counts: NDArray[np.int64], size: float) -> bool:
     """Whether they differ as little as where labels are drawn from categories that all have so many rows.
 
-    That is less than by chance, if a good part is labelled. Where someone gave each category as many labels they differ
-    even less, and say nothing of sizes.
+    That is less than by chance, if a good part is labelled.
     """
+    by_chance, drawn = _chances(counts, size)
+    return by_chance < _CHANCE <= drawn
+
+
+def as_given(counts: NDArray[np.int64], size: float) -> bool:
+    """Whether they differ even less, as where someone gave each category as many labels, which say nothing of sizes."""
+    return _chances(counts, size)[1] < _CHANCE
+
+
+def _chances(counts: NDArray[np.int64], size: float) -> tuple[float, float]:
+    """That they differ as little by chance, and where drawn from categories of one size; 1 where nothing tells."""
     drawn = 1 - counts.mean() / size
     if len(counts) < _FEW or drawn <= 0:
-        return False
-    chances = chdtr(len(counts) - 1, _dispersion(counts) / np.array([1.0, drawn]))
-    return bool(chances[0] < _CHANCE <= chances[1])
+        return 1.0, 1.0
+    by_chance, from_equal = chdtr(len(counts) - 1, _dispersion(counts) / np.array([1.0, drawn]))
+    return float(by_chance), float(from_equal)
 
 
 def _dispersion(counts: NDArray[np.int64]) -> float:
