@@ -10,7 +10,7 @@ from selex import ClusterConfig, fit_clusters, hssk, split_accuracy
 from selex.cluster.holdout.select import select
 from selex.cluster.search import searched
 from selex.cluster.search import smoothed as module
-from selex.cluster.search.smoothed import bordered, can_smooth, nodes_of, smoothed
+from selex.cluster.search.smoothed import bordered, can_smooth, graph_of, nodes_of, smoothed
 from test_swaps import problem_of
 
 
@@ -22,6 +22,11 @@ def wide(seed=3):
     width = np.where(truth == 5, 1.5, 0.5)[:, None] / np.sqrt(10)
     x = (centers / np.linalg.norm(centers, axis=1, keepdims=True))[truth] + width * rng.standard_normal((700, 10))
     return x / np.linalg.norm(x, axis=1, keepdims=True), truth, half_labelled(truth, 2)
+
+
+def moved_rows(problem):
+    nodes = nodes_of(problem, np.random.default_rng(0))
+    return smoothed(problem, nodes, graph_of(problem, nodes), problem.k).rows
 
 
 def accuracy(truth, labels, found):
@@ -77,7 +82,7 @@ def test_labelled_rows_of_a_category_move_as_one():
     x, truth, labels = wide()
     labels[np.flatnonzero(truth == 3)[:20]] = 0
     problem = problem_of(x, labels, 6)
-    found = smoothed(problem, nodes_of(problem, np.random.default_rng(0))).rows
+    found = moved_rows(problem)
     moved = (found.take(slice(None)) + found.shift).numpy()
     for category in (0, 1):
         assert np.ptp(moved[labels == category], axis=0).max() == 0
@@ -90,7 +95,7 @@ def test_a_row_without_neighbours_but_its_own_category_stays_where_it_is(monkeyp
     x = np.random.default_rng(0).standard_normal((12, 2))
     x[3:] += 100
     problem = problem_of(x, np.repeat([0, -1], [3, 9]), 3)
-    found = smoothed(problem, nodes_of(problem, np.random.default_rng(0))).rows
+    found = moved_rows(problem)
     moved = (found.take(slice(None)) + found.shift).numpy()
     np.testing.assert_allclose(moved[:3], x[:3].mean(0)[None].repeat(3, 0), rtol=1e-5)
 

@@ -27,8 +27,8 @@ REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 
 Search = Literal["bssk", "swaps", "smoothed", "unequal", "consensus"]
 """How the base level is searched for, each in a module of `cluster.search`: as in the paper; then with swaps of novel
-centres; the same among rows that were averaged with their neighbours; from there for sizes as unequal as numbers of
-labels are; from what many quick runs agree on."""
+centres; the same among rows that were averaged with their neighbours; there for more clusters, of which those that hang
+together are joined; from what many quick runs agree on."""
 SEARCHES: tuple[Search, ...] = get_args(Search)
 SIZED: tuple[Search, ...] = ("unequal", "smoothed")
 """Those whose clusters stay as large as they were found, which refining would undo."""

@@ -45,8 +45,8 @@ def hssk(
         balanced: limit cluster sizes; off for long tails.
         search: how the base level is searched for: `"bssk"` as in the paper, `"swaps"` with swaps of novel centres
             after it or after Ward's linkage, whichever ends lower, `"smoothed"` the same among rows that were averaged
-            with their nearest neighbours, `"unequal"` from there until sizes differ as much as numbers of labels do,
-            `"consensus"` from what many quick runs agree on.
+            with their nearest neighbours, `"unequal"` there for more clusters, of which those that hang together are
+            joined, `"consensus"` from what many quick runs agree on.
         refine: how the base level is refined, see `refine_level`.
         n_iter: iterations of each stage of BSSK.
         n_init: restarts of each level's BSSK.

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from selex.cluster.adapt import adapt
 from selex.cluster.assign import Assigner, Assignment, Calibration, fit_assigner, margins_of
-from selex.cluster.distributed.group import ALONE
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hierarchy_on, hssk
 from selex.cluster.holdout.calibrate import held_out_calibration
@@ -25,7 +24,6 @@ from selex.cluster.holdout.select import REFINED, SEARCHED, Selection, select
 from selex.cluster.kmeans import Problem, Settings, as_data, as_labels, prepare
 from selex.cluster.refine import of_one_length
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows
-from selex.cluster.search.unequal import differ
 from selex.cluster.warm import Start, coarser_levels, continued, with_added, with_kept_centers
 from selex.cluster.whiten import FeatureMaps, Whitener, fit_whitener
 from selex.config import ClusterConfig
@@ -35,8 +33,7 @@ from selex.types import SIZED, UNLABELLED, Hierarchy, KEstimate, Refinement, Sea
 ENOUGH_TO_ADAPT = 3000
 """Rows from which on `"auto"` tries to adapt features, which takes minutes: that it helps fewer is not shown."""
 MOST_TO_SMOOTH = 100_000
-"""Rows up to which `"auto"` tries to average them with their neighbours, which takes their distances, and to find sizes
-as unequal as numbers of labels, which takes many iterations."""
+"""Rows up to which `"auto"` tries to average them with their neighbours, which takes their distances."""
 
 
 CHOICE = 0
@@ -208,14 +205,8 @@ class _Fit:
         from selex.cluster.search.smoothed import can_smooth
 
         stays = self.config.refine in ("auto", "none")  # others would undo the sizes
-        sized = tells and stays and self.total <= MOST_TO_SMOOTH
-        smooth = sized and can_smooth(self.total, count)
-        found = tuple(one for one in SEARCHED if one != "smoothed" or smooth)
-        if not sized:
-            return found
-        group = self.features.group if isinstance(self.features, Rows) else ALONE
-        labelled = group.gather(torch.from_numpy(self.known[self.known != UNLABELLED]))
-        return ("unequal", *found) if differ(np.bincount(labelled.numpy())) else found  # where sizes differ, too
+        smooth = tells and stays and self.total <= MOST_TO_SMOOTH and can_smooth(self.total, count)
+        return SEARCHED if smooth else SEARCHED[:1]
 
     def _refinements(self, tells: bool) -> tuple[Refinement, ...]:
         if self.config.refine == "auto":

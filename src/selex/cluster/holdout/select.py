@@ -24,7 +24,7 @@ from selex.cluster.kmeans import Problem, Settings, novel_clusters, prepare
 from selex.cluster.refine import of_one_length, refined
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
 from selex.cluster.search import searched
-from selex.cluster.search.unequal import alike, follow
+from selex.cluster.search.unequal import alike, differ, follow
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
 from selex.metrics import matched
@@ -50,15 +50,15 @@ class Selection(NamedTuple):
         return {"adapt": "on" if self.adapt else "off", "search": self.search, "refine": self.refine}
 
 
-SEARCHED: tuple[Search, ...] = ("swaps", "smoothed")
+SEARCHED: tuple[Search, ...] = ("swaps", "smoothed", "unequal")
 """What to try, the safer first. Clusters whose sizes a search keeps end as they are found, others are refined too."""
 REFINED: tuple[Refinement, ...] = (UNTOLD, "none", "balanced")
 _DRAWS = 2  # of held-out labels
 _MANY = 100_000  # rows; from here on one draw tells enough
 _FEW = 4  # known categories; every fourth is held out as a whole
 _CHANCE = 0.5  # standard errors by which the best must be ahead of a safer way
-_TOLD = 1.0  # and of sizes, unequal or equal, that numbers of labels speak for as well
-_FOLLOWED = 3.0  # and of them, where unlabelled rows speak for them too, what is ahead cuts large categories
+_TOLD = 1.0  # and of equal sizes, where numbers of labels speak for them as well
+_DIFFER = 2.0  # and of unequal ones, where numbers of labels and sizes of known clusters do
 W = TypeVar("W")
 Scores = dict[W, list[NDArray[np.float64]]]
 
@@ -83,12 +83,12 @@ def select(
     Half of the labels of each category are held out, and all of every fourth category, which has to be discovered:
     twice, with other categories each time. A category's score is its Jaccard index with its cluster, see
     `_Recovery`. Categories held out as a whole together count as much as the others. A candidate equals the best if
-    it is behind by no more than half a standard error, categories taken as a random sample. For `"unequal"`, which
-    is tried where numbers of labels favour it, it is a whole one, and three behind `"swaps"` if known clusters hold
-    more unlabelled rows the more labels they have. Where numbers of labels differ as little as if drawn from
-    categories of one size, it is a whole one for `"balanced"`, too, which then comes first. With fewer than twenty
-    held-out rows the first of each is chosen, except `"unequal"`; with fewer than four known categories, the first
-    search. Rows of different length are not refined.
+    it is behind by no more than half a standard error, categories taken as a random sample. Where numbers of labels
+    differ by more than chance, and known clusters are larger the more there are, it is two for `"unequal"`, which then
+    comes first; where they differ as little as if drawn from categories of one size it is a whole one for
+    `"balanced"`, which then comes first. With fewer than twenty
+    held-out rows the first of each is chosen; with fewer than four known categories, the first search. Rows of
+    different length are not refined.
 
     Args:
         features: `n × d` features: numpy (also memory-mapped) or torch on any device.
@@ -105,18 +105,21 @@ def select(
         progress: called before each step with the steps done and the steps in all.
     """
     known, rows = known_labels(features, labels, memory), as_rows(features, memory)
-    draws = _draws(known, rows) if held_out is None else [held_out]
-    if n_clusters < 2 or min(int(rows.group.sum(torch.tensor(draw.sum()))) for draw in draws) < ENOUGH:
-        return Selection(adapt[0], refine[0], _untold(search))
-    if held_out is None and len(present(known[known >= 0], rows.group)) < _FEW:  # none is held out as a whole
-        search = (_untold(search),)
     data = _Data(features, known, n_clusters, whiten, balanced, memory)
+    draws = _draws(known, rows) if held_out is None else [held_out]
+    unequal = n_clusters > 1 and len(search) > 1 and "unequal" in search and _sizes_differ(data, rows.group)
+    if unequal:
+        search = sorted(search, key=lambda one: one != "unequal")
+    if n_clusters < 2 or min(int(rows.group.sum(torch.tensor(draw.sum()))) for draw in draws) < ENOUGH:
+        return Selection(adapt[0], "none" if unequal and "none" in refine else refine[0], search[0])
+    if held_out is None and len(present(known[known >= 0], rows.group)) < _FEW:  # none is held out as a whole
+        search = search[:1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)  # of what is held out
         tried = _tried(data, list(product(adapt, draws)), search, refine, np.random.default_rng(rng), progress)
         if tried is None:
-            return Selection(False, "none", _untold(search))
-        found = _best(tried.recovered, data, rows.group)
+            return Selection(False, "none", search[0])
+        found = _best(tried.recovered, data, rows.group, unequal)
     right = tuple(np.mean(tried.right[found], axis=0).tolist())
     return found._replace(whitener=tried.maps[found.adapt], right=right)
 
@@ -130,6 +133,10 @@ class _Data(NamedTuple):
     whiten: float
     balanced: bool
     memory: int
+
+    def counts(self, group: Group) -> NDArray[np.int64]:
+        """Numbers of labels of known categories."""
+        return np.bincount(group.gather(torch.from_numpy(self.known[self.known >= 0])).numpy())
 
     def problem(self, labels: NDArray[Any], whitener: Whitener | None) -> Problem:
         """The problem of the features through a map, where these labels are known."""
@@ -167,7 +174,7 @@ def _tried(
         for number, search in enumerate(searches):
             if progress:
                 progress(done * len(searches) + number, len(steps) * len(searches))
-            if adapted and search == "smoothed" and len(searches) > 1:  # such rows have drawn together as it is
+            if adapted and number and search in SIZED:  # such rows have drawn together as it is
                 continue
             for refine, (right, recovered) in trial.search(search, refinements, rng).items():
                 way = Selection(adapted, refine, search)
@@ -176,35 +183,25 @@ def _tried(
     return tried
 
 
-def _best(scores: Scores[Selection], data: _Data, group: Group) -> Selection:
+def _best(scores: Scores[Selection], data: _Data, group: Group, unequal: bool = False) -> Selection:
     """The safest of the ways that are as good as the best, the same in all processes."""
-    ways = list(scores)
-
-    def agreed(found: Selection) -> Selection:
-        return ways[group.agree(ways.index(found))]
-
-    labelled = group.gather(torch.from_numpy(data.known[data.known >= 0]))
-    size = float(group.sum(torch.tensor(len(data.known)))) / data.n_clusters
-    equal = {way for way in ways if way.refine == "balanced" and alike(np.bincount(labelled.numpy()), size)}
-    told = equal | {way for way in ways if way.search == "unequal"}
-    first = sorted(ways, key=lambda way: (way.adapt != ways[0].adapt, way not in equal))
-    found = agreed(safest({way: scores[way] for way in first}, lambda way: _TOLD if way in told else _CHANCE))
-    sized = found._replace(search="unequal", refine="none")
-    cuts = found.search == "swaps" and sized in scores  # large categories, and there is a way that does not
-    if cuts and _sizes_follow_labels(data):
-        found = agreed(safest({way: scores[way] for way in (sized, found)}, lambda way: _FOLLOWED))
-    return found
+    ways, size = list(scores), float(group.sum(torch.tensor(len(data.known)))) / data.n_clusters
+    told = {way: _DIFFER for way in ways if unequal and way.search == "unequal"}
+    if alike(data.counts(group), size):
+        told |= {way: _TOLD for way in ways if way.refine == "balanced"}
+    first = sorted(ways, key=lambda way: (way.adapt != ways[0].adapt, way not in told))
+    found = safest({way: scores[way] for way in first}, lambda way: told.get(way, _CHANCE))
+    return ways[group.agree(ways.index(found))]
 
 
-def _sizes_follow_labels(data: _Data) -> bool:
-    """Whether known clusters hold more unlabelled rows the more labels they have."""
-    problem = data.problem(data.known, fit_whitener(data.features, data.known, data.whiten, data.memory))
+def _sizes_differ(data: _Data, group: Group) -> bool:
+    """Whether numbers of labels differ by more than chance, and known clusters hold more rows the more there are."""
+    if not differ(data.counts(group)):
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Note)
+        problem = data.problem(data.known, fit_whitener(data.features, data.known, data.whiten, data.memory))
     return follow(problem, searched(problem, "swaps", np.random.default_rng(0)))
-
-
-def _untold(search: Sequence[Search]) -> Search:
-    """The first search that needs no proof: numbers of labels may differ where sizes do not."""
-    return next((one for one in search if one != "unequal"), search[0])
 
 
 def _draws(known: NDArray[Any], rows: Rows) -> list[NDArray[np.bool_]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ import torch
 from selex.cluster.kmeans import Problem
 from selex.cluster.search.consensus import consensus
 from selex.cluster.search.swaps import from_ward, swapped
-from selex.cluster.search.unequal import as_unequal
+from selex.cluster.search.unequal import pieces
 from selex.errors import InputError
 from selex.types import SEARCHES, Level, Search
 
@@ -51,21 +52,27 @@ def labelled_accuracy(problem: Problem, level: Level) -> float:
     return float(held.group.sum((nearest == problem.held_labels).double().sum())) / held.total
 
 
-def _smoothed(problem: Problem, rng: np.random.Generator) -> Level:
-    from selex.cluster.search.smoothed import bordered, can_smooth, nodes_of, smoothed  # which imports scipy.sparse
+def _smoothed(problem: Problem, rng: np.random.Generator, unequal: bool = False) -> Level:
+    """Swaps among rows averaged with their neighbours; or more clusters than asked for, those joined that meet."""
+    from selex.cluster.search import smoothed as by  # which imports scipy.sparse
 
-    own = deepcopy(rng)  # others draw as they would without it
-    if not can_smooth(problem.rows.total, problem.k):
+    own, k, n_known = deepcopy(rng), problem.k, problem.n_known  # others draw as they would without it
+    if not by.can_smooth(problem.rows.total, k):
         return best_swapped(problem, own)
-    nodes = nodes_of(problem, own)
-    return bordered(problem, nodes, torch.as_tensor(best_swapped(smoothed(problem, nodes), own).labels))
+    nodes = by.nodes_of(problem, own)
+    graph = by.graph_of(problem, nodes)
+    most = pieces(k, n_known, len(graph.means) - n_known) if unequal else k
+    labels = torch.as_tensor(best_swapped(by.smoothed(problem, nodes, graph, most), own).labels)
+    if most > k:
+        labels = by.joined(problem, nodes, graph, labels, most)
+    return by.bordered(problem, nodes, labels)
 
 
 _WAYS: dict[Search, Callable[[Problem, np.random.Generator], Level]] = {
     "bssk": lambda problem, rng: problem.best(rng),
     "swaps": best_swapped,
     "smoothed": _smoothed,
-    "unequal": lambda problem, rng: as_unequal(problem, _smoothed(problem, rng)),
+    "unequal": partial(_smoothed, unequal=True),
     "consensus": consensus,
 }
 

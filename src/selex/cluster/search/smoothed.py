@@ -19,10 +19,12 @@ from scipy.sparse import csr_array, diags_array
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from selex.cluster.distributed.group import Group
 from selex.cluster.kmeans import Problem
 from selex.cluster.refine import without_empty
-from selex.cluster.rows import Rows
+from selex.cluster.rows import Rows, count
 from selex.cluster.search.swaps import ROWS, small_groups
+from selex.cluster.search.unequal import until_k
 from selex.types import Level
 
 _NODES = 6000  # at most: so many take a second or two
@@ -64,21 +66,52 @@ def nodes_of(problem: Problem, rng: np.random.Generator) -> Nodes:
     return Nodes(order.argsort()[of], means[order], sizes[order], (every % kinds - 1)[order])
 
 
-def smoothed(problem: Problem, nodes: Nodes) -> Problem:
-    """The same problem among rows that have moved towards their neighbours."""
-    rows = problem.rows
-    graph, place, values = _joined(_neighbours(nodes.means, rows.memory), nodes, problem)
-    walk = diags_array(1 / graph.sum(axis=1)) @ graph
+class Graph(NamedTuple):
+    """How known categories, each as one, and nodes without a label are joined with their neighbours; p in all."""
+
+    links: csr_array  # (p, p)
+    place: Tensor  # of each node, (m,)
+    means: NDArray[np.float64]  # (p, d)
+
+
+def smoothed(problem: Problem, nodes: Nodes, graph: Graph, k: int) -> Problem:
+    """The same problem, but for so many clusters, among rows that have moved towards their neighbours."""
+    rows, values = problem.rows, graph.means
+    walk = diags_array(1 / graph.links.sum(axis=1)) @ graph.links
     for _ in range(_SMOOTHINGS):
         values = (values + walk @ values) / 2
     moved = rows.group.agree(torch.from_numpy(values).to(nodes.means))
-    return Problem(
-        rows.made(moved[place[nodes.of]]),
-        problem.known,
-        problem.n_known,
-        problem.k - problem.n_known,
-        problem.settings,
-    )
+    made = rows.made(moved[graph.place[nodes.of]])
+    return Problem(made, problem.known, problem.n_known, k - problem.n_known, problem.settings)
+
+
+def graph_of(problem: Problem, nodes: Nodes) -> Graph:
+    """The graph of nodes, labelled ones of a category as one, before all others.
+
+    A node is joined with itself by next to nothing: it stays where it is if it has no neighbours.
+    """
+    n_known, free = problem.n_known, nodes.category < 0
+    place = torch.where(free, n_known + free.cumsum(0) - 1, nodes.category)
+    means = torch.cat([problem.mass[:n_known] / problem.counts[:n_known, None], nodes.means[free]])
+    links = _summed(_neighbours(nodes.means, problem.rows.memory), place, len(means))
+    apart = links - diags_array(links.diagonal()) + diags_array(np.full(len(means), _NOTHING))
+    return Graph(csr_array(apart), place, means.double().cpu().numpy())
+
+
+def joined(problem: Problem, nodes: Nodes, graph: Graph, labels: Tensor, m: int) -> Tensor:
+    """The clusters of a problem's rows, `(n,)`, from these m: those that meet most are joined."""
+    group, where = problem.rows.group, torch.zeros(len(graph.means), dtype=torch.long)
+    theirs = labels_of(nodes, labels, group).cpu()
+    where[graph.place.cpu()] = theirs
+    links, sizes = _summed(graph.links, where, m).toarray(), count(theirs, m).numpy()
+    found = torch.from_numpy(until_k(links, sizes, problem.n_known, problem.k))
+    return group.agree(found.to(labels))[labels]
+
+
+def _summed(links: csr_array, number: Tensor, m: int) -> csr_array:
+    """The links between m groups of what they join, by their numbers."""
+    of = csr_array((np.ones(len(number)), (np.arange(len(number)), number.cpu().numpy())), shape=(len(number), m))
+    return csr_array(of.T @ links @ of)
 
 
 def _neighbours(means: Tensor, memory: int) -> csr_array:
@@ -98,20 +131,6 @@ def _neighbours(means: Tensor, memory: int) -> csr_array:
     return (there + there.T) / 2
 
 
-def _joined(graph: csr_array, nodes: Nodes, problem: Problem) -> tuple[csr_array, Tensor, NDArray[np.float64]]:
-    """The graph with one node for each known category, before all others; the new node of each; means of the new ones.
-
-    A node is joined with itself by next to nothing: it stays where it is if it has no neighbours.
-    """
-    n_known, free = problem.n_known, nodes.category < 0
-    number = torch.where(free, n_known + free.cumsum(0) - 1, nodes.category)
-    values = torch.cat([problem.mass[:n_known] / problem.counts[:n_known, None], nodes.means[free]])
-    merge = csr_array((np.ones(len(number)), (np.arange(len(number)), number.cpu().numpy())))
-    merged = merge.T @ graph @ merge
-    apart = merged - diags_array(merged.diagonal()) + diags_array(np.full(len(values), _NOTHING))
-    return csr_array(apart), number, values.double().cpu().numpy()
-
-
 def bordered(problem: Problem, nodes: Nodes, labels: Tensor) -> Level:
     """The level of centres and offsets under which rows are where they are here, as far as flat borders can do it.
 
@@ -124,14 +143,19 @@ def bordered(problem: Problem, nodes: Nodes, labels: Tensor) -> Level:
     inertia = float(rows.group.sum(rows.distances_to_own(means, labels).sum(dtype=torch.float64)))
     if not inertia:  # every row is where its centre is: no offset is needed, and no cluster may be lost
         return problem.ended(means)
-    mine = torch.full_like(nodes.category, -1)
-    mine[nodes.of] = labels
-    theirs = rows.group.gather(mine[None]).amax(0)
+    theirs = labels_of(nodes, labels, rows.group)
     both = _borders(nodes, theirs, means, _SOFTNESS * inertia / rows.total, rows.step(3 * problem.k))
     centers, offsets = (rows.group.agree(values) for values in both)
     found = problem.known.clone()
     found[problem.free_index] = problem.free.nearest(centers, offsets)[0]
     return without_empty(rows, found, centers, offsets, problem.n_known, 0)
+
+
+def labels_of(nodes: Nodes, labels: Tensor, group: Group) -> Tensor:
+    """The cluster of each node, from those of the rows of each process."""
+    mine = torch.full_like(nodes.category, -1)
+    mine[nodes.of] = labels
+    return group.gather(mine[None]).amax(0)
 
 
 def _borders(nodes: Nodes, labels: Tensor, means: Tensor, temperature: float, step: int) -> tuple[Tensor, Tensor]:
