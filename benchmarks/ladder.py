@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from common import save
 from selex.bench.datasets.splits import Benchmark, own_dataset
-from selex.cluster.adapt import ROUNDS, RUNS, positives, train_map
+from selex.cluster.adapt import AGREED, ROUNDS, RUNS, positives, train_map
 from selex.cluster.kmeans import bssk
 from selex.cluster.search.consensus import agreement_runs
 from selex.cluster.whiten import fit_whitener
@@ -85,7 +85,7 @@ class Ladder:
         free = (self.labels < 0).nonzero()[:, 0].cpu().numpy()
         index = np.random.default_rng(0).permutation(free)[:SAMPLE]
         seen = votes[:, torch.from_numpy(index).to(votes.device)]
-        together = positives(seen, seen).fill_diagonal_(0).cpu().numpy() > 0
+        together = positives(seen, seen, AGREED).fill_diagonal_(0).cpu().numpy() > 0
         same = self.part.truth[index][:, None] == self.part.truth[index]
         return float(same[together].mean()) if together.any() else None
 

@@ -1,7 +1,7 @@
 """A linear map under which rows that many clusterings agree on come together: training, on features as they are.
 
 A third of the pairs that share a cluster do not belong together; of the pairs that most of many quick clusterings put
-together, one in ten. With these as positives a linear map is trained by the supervised contrastive loss, starting from
+together, few. With these as positives a linear map is trained by the supervised contrastive loss, starting from
 the identity; the agreement is then taken again, and the map trained anew. n rows, d dims, b rows of a batch.
 """
 
@@ -25,7 +25,7 @@ ROUNDS = 2
 """How often the agreement is taken, and the map trained by it."""
 RUNS = 20
 """Clusterings that vote."""
-AGREED = 0.7
+AGREED = 0.85
 """Share of the votes from which on two rows are a positive pair."""
 EPOCHS, BATCH, LR, TEMPERATURE, DROPOUT = 10, 512, 1e-3, 0.1, 0.2
 FEWEST_STEPS, MOST_STEPS = 150, 3000
@@ -126,7 +126,7 @@ def train_map(
             kept = (torch.rand(2 * batch, d, generator=draws) >= DROPOUT).to(rows.device)
             shown, agreed = among.at(drawn)
             views = normalize((shown.repeat(2, 1) * kept) @ matrix, dim=1)
-            loss = weighted_contrastive(views, positives(agreed, agreed).repeat(2, 2), TEMPERATURE)
+            loss = weighted_contrastive(views, positives(agreed, agreed, AGREED).repeat(2, 2), TEMPERATURE)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -163,7 +163,7 @@ def attraction(logits: Tensor, weights: Tensor) -> Tensor:
     return -((weights * logits.log_softmax(1)).sum(1) / weights.sum(1).clamp(min=1e-12)).mean()
 
 
-def positives(ours: Tensor, theirs: Tensor) -> Tensor:
-    """How far rows `(r, b)` and `(r, m)` are positive pairs, `(b, m)`: the share of runs that agree, if enough do."""
+def positives(ours: Tensor, theirs: Tensor, least: float) -> Tensor:
+    """How far rows `(r, b)` and `(r, m)` are positive pairs, `(b, m)`: the share of runs that agree, if `least` do."""
     share = agreement(ours, theirs)
-    return share.where(share >= AGREED, 0)
+    return share.where(share >= least, 0)

@@ -31,6 +31,8 @@ from selex.types import Hierarchy, Level, variant_for
 PROTOTYPE_TEMPERATURE = 0.1
 BANK = 16_384
 """Images that views are compared with at most: a batch alone holds few pairs of one category."""
+AGREED = 0.7
+"""Share of the clusterings from which on two images are a positive pair."""
 
 
 class SelEx(Method):
@@ -137,7 +139,7 @@ class SelEx(Method):
 
     def agreed(self, features: Tensor, rows: Tensor) -> Tensor:
         """How far views are from the images of the bank that clusterings put theirs with."""
-        weights = positives(self.runs[:, rows], self.runs[:, self.bank])
+        weights = positives(self.runs[:, rows], self.runs[:, self.bank], AGREED)
         with torch.autocast(features.device.type, enabled=False):
             logits = self.as_clustered(features) @ self.keys.T / TEMPERATURE
         return attraction(logits, weights.repeat(2, 1))
