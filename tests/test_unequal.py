@@ -166,7 +166,7 @@ def test_it_may_be_further_behind_where_sizes_follow_labels(monkeypatch, follows
     monkeypatch.setattr("selex.cluster.holdout.select.safest", safest)
     monkeypatch.setattr("selex.cluster.holdout.select.follow", lambda *_: follows)
     select(x, labels, 10, search=("swaps", "unequal"), refine=("none",), rng=0)
-    assert asked == [[("unequal", 2), ("swaps", 0.5)] if follows else [("swaps", 0.5), ("unequal", 0.5)]]
+    assert asked == [[("unequal", 1.5), ("swaps", 0.5)] if follows else [("swaps", 0.5), ("unequal", 0.5)]]
 
 
 @pytest.mark.parametrize("follows", [True, False])
