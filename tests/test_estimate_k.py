@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 
 from conftest import blobs, half_labelled
 from selex import InputError, estimate_k
-from selex.cluster.estimate_k import _combined
+from selex.cluster.estimate_k import _combined, _percentiles
 from selex.cluster.holdout import known_share
 from selex.cluster.rows import Rows, as_rows
 from selex.errors import Note
@@ -175,6 +175,37 @@ def test_held_out_rows_stand_for_categories_with_as_few_labels_as_theirs_keep():
             wanted = (left == number).sum() / (left > 0).sum()
             assert weights[left[own] == number].sum() / weights.sum() == pytest.approx(wanted, abs=0.03)
         assert (left[own] == 1).mean() < 0.9 * (left == 1).sum() / (left > 0).sum()  # without weights
+
+
+def test_novel_categories_may_be_nearer_to_known_ones_than_held_out_ones_are():
+    """How near they are is estimated with the share of known rows: without it they would pass for known ones."""
+    known = np.array([[0.6, 0.1], [0.1, 0.1], [0.05, 0.05]])
+    there = np.array([[0.3, 0.0], [0.4, 0.1], [0.3, 0.9]])
+    mixed = 0.4 * known + 0.6 * there * (0.7, 0.3)
+    tables = 1000 * known[None], 1000 * (there * (0.2, 0.8))[None], mixed
+    alone = [part.sum(-1, keepdims=True) for part in tables]
+    shares = [float((known_share._mixture(*parts)[0] * parts[2]).sum()) for parts in (tables, alone)]
+    assert shares[0] == pytest.approx(0.4, abs=0.02)
+    assert shares[1] > 0.55
+
+
+def test_the_estimate_has_as_much_probability_above_as_below():
+    ks = np.arange(5, 51)
+    likely = np.where(ks < 7, 1.0, 0.5)
+    low, middle, high = _percentiles(ks, likely)
+    assert ks[likely.argmax()] == 5 <= low < middle < high <= 50
+    weights = likely / ks  # evenly in the logarithm
+    assert weights[ks <= middle].sum() == pytest.approx(weights[ks > middle].sum(), rel=0.15)
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_where_all_rows_look_known_they_are_and_where_all_look_novel_none_is(looks):
+    known, novel = np.array([[[1e9, 0.0], [0.0, 0.0]]]), np.array([[[0.0, 0.0], [1e9, 0.0]]])
+    mixed = np.zeros((2, 2))
+    mixed[looks, 0] = 1e4
+    belongs = known_share._mixture(known, novel, mixed)
+    assert np.isfinite(belongs).all()
+    assert (belongs[0] * mixed).sum() / 1e4 == pytest.approx(1 - looks, abs=1e-3)
 
 
 def test_of_two_labels_either_is_held_out():

@@ -26,7 +26,7 @@ _WIDE = 0.98  # of what shares make likely is where silhouettes are compared
 _TRIED = 12  # counts whose silhouettes are compared there
 _CURVED = 3  # degree of the curve through them: single clusterings are noisy
 _CLEAR = 0.5  # silhouette from which on clusters are so clear that there is no noise to speak of
-_BESIDE = 10.0  # what the logarithm of a silhouette counts beside that of a likelihood
+_BESIDE = 5.0  # what the logarithm of a silhouette counts beside that of a likelihood
 _LOWEST = -1.5  # but no more than so much, unless clusters are clear: silhouettes do not know what labels mean
 _POINTS = 200  # counts whose likelihood is worked out, at most
 AT_BEST = 0.06
@@ -124,10 +124,9 @@ def _combined(
     ks = np.unique(np.geomspace(ends[0], ends[1], _POINTS).round().astype(int))
     likely = shares.logpdf(np.log(ks)) + silhouette(np.log(ks))
     likely = np.exp(likely - likely.max())
-    best = int(ks[likely.argmax()])
+    low, best, high = _percentiles(ks, likely)
     alone = student(max(n_known - 1, _FEW), np.log(count.n_clusters), float(np.hypot(error, _one_more(count, n_known))))
     ends = np.clip(np.exp(alone.interval(_LEVEL)), *limits)  # silhouettes do not know what labels mean: this stays
-    low, high = _middle(ks, likely)
     low, high = min(low, int(ends[0])), max(high, int(np.ceil(ends[1])))
     _tell_of_limits(best, *limits)
     curve = tuple((int(k), float(score)) for k, score in zip(ks, likely, strict=True))
@@ -175,13 +174,13 @@ def _solve(problem: Problem, rng: np.random.Generator) -> Level:
     return swapped(problem, problem.solve(rng))
 
 
-def _middle(ks: NDArray[np.int64], likely: Values) -> tuple[int, int]:
-    """5th and 95th percentile of counts that are so likely, evenly in their logarithm."""
+def _percentiles(ks: NDArray[np.int64], likely: Values) -> tuple[int, int, int]:
+    """5th, 50th and 95th percentile of counts that are so likely, evenly in their logarithm."""
     if len(ks) < 2:
-        return int(ks[0]), int(ks[0])
+        return int(ks[0]), int(ks[0]), int(ks[0])
     total = np.cumsum(likely * np.gradient(np.log(ks)))
-    low, high = np.searchsorted(total / total[-1], (0.05, 0.95))
-    return int(ks[low]), int(ks[min(high, len(ks) - 1)])
+    low, middle, high = ks[np.searchsorted(total / total[-1], (0.05, 0.5, 0.95)).clip(max=len(ks) - 1)].tolist()
+    return low, middle, high
 
 
 def _tell_of_limits(best: int, low: int, high: int) -> None:

@@ -2,7 +2,8 @@
 
 Which unlabelled rows belong to known categories nobody knows, but how many do can be estimated: labelled rows that
 are held out show how rows of known categories look to a clustering, and categories held out as a whole show how novel
-rows look. Unlabelled rows are a mixture of the two. n rows, d dims, k clusters, c known categories, b bins.
+rows look. Unlabelled rows are a mixture of the two. n rows, d dims, k clusters, c known categories, s bins of scores,
+b of nearness.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ MANY = 5
 _QUARTILES = (0.25, 0.5, 0.75)
 _RESAMPLES = 200
 _ROUNDS = 200  # of expectation-maximisation
-_FINER = ((2.0,), (1.25, 1.5))  # clusters for each category, one after the other: too many do less harm than too few
+# Clusters for each category, one after the other: too many do less harm than too few. Other folds tell something else.
+_FINER = ((2.0,), (1.25, 1.5, 1.25, 1.5))
 _SELDOM = 0.5**0.5  # rows, the standard error of a number of mistakes of which none was seen (Jeffreys' prior)
-_WEIGHTS = (0.25, 4.0)  # least and most that a category or a row that is held out counts
-_BELIEF = 0.05  # added to shares of rows of whole categories and of novel ones before they are compared
+_WEIGHTS = (0.25, 4.0)  # least and most that a row that is held out counts
 
 Values = NDArray[np.float64]
 
@@ -50,12 +51,14 @@ class Count(NamedTuple):
 
 
 class _Fold(NamedTuple):
-    """What one fold saw of every row: how novel it looks, its own category or the nearest one left, what it counts.
+    """What one fold saw of every row: how novel it looks, how near known categories a novel one there would be.
 
-    Which rows were held out and which of these with their whole category; which categories kept labels.
+    Its own category or the nearest one left, what it counts; which rows were held out and which of these with their
+    whole category; which categories kept labels.
     """
 
     score: Values
+    near: Values
     own: NDArray[np.int64]
     weights: Values
     held_out: NDArray[np.bool_]
@@ -65,7 +68,7 @@ class _Fold(NamedTuple):
 
 @dataclass(frozen=True)
 class _Tables:
-    """Rows of a fold by category and by bin of their score, `(c, b)`; a row of 0 where a category is absent.
+    """Rows of a fold by category and by bin of their score and nearness, `(c, s, b)`; 0 where a category is absent.
 
     `free` has unlabelled rows by the known category that is nearest; `left` says which categories kept labels.
     """
@@ -201,24 +204,36 @@ class _Look:
         left, free = numbers[:-1] - 1, self.labels == UNLABELLED
         score, nearest, near = self._scores(left, len(ids) - 1, k, rng)
         own = np.where(free, ids[1:][nearest], self.labels)
-        weights = _as_novel(near, score, whole, free)
+        weights = np.ones(len(score))
         weights[held_out] = self._as_known(kept, held_out)
         weights[free] = self.weight[1]
-        return _Fold(score, own, weights, held_out, whole, np.isin(np.arange(self.n_known), ids[1:]))
+        return _Fold(score, near, own, weights, held_out, whole, np.isin(np.arange(self.n_known), ids[1:]))
 
     def _tables(self, folds: list[_Fold]) -> list[_Tables]:
         """With the same bins in all folds, so that they can be added: few labels do not tell in each fold."""
-        parts = [np.concatenate([fold.score[getattr(fold, part)] for fold in folds]) for part in ("held_out", "whole")]
-        edges = np.unique([np.quantile(part, _QUARTILES) for part in parts if len(part)])
-        size = self.n_known * (len(edges) + 1)
+        score, near = self._edges(folds)
+        shape = self.n_known, len(score) + 1, len(near) + 1
 
         def table(fold: _Fold, part: NDArray[np.bool_]) -> Values:
-            where = fold.own[part] * (len(edges) + 1) + np.searchsorted(edges, fold.score[part])
-            counts: Values = np.bincount(where, fold.weights[part], minlength=size).astype(np.float64)
-            return counts.reshape(self.n_known, -1)
+            bins = np.searchsorted(score, fold.score[part]), np.searchsorted(near, fold.near[part])
+            where = np.ravel_multi_index((fold.own[part], *bins), shape)
+            counts: Values = np.bincount(where, fold.weights[part], minlength=int(np.prod(shape))).astype(np.float64)
+            return counts.reshape(shape)
 
         free = self.labels == UNLABELLED
         return [_Tables(table(one, one.held_out), table(one, one.whole), table(one, free), one.left) for one in folds]
+
+    def _edges(self, folds: list[_Fold]) -> tuple[Values, Values]:
+        """Between bins of scores, by held-out rows of both kinds, and of nearness, by rows of whole categories.
+
+        Of two categories one is left in each fold: how near it others are has nothing to be compared with.
+        """
+        held_out, whole = (
+            np.concatenate([fold.score[getattr(fold, part)] for fold in folds]) for part in ("held_out", "whole")
+        )
+        near = np.concatenate([fold.near[fold.whole] for fold in folds])
+        scores = [np.quantile(part, _QUARTILES) for part in (held_out, whole) if len(part)]
+        return np.unique(scores), np.unique(np.quantile(near, _QUARTILES)) if self.n_known > 2 else np.zeros(0)
 
     def _as_known(self, kept: NDArray[np.int64], held_out: NDArray[np.bool_]) -> Values:
         """What held-out rows count, so that their categories have kept as many labels as those of known rows have.
@@ -258,34 +273,31 @@ class _Look:
         labelled = self.weight[0] * np.bincount(self.labels[self.labels >= 0], minlength=self.n_known)
         total, number = np.zeros(len(times)), np.zeros(len(times))
         for folds in ways:
-            known, novel = (sum(times @ getattr(fold, part) for fold in folds) for part in ("held_out", "whole"))
+            known, novel = (
+                np.tensordot(times, np.sum([getattr(fold, part) for fold in folds], 0), 1)
+                for part in ("held_out", "whole")
+            )
             belongs = _mixture(known, novel, sum(fold.free.sum(0) for fold in folds))
             for fold in folds:
-                sizes = (labelled + belongs @ fold.free.T) * fold.left
+                sizes = (labelled + np.tensordot(belongs, fold.free, ((1, 2), (1, 2)))) * fold.left
                 total += (times * sizes).sum(1)
                 number += times @ fold.left
         return total / np.maximum(number, 1)
 
 
-def _as_novel(near: Values, score: Values, whole: NDArray[np.bool_], free: NDArray[np.bool_]) -> Values:
-    """What rows of whole categories count, so that these are as near to known ones as novel categories are."""
-    weights = np.ones(len(near))
-    sure = score > 0
-    if not (whole & sure).any() or not (free & sure).any():
-        return weights
-    bins = np.searchsorted(np.unique(np.quantile(near[whole & sure], _QUARTILES)), near)
-    shares = [np.bincount(bins[part & sure], minlength=4) / np.sum(part & sure) + _BELIEF for part in (whole, free)]
-    drawn = np.clip(shares[1] / shares[0], *_WEIGHTS)[bins[whole]]
-    weights[whole] = drawn / drawn.mean()
-    return weights
-
-
 def _mixture(known: Values, novel: Values, mixed: Values) -> Values:
-    """How likely a row of each bin is one of known categories, `(draws, b)`: expectation-maximisation of the share."""
-    known, novel = (part + 0.5 / len(mixed) for part in (known, novel))  # half a row more: nothing is impossible
-    known, novel = known / known.sum(1, keepdims=True), novel / novel.sum(1, keepdims=True)
-    mixed, share = mixed / mixed.sum(), np.full((len(known), 1), 0.5)
+    """How likely a row of each bin is one of known categories, `(draws, s, b)`: expectation-maximisation of the share.
+
+    Novel categories may be nearer to known ones than those that were held out, or farther: how many of their rows are
+    as near is estimated with the share. Rows that are as near have scores as held-out categories have there.
+    """
+    known, novel = (part + 0.5 / mixed.size for part in (known, novel))  # half a row more: nothing is impossible
+    known, there = known / known.sum((1, 2), keepdims=True), novel / novel.sum(1, keepdims=True)
+    near = novel.sum(1, keepdims=True) / novel.sum((1, 2), keepdims=True)
+    mixed, share, tiny = mixed / mixed.sum(), np.full((len(known), 1, 1), 0.5), np.finfo(float).tiny
     for _ in range(_ROUNDS):
-        belongs: Values = share * known / (share * known + (1 - share) * novel)
-        share = (belongs @ mixed)[:, None]
+        belongs: Values = share * known / np.maximum(share * known + (1 - share) * near * there, tiny)
+        rest = (1 - belongs) * mixed
+        share = (belongs * mixed).sum((1, 2), keepdims=True)
+        near = rest.sum(1, keepdims=True) / np.maximum(rest.sum((1, 2), keepdims=True), tiny)
     return belongs
