@@ -11,7 +11,7 @@ from PIL import Image
 
 from commands import digit_photos, refused, selex
 from selex.cluster import pipeline
-from selex.cluster.assign import Calibration
+from selex.cluster.assign import Assigner, Calibration
 from selex.config import Config
 from selex.data.crops import HostImages, TwoScaleImages
 from selex.data.store import ImageStore
@@ -23,6 +23,7 @@ from selex.features.embed import embed, feature_cache
 from selex.models import load_backbone
 from selex.review.core.decisions import Decision
 from selex.review.core.session import Review
+from selex.review.core.state import State
 from selex.review.recluster import recluster
 from selex.runs.earlier import Earlier, continues
 from selex.runs.predictor import load
@@ -409,12 +410,52 @@ def test_photos_that_stay_are_not_judged_again_unless_they_changed(tmp_path, mon
     assert all(asked)
 
 
-def test_categories_keep_what_is_added_to_their_odds_unless_they_changed():
-    """One was changed by decisions, one is new: both get what is usual."""
-    calibration, none = Calibration(1.0, 0.9, -0.1, (-3.0, 0.5, 1.0)), np.zeros(2)
-    model = SimpleNamespace(assigner=SimpleNamespace(calibration=calibration), names=["owl", "wren", "gull", "novel"])
-    earlier = Earlier({}, {"owl": none, "gull": none, "novel": none}, None, model, None)
-    assert earlier._calibration(["gull", "new", "owl", "wren"]) == (1.0, 0.9, -0.1, (1.0, 0.5, -3.0, 0.5))
+REVIEWS = {
+    "nothing": ((), {"owl": 0, "wren": 1, "gull": 2, "novel-1": 3}),
+    "changed": ((Decision("move", rows=(2,), category=3),), {"owl": 0, "gull": 2}),
+    "new name": ((Decision("name", category=0, name="barn owl"),), {"barn owl": 0, "wren": 1, "gull": 2, "novel-1": 3}),
+    "names swapped": (
+        tuple(Decision("name", category=c, name=name) for c, name in ((0, "other"), (1, "owl"), (0, "wren"))),
+        {"wren": 0, "owl": 1, "gull": 2, "novel-1": 3},
+    ),
+    "name of one that is gone": (
+        (Decision("merge", categories=(1, 0)), Decision("name", category=2, name="owl")),
+        {"owl": 2, "novel-1": 3},
+    ),
+}
+
+
+@pytest.mark.parametrize("review", REVIEWS)
+def test_categories_that_no_photo_left_keep_what_the_model_knows_of_them_whatever_they_are_called(review):
+    """Others get what is usual of what is added to the odds of known ones; their centres are to be computed."""
+    decisions, unchanged = REVIEWS[review]
+    state = State(four_categories())
+    for decision in decisions:
+        state.apply(decision)
+    names = sorted({state.names[category] for category in state.category})
+    centers = np.arange(8, dtype=np.float32).reshape(4, 2)
+    shifts, margins = (-3.0, 0.5, 1.0), np.arange(12.0).reshape(4, 3)
+    calibration = Calibration(1.0, 0.9, -0.1, shifts)
+    assigner = Assigner(centers, np.ones(4, np.float32), calibration, margins=margins, n_known=3)
+    model = SimpleNamespace(assigner=assigner, names=state.results.names, maps=None)
+    earlier = Earlier.standing(model, None, state.results, state.category, state.names)
+    nothing = np.zeros(8, dtype=bool)
+    start = earlier.start(SimpleNamespace(files=state.results.files, labelled=~nothing, categories=names))
+    own = dict(enumerate(shifts))
+    assert start.calibration == (1.0, 0.9, -0.1, tuple(own.get(unchanged.get(name), 0.5) for name in names))
+    assert start.stays.tolist() == [name in unchanged for name in names]
+    assert start.centers[start.stays].tolist() == [centers[unchanged[n]].tolist() for n in names if n in unchanged]
+    if len(unchanged) < 4:
+        assert start.margins is None
+    else:
+        assert start.margins.tolist() == [margins[unchanged[name]].tolist() for name in names]
+
+
+def four_categories():
+    """A run of eight photos, two in each category."""
+    zeros = np.zeros(8)
+    files, names = [f"{number}.png" for number in range(8)], ["owl", "wren", "gull", "novel-1"]
+    return Results(files, names, 3, np.arange(8) // 2, zeros > 0, zeros, zeros.astype(int))
 
 
 def counted_as_found(run):

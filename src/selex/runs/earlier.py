@@ -34,7 +34,7 @@ class Earlier:
     """Categories by name, as they stand; what is said of images is in the order of `category`."""
 
     category: dict[str, str]  # of images, by file
-    centers: dict[str, Array]  # of the categories that are as the run had them
+    numbers: dict[str, int]  # that categories have in the model, of those that are as the run had them
     offsets: dict[str, float] | None  # of all of them; None where no category has one
     model: Model  # that of the run
     selection: Selection  # how the run searched for categories and refined them
@@ -63,10 +63,10 @@ class Earlier:
         moved = category != results.category
         changed = {*category[moved].tolist(), *results.category[moved].tolist()}
         live = {number: names[number] for number in np.unique(category).tolist()}
-        centers, offsets = model.assigner.centers, model.assigner.offsets
+        offsets = model.assigner.offsets
         return cls(
             {file: live[number] for file, number in zip(results.files, category.tolist(), strict=True)},
-            {name: centers[number] for number, name in live.items() if number not in changed},
+            {name: number for number, name in live.items() if number not in changed},
             offsets
             if offsets is None
             else {
@@ -123,15 +123,16 @@ class Earlier:
         found = dict.fromkeys(self.category[file] for file in free if file in self.category)
         names = list(dict.fromkeys([*table.categories, *found]))
         number = {name: place for place, name in enumerate(names)}
-        zeros = np.zeros(self.model.assigner.centers.shape[1], dtype=np.float32)
+        before = np.array([self.numbers.get(name, UNLABELLED) for name in names], dtype=np.int64)
+        stays = before != UNLABELLED
         row_of = {file: row for row, file in enumerate(self.category)}
         rows = np.array([row_of.get(file, UNLABELLED) for file in table.files])
         usual = float(np.mean(list(self.offsets.values()))) if self.offsets else 0.0
         judged = None if features is None else self._judged(rows, features, number)
         return Start(
             np.array([number.get(self.category.get(file, ""), UNLABELLED) for file in table.files]),
-            np.array([self.centers.get(name, zeros) for name in names]),
-            np.array([name in self.centers for name in names]),
+            np.where(stays[:, None], self.model.assigner.centers[before], np.float32(0)),
+            stays,
             np.array([self.offsets.get(name, usual) for name in names], dtype=np.float32) if self.offsets else None,
             self.model.maps,
             self.selection,
@@ -146,16 +147,16 @@ class Earlier:
         calibration = self.model.assigner.calibration
         if not calibration.shifts:
             return calibration
-        named = zip(self.model.names, calibration.shifts, strict=False)
-        shift, usual = {name: one for name, one in named if name in self.centers}, float(np.median(calibration.shifts))
-        return calibration._replace(shifts=tuple(shift.get(name, usual) for name in categories))
+        own, usual = dict(enumerate(calibration.shifts)), float(np.median(calibration.shifts))
+        numbers = (self.numbers.get(name, UNLABELLED) for name in categories)
+        return calibration._replace(shifts=tuple(own.get(number, usual) for number in numbers))
 
     def _margins(self, names: list[str]) -> Array | None:
         """How distinct the categories were, in this order; None if that of one is not known."""
-        place, margins = {name: row for row, name in enumerate(self.model.names)}, self.model.assigner.margins
-        if margins is None or any(name not in place for name in names) or len(names) < len(margins):
+        margins = self.model.assigner.margins
+        if margins is None or any(name not in self.numbers for name in names) or len(names) < len(margins):
             return None
-        return margins[[place[name] for name in names]]
+        return margins[[self.numbers[name] for name in names]]
 
     def _judged(self, rows: Array, features: Array, number: dict[str, int]) -> Assignment | None:
         """What was said of images in these rows, with the numbers that categories have now; None if that has changed.
