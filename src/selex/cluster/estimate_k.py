@@ -125,6 +125,8 @@ def _combined(
     likely = shares.logpdf(np.log(ks)) + silhouette(np.log(ks))
     likely = np.exp(likely - likely.max())
     low, best, high = _percentiles(ks, likely)
+    if (likeliest := int(ks[likely.argmax()])) in limits:  # a median close to a limit would hide that it is one
+        best = likeliest
     alone = student(max(n_known - 1, _FEW), np.log(count.n_clusters), float(np.hypot(error, _one_more(count, n_known))))
     ends = np.clip(np.exp(alone.interval(_LEVEL)), *limits)  # silhouettes do not know what labels mean: this stays
     low, high = min(low, int(ends[0])), max(high, int(np.ceil(ends[1])))

@@ -101,10 +101,10 @@ class ClusterConfig(Group):
         "Search: `auto`, `bssk` (as in the paper), `swaps`, `smoothed`, `unequal` or `consensus`.",
         "`swaps` moves novel centres from where they hardly matter to clusters that hold two categories. `smoothed` "
         "averages images with their nearest neighbours first, for wide categories of unequal size; `unequal` does so, "
-        "too, and joins more clusters than asked for where they hang together, so that very large categories stay "
-        "whole. `consensus` starts from what many quick runs agree on: slow, good where categories of equal size "
-        "overlap. `auto` chooses `swaps`, `smoothed` or `unequal`, whichever recovers held-out labels best; after "
-        "training on all labels it is `swaps`.",
+        "too, makes more clusters than asked for and merges those with the most neighbours in common, so that very "
+        "large categories stay whole. `consensus` starts from what many quick runs agree on: slow, good where "
+        "categories of equal size overlap. `auto` chooses `swaps`, `smoothed` or `unequal`, whichever recovers "
+        "held-out labels best; after training on all labels it is `swaps`.",
     )
     refine: Literal["auto", "none", "proportional", "balanced"] = setting(
         "auto",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from itertools import product
 from typing import Any, NamedTuple, TypeVar
 
@@ -106,7 +107,9 @@ def select(
     known, rows = known_labels(features, labels, memory), as_rows(features, memory)
     data = _Data(features, known, n_clusters, whiten, balanced, memory)
     draws = _draws(known, rows) if held_out is None else [held_out]
-    unequal = n_clusters > 1 and len(search) > 1 and "unequal" in search and _sizes_differ(data, rows.group)
+    generator, plain = np.random.default_rng(rng), search[0]
+    among = n_clusters > 1 and len(search) > 1 and "unequal" in search
+    unequal = among and _sizes_differ(data, rows.group, deepcopy(generator))
     if unequal:
         search = sorted(search, key=lambda one: one != "unequal")
     if n_clusters < 2 or min(int(rows.group.sum(torch.tensor(draw.sum()))) for draw in draws) < ENOUGH:
@@ -115,9 +118,9 @@ def select(
         search = search[:1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)  # of what is held out
-        tried = _tried(data, list(product(adapt, draws)), search, refine, np.random.default_rng(rng), progress)
+        tried = _tried(data, list(product(adapt, draws)), search, refine, generator, progress)
         if tried is None:
-            return Selection(False, "none", search[0])
+            return Selection(False, "none", plain)
         found = _best(tried.recovered, data, rows.group, unequal)
     right = tuple(np.mean(tried.right[found], axis=0).tolist())
     return found._replace(whitener=tried.maps[found.adapt], right=right)
@@ -193,14 +196,14 @@ def _best(scores: Scores[Selection], data: _Data, group: Group, unequal: bool = 
     return ways[group.agree(ways.index(found))]
 
 
-def _sizes_differ(data: _Data, group: Group) -> bool:
+def _sizes_differ(data: _Data, group: Group, rng: np.random.Generator) -> bool:
     """Whether numbers of labels differ by more than chance, and known clusters hold more rows the more there are."""
-    if not differ(data.counts(group)):
+    if not group.agree(differ(data.counts(group))):
         return False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)
         problem = data.problem(data.known, fit_whitener(data.features, data.known, data.whiten, data.memory))
-    return follow(problem, searched(problem, "swaps", np.random.default_rng(0)))
+    return follow(problem, searched(problem, "swaps", rng))
 
 
 def _draws(known: NDArray[Any], rows: Rows) -> list[NDArray[np.bool_]]:

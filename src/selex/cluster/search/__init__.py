@@ -12,7 +12,7 @@ import torch
 from selex.cluster.kmeans import Problem
 from selex.cluster.search.consensus import consensus
 from selex.cluster.search.swaps import from_ward, swapped
-from selex.cluster.search.unequal import pieces
+from selex.cluster.search.unequal import starting_clusters
 from selex.errors import InputError
 from selex.types import SEARCHES, Level, Search
 
@@ -53,7 +53,7 @@ def labelled_accuracy(problem: Problem, level: Level) -> float:
 
 
 def _smoothed(problem: Problem, rng: np.random.Generator, unequal: bool = False) -> Level:
-    """Swaps among rows averaged with their neighbours; or more clusters than asked for, those joined that meet."""
+    """Swaps among rows averaged with their neighbours; where sizes are unequal more clusters, of which some merge."""
     from selex.cluster.search import smoothed as by  # which imports scipy.sparse
 
     own, k, n_known = deepcopy(rng), problem.k, problem.n_known  # others draw as they would without it
@@ -61,10 +61,11 @@ def _smoothed(problem: Problem, rng: np.random.Generator, unequal: bool = False)
         return best_swapped(problem, own)
     nodes = by.nodes_of(problem, own)
     graph = by.graph_of(problem, nodes)
-    most = pieces(k, n_known, len(graph.means) - n_known) if unequal else k
-    labels = torch.as_tensor(best_swapped(by.smoothed(problem, nodes, graph, most), own).labels)
-    if most > k:
-        labels = by.joined(problem, nodes, graph, labels, most)
+    most = starting_clusters(k, n_known, len(graph.means) - n_known) if unequal else k
+    found = best_swapped(by.smoothed(problem, nodes, graph, most), own)
+    labels = torch.as_tensor(found.labels)
+    if found.n_clusters > k:
+        labels = by.merged(problem, nodes, graph, labels, found.n_clusters)
     return by.bordered(problem, nodes, labels)
 
 

@@ -24,7 +24,7 @@ from selex.cluster.kmeans import Problem
 from selex.cluster.refine import without_empty
 from selex.cluster.rows import Rows, count
 from selex.cluster.search.swaps import ROWS, small_groups
-from selex.cluster.search.unequal import until_k
+from selex.cluster.search.unequal import merge_to_k
 from selex.types import Level
 
 _NODES = 6000  # at most: so many take a second or two
@@ -98,14 +98,17 @@ def graph_of(problem: Problem, nodes: Nodes) -> Graph:
     return Graph(csr_array(apart), place, means.double().cpu().numpy())
 
 
-def joined(problem: Problem, nodes: Nodes, graph: Graph, labels: Tensor, m: int) -> Tensor:
-    """The clusters of a problem's rows, `(n,)`, from these m: those that meet most are joined."""
+def merged(problem: Problem, nodes: Nodes, graph: Graph, labels: Tensor, m: int) -> Tensor:
+    """The clusters of a problem's rows, `(n,)`, from these m: those with the most links are merged."""
     group, where = problem.rows.group, torch.zeros(len(graph.means), dtype=torch.long)
     theirs = labels_of(nodes, labels, group).cpu()
     where[graph.place.cpu()] = theirs
-    links, sizes = _summed(graph.links, where, m).toarray(), count(theirs, m).numpy()
-    found = torch.from_numpy(until_k(links, sizes, problem.n_known, problem.k))
-    return group.agree(found.to(labels))[labels]
+    sizes = count(theirs, m).numpy()
+    means = np.zeros((m, graph.means.shape[1]))
+    np.add.at(means, theirs.numpy(), nodes.means.double().cpu().numpy())
+    means /= np.maximum(sizes, 1)[:, None]
+    found = merge_to_k(_summed(graph.links, where, m).toarray(), sizes, means, problem.n_known, problem.k)
+    return group.agree(torch.from_numpy(found).to(labels))[labels]
 
 
 def _summed(links: csr_array, number: Tensor, m: int) -> csr_array:

@@ -1,9 +1,9 @@
 """Clusters of very unequal size: large categories are not cut up, small ones are not swallowed.
 
 k-means cuts a large category into pieces before it finds a small one, since that lowers the inertia more. Here rows
-that were averaged with their neighbours, see `smoothed`, are sorted into more clusters than are asked for, and those
-that hang together are joined: pieces of one category share many neighbours where they meet, categories few, whatever
-their sizes. Numbers of labels, a sample of sizes, tell where that is to be expected.
+that were averaged with their neighbours, see `smoothed`, are sorted into more clusters than are asked for, and clusters
+with the most neighbours in common are merged: parts of one category have many where they meet, categories few,
+whatever their sizes. Numbers of labels, a sample of sizes, tell where that is to be expected.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from selex.types import Level
 _CHANCE = 0.01  # that numbers of labels differ as much, or as little, where every category is as likely to get one
 _FEW = 4  # known categories; fewer tell nothing of sizes
 _RISE = 0.2  # of the logarithm of sizes with that of numbers of labels: 0 if sizes are equal, 1 if labels are a sample
-_PIECES = 2  # for each cluster
-_MORE = 40  # than clusters, where these are few
+_TIMES = 2  # as many clusters to merge as are asked for
+_MORE = 40  # than asked for, where these are few
 _NODES = 3  # of each of them, at least on average
 _BORDER = 0.75  # power of the number of nodes, by which those at the border of a cluster become more
 
@@ -70,36 +70,49 @@ def follow(problem: Problem, level: Level) -> bool:
     return group.agree(float(away @ found.log() / (away @ away))) > _RISE
 
 
-def pieces(k: int, n_known: int, n_free: int) -> int:
-    """How many clusters to join to k: some for each, of which those without labels have a few nodes on average."""
-    return max(k, min(max(_PIECES * k, k + _MORE), n_known + n_free // _NODES))
+def starting_clusters(k: int, n_known: int, n_free: int) -> int:
+    """How many clusters to merge to k: more than k, of which those without labels have a few nodes on average."""
+    return max(k, min(max(_TIMES * k, k + _MORE), n_known + n_free // _NODES))
 
 
-def until_k(links: NDArray[np.float64], sizes: NDArray[np.int64], n_known: int, k: int) -> NDArray[np.int64]:
-    """Which of k clusters each of m belongs to, when those that hang together most are joined, one pair at a time.
+def merge_to_k(
+    links: NDArray[np.float64],
+    sizes: NDArray[np.int64],
+    means: NDArray[np.float64],
+    n_known: int,
+    k: int,
+) -> NDArray[np.int64]:
+    """Which of k clusters each of m belongs to: agglomerative merging of the two with the most links, time and again.
 
-    What counts is how much the smaller is joined with the other, for each of its nodes. Known ones, the first,
-    stay apart.
+    Links count for each node of the smaller, to a power below 1. Clusters without any link are merged last, by Ward's
+    cost. Known clusters, the first, are never merged with each other.
 
     Args:
-        links: how much clusters are joined with each other, `(m, m)`.
+        links: how much clusters are linked, `(m, m)`.
         sizes: their numbers of nodes, `(m,)`.
+        means: those of their nodes, `(m, d)`.
         n_known: how many of them are known.
         k: how many are left.
     """
-    links, sizes = links.copy(), np.maximum(sizes, 1)
+    links, sizes, means = links.copy(), np.maximum(sizes, 1), means.copy()
     barred = np.eye(len(sizes), dtype=bool)
     barred[:n_known, :n_known] = True
-    ties = np.where(barred, -np.inf, links / np.minimum.outer(sizes, sizes) ** _BORDER)
     found = np.arange(len(sizes))
+
+    def ties(one: int) -> NDArray[np.float64]:
+        linked = links[one] / np.minimum(sizes[one], sizes) ** _BORDER
+        ward = sizes[one] * sizes / (sizes[one] + sizes) * np.square(means[one] - means).sum(1)
+        return np.where(barred[one], -np.inf, np.where(linked > 0, linked, -ward))
+
+    best = np.stack([ties(one) for one in range(len(sizes))])
     for _ in range(len(sizes) - k):
-        one, other = sorted(np.unravel_index(ties.argmax(), ties.shape))
+        one, other = sorted(np.unravel_index(best.argmax(), best.shape))
         found[found == other] = one
+        means[one] += (means[other] - means[one]) * sizes[other] / (sizes[one] + sizes[other])
         sizes[one] += sizes[other]
         links[one] += links[other]
         links[:, one] = links[one]
         barred[other] = barred[:, other] = True
-        ties[one] = np.where(barred[one], -np.inf, links[one] / np.minimum(sizes[one], sizes) ** _BORDER)
-        ties[:, one] = ties[one]
-        ties[other] = ties[:, other] = -np.inf
+        best[one] = best[:, one] = ties(one)
+        best[other] = best[:, other] = -np.inf
     return np.unique(found, return_inverse=True)[1]
