@@ -4,6 +4,7 @@ import csv
 
 import numpy as np
 import pytest
+import torch
 
 from commands import selex
 from conftest import blobs, half_labelled
@@ -11,7 +12,8 @@ from selex import ClusterConfig, SemiSupervisedKMeans, fit_clusters, hssk, split
 from selex.cluster.distributed.group import ALONE
 from selex.cluster.holdout.select import Selection, _best, _Data, select
 from selex.cluster.search import searched
-from selex.cluster.search.unequal import alike, differ, follow, merge_to_k, starting_clusters
+from selex.cluster.search.smoothed import graph_of, nodes_of
+from selex.cluster.search.unequal import Parts, alike, differ, follow, merge_to_k, starting_clusters
 from test_swaps import problem_of
 
 SIZES = (300, 150, 60, 30, 12, 300, 120, 40, 15, 8)  # five known
@@ -23,6 +25,13 @@ def tail(sizes=SIZES, seed=0):
     truth = np.repeat(np.arange(len(sizes)), sizes)
     x = rng.standard_normal((len(sizes), 8))[truth] + 0.75 * rng.standard_normal((len(truth), 8))
     return x / np.linalg.norm(x, axis=1, keepdims=True), truth, half_labelled(truth, 5)
+
+
+def parts(links, sizes, means=None):
+    """The first two are known, with no label but one."""
+    means = np.zeros((len(sizes), 1)) if means is None else means
+    near = np.zeros((2, len(sizes)))
+    return Parts(np.array(links, dtype=float), np.array(sizes), means, np.array(sizes, dtype=float), near, np.ones(2))
 
 
 def novel(truth, labels, found):
@@ -40,23 +49,48 @@ def test_large_categories_stay_whole_that_swaps_cut():
         gains.append(novel(truth, labels, found.labels) - novel(truth, labels, swaps.labels))
         assert found.n_clusters == 10
         assert (found.labels.numpy()[labels >= 0] == labels[labels >= 0]).all()
-    assert np.mean(gains) > 0.15
+    assert np.mean(gains) > 0.25
 
 
 def test_clusters_with_most_links_are_merged_but_known_ones_never():
     links = np.array([[9, 8, 3, 0, 0], [8, 9, 0, 0, 0], [3, 0, 9, 2, 0], [0, 0, 2, 9, 1], [0, 0, 0, 1, 9]], dtype=float)
-    of = links, np.array([10, 10, 5, 5, 1]), np.zeros((5, 1)), 2
-    assert merge_to_k(*of, 5).tolist() == [0, 1, 2, 3, 4]
-    assert merge_to_k(*of, 4).tolist() == [0, 1, 2, 3, 3]  # all links of the smallest lead there
-    assert merge_to_k(*of, 3).tolist() == [0, 1, 0, 2, 2]
-    assert merge_to_k(*of, 2).tolist() == [0, 1, 0, 0, 0]
+    of = parts(links, [10, 10, 5, 5, 1])
+    assert merge_to_k(of, 5).tolist() == [0, 1, 2, 3, 4]
+    assert merge_to_k(of, 4).tolist() == [0, 1, 2, 3, 3]  # all links of the smallest lead there
+    assert merge_to_k(of, 3).tolist() == [0, 1, 0, 2, 2]
+    assert merge_to_k(of, 2).tolist() == [0, 1, 0, 0, 0]
+    assert (of.links == links).all()
 
 
 def test_clusters_without_links_are_merged_with_near_ones():
     means, links = np.array([[0.0], [9.0], [1.0], [8.0], [4.9], [20.0]]), np.zeros((6, 6))
-    assert merge_to_k(links, np.full(6, 20), means, 2, 3).tolist() == [0, 1, 0, 1, 1, 2]
+    assert merge_to_k(parts(links, [20] * 6, means), 3).tolist() == [0, 1, 0, 1, 1, 2]
     links[4, 5] = links[5, 4] = 0.1
-    assert merge_to_k(links, np.full(6, 20), means, 2, 3).tolist() == [0, 1, 0, 1, 2, 2]
+    assert merge_to_k(parts(links, [20] * 6, means), 3).tolist() == [0, 1, 0, 1, 2, 2]
+
+
+@pytest.mark.parametrize(("near", "found"), [(10, [0, 1, 0, 2]), (6, [0, 1, 0, 2]), (1, [0, 1, 2, 2])])
+def test_a_cluster_that_no_labelled_row_is_near_is_not_of_the_category(near, found):
+    """A known category has twenty labels, twenty other rows, and as many more in a cluster that ten labels are near."""
+    links = np.zeros((4, 4))
+    links[0, 2] = links[2, 0] = 5
+    links[2, 3] = links[3, 2] = 1
+    of = parts(links, [40, 40, 20, 20])._replace(free=np.full(4, 20.0), labelled=np.array([20.0, 20.0]))
+    of.near[0, 2] = near
+    assert merge_to_k(of, 3).tolist() == found
+
+
+def test_labelled_rows_are_near_their_own_part():
+    """Two parts of a known category with ten labels each, one without, and a novel category next to the last."""
+    rng = np.random.default_rng(0)
+    where = np.repeat([[0, 0], [6, 0], [0, 6]], 30, axis=0) + rng.standard_normal((90, 2))
+    labels = np.full(90, -1)
+    labels[[*range(10), *range(30, 40)]] = 0
+    problem = problem_of(where, labels, 4)
+    nodes = nodes_of(problem, np.random.default_rng(0))
+    graph = graph_of(problem, nodes)
+    near = torch.from_numpy(graph.near.toarray()[0])[graph.place[nodes.of]]
+    assert [float(near[part].sum().round()) for part in (slice(10, 30), slice(40, 60), slice(60, 90))] == [10, 10, 0]
 
 
 def test_more_categories_than_clusters_are_merged_among_each_other():
@@ -116,10 +150,9 @@ def chosen(x, labels, k=10):
     return fit_clusters(x, labels, ClusterConfig(categories=k, levels=1), calibrate=False).selection.search
 
 
-@pytest.mark.parametrize("seed", [1, 3])
-def test_it_is_chosen_where_labels_and_sizes_differ(seed):
-    x, _, labels = tail(seed=seed)
-    assert chosen(x, labels) == "unequal"
+def test_it_is_chosen_where_labels_and_sizes_differ():
+    drawn = [tail(seed=seed) for seed in range(6)]
+    assert [chosen(x, labels) for x, _, labels in drawn].count("unequal") >= 4
 
 
 @pytest.mark.parametrize("most", [10, 10_000])

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, diags_array
+from scipy.sparse import csr_array, diags_array, hstack
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -24,7 +24,7 @@ from selex.cluster.kmeans import Problem
 from selex.cluster.refine import without_empty
 from selex.cluster.rows import Rows, count
 from selex.cluster.search.swaps import ROWS, small_groups
-from selex.cluster.search.unequal import merge_to_k
+from selex.cluster.search.unequal import Parts, merge_to_k
 from selex.types import Level
 
 _NODES = 6000  # at most: so many take a second or two
@@ -72,6 +72,7 @@ class Graph(NamedTuple):
     links: csr_array  # (p, p)
     place: Tensor  # of each node, (m,)
     means: NDArray[np.float64]  # (p, d)
+    near: csr_array  # how many labelled rows of each known category have each for a neighbour, (c, p)
 
 
 def smoothed(problem: Problem, nodes: Nodes, graph: Graph, k: int) -> Problem:
@@ -93,9 +94,19 @@ def graph_of(problem: Problem, nodes: Nodes) -> Graph:
     n_known, free = problem.n_known, nodes.category < 0
     place = torch.where(free, n_known + free.cumsum(0) - 1, nodes.category)
     means = torch.cat([problem.mass[:n_known] / problem.counts[:n_known, None], nodes.means[free]])
-    links = _summed(_neighbours(nodes.means, problem.rows.memory), place, len(means))
+    each = _neighbours(nodes.means, problem.rows.memory)
+    links = _summed(each, place, len(means))
     apart = links - diags_array(links.diagonal()) + diags_array(np.full(len(means), _NOTHING))
-    return Graph(csr_array(apart), place, means.double().cpu().numpy())
+    return Graph(csr_array(apart), place, means.double().cpu().numpy(), _near(each, nodes, place, n_known, len(means)))
+
+
+def _near(links: csr_array, nodes: Nodes, place: Tensor, n_known: int, p: int) -> csr_array:
+    """How many labelled rows of each known category have free nodes for neighbours, `(n_known, p)`: shares of each."""
+    category, sizes = nodes.category.cpu().numpy(), nodes.sizes.cpu().numpy()
+    labelled = np.flatnonzero(category >= 0)
+    there = csr_array(links[labelled] @ _of(place.cpu().numpy(), p)[:, n_known:])
+    each = diags_array(sizes[labelled] / np.maximum(there.sum(axis=1), _NOTHING)) @ there
+    return csr_array(hstack([csr_array((n_known, n_known)), _of(category[labelled], n_known).T @ each]))
 
 
 def merged(problem: Problem, nodes: Nodes, graph: Graph, labels: Tensor, m: int) -> Tensor:
@@ -107,14 +118,23 @@ def merged(problem: Problem, nodes: Nodes, graph: Graph, labels: Tensor, m: int)
     means = np.zeros((m, graph.means.shape[1]))
     np.add.at(means, theirs.numpy(), nodes.means.double().cpu().numpy())
     means /= np.maximum(sizes, 1)[:, None]
-    found = merge_to_k(_summed(graph.links, where, m).toarray(), sizes, means, problem.n_known, problem.k)
+    free = (nodes.sizes * (nodes.category < 0)).double().cpu().numpy() @ _of(theirs.numpy(), m)
+    near = (graph.near @ _of(where.numpy(), m)).toarray()
+    labelled = problem.counts[: problem.n_known].double().cpu().numpy()
+    parts = Parts(_summed(graph.links, where, m).toarray(), sizes, means, free, near, labelled)
+    found = merge_to_k(parts, problem.k)
     return group.agree(torch.from_numpy(found).to(labels))[labels]
 
 
 def _summed(links: csr_array, number: Tensor, m: int) -> csr_array:
     """The links between m groups of what they join, by their numbers."""
-    of = csr_array((np.ones(len(number)), (np.arange(len(number)), number.cpu().numpy())), shape=(len(number), m))
+    of = _of(number.cpu().numpy(), m)
     return csr_array(of.T @ links @ of)
+
+
+def _of(number: NDArray[np.int64], m: int) -> csr_array:
+    """Which of m groups each belongs to, `(n, m)`."""
+    return csr_array((np.ones(len(number)), (np.arange(len(number)), number)), shape=(len(number), m))
 
 
 def _neighbours(means: Tensor, memory: int) -> csr_array:

@@ -3,26 +3,30 @@
 k-means cuts a large category into pieces before it finds a small one, since that lowers the inertia more. Here rows
 that were averaged with their neighbours, see `smoothed`, are sorted into more clusters than are asked for, and clusters
 with the most neighbours in common are merged: parts of one category have many where they meet, categories few,
-whatever their sizes. Numbers of labels, a sample of sizes, tell where that is to be expected.
+whatever their sizes. A part of a known category has some of its labelled rows for neighbours; a novel category next to
+it has none. Numbers of labels, a sample of sizes, tell where categories of unequal size are to be expected.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import chdtr, chdtrc
+from scipy.special import chdtr, chdtrc, gammaincc
 
 from selex.cluster.kmeans import Problem
 from selex.cluster.rows import count
 from selex.types import Level
 
-_CHANCE = 0.01  # that numbers of labels differ as much, or as little, where every category is as likely to get one
+_CHANCE = 0.01  # of what labels show, where they are drawn at random, below which they are taken to tell otherwise
 _FEW = 4  # known categories; fewer tell nothing of sizes
 _RISE = 0.2  # of the logarithm of sizes with that of numbers of labels: 0 if sizes are equal, 1 if labels are a sample
 _TIMES = 2  # as many clusters to merge as are asked for
 _MORE = 40  # than asked for, where these are few
 _NODES = 3  # of each of them, at least on average
+_LAST = 1e9  # what sets back a merger that labels speak against
 _BORDER = 0.75  # power of the number of nodes, by which those at the border of a cluster become more
 
 
@@ -75,44 +79,75 @@ def starting_clusters(k: int, n_known: int, n_free: int) -> int:
     return max(k, min(max(_TIMES * k, k + _MORE), n_known + n_free // _NODES))
 
 
-def merge_to_k(
-    links: NDArray[np.float64],
-    sizes: NDArray[np.int64],
-    means: NDArray[np.float64],
-    n_known: int,
-    k: int,
-) -> NDArray[np.int64]:
+class Parts(NamedTuple):
+    """Clusters to merge, m of them, the first c known ones: what links them, and what labels say of them."""
+
+    links: NDArray[np.float64]  # how much they are linked, (m, m)
+    sizes: NDArray[np.int64]  # their numbers of nodes, (m,)
+    means: NDArray[np.float64]  # of their nodes, (m, d)
+    free: NDArray[np.float64]  # their rows without a label, (m,)
+    near: NDArray[np.float64]  # labelled rows of each known category whose neighbours they are, (c, m)
+    labelled: NDArray[np.float64]  # labelled rows of each known category, (c,)
+
+
+def merge_to_k(parts: Parts, k: int) -> NDArray[np.int64]:
     """Which of k clusters each of m belongs to: agglomerative merging of the two with the most links, time and again.
 
-    Links count for each node of the smaller, to a power below 1. Clusters without any link are merged last, by Ward's
-    cost. Known clusters, the first, are never merged with each other.
-
-    Args:
-        links: how much clusters are linked, `(m, m)`.
-        sizes: their numbers of nodes, `(m,)`.
-        means: those of their nodes, `(m, d)`.
-        n_known: how many of them are known.
-        k: how many are left.
+    Links count for each node of the smaller, to a power below 1. Clusters without any link follow, by Ward's cost.
+    Known clusters are never merged with each other. Labels are a random sample of their category: where hardly any of
+    its labelled rows are near a novel cluster, the two are merged last of all.
     """
-    links, sizes, means = links.copy(), np.maximum(sizes, 1), means.copy()
-    barred = np.eye(len(sizes), dtype=bool)
-    barred[:n_known, :n_known] = True
-    found = np.arange(len(sizes))
+    merging = _Merging(Parts(*(part.copy() for part in parts)))
+    for _ in range(len(parts.sizes) - k):
+        merging.merge()
+    return np.unique(merging.found, return_inverse=True)[1]
 
-    def ties(one: int) -> NDArray[np.float64]:
+
+class _Merging:
+    """Clusters, and how much each two are tied to each other."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts, m, n_known = parts._replace(sizes=np.maximum(parts.sizes, 1)), len(parts.sizes), len(parts.labelled)
+        self.barred = np.eye(m, dtype=bool)
+        self.barred[:n_known, :n_known] = True
+        self.found = np.arange(m)
+        self.ties = np.stack([self._ties(one) for one in range(m)])
+
+    def merge(self) -> None:
+        """The two with the strongest tie become one."""
+        one, other = sorted(int(place) for place in np.unravel_index(self.ties.argmax(), self.ties.shape))
+        links, sizes, means, free, near, _ = self.parts
+        self.found[self.found == other] = one
+        means[one] += (means[other] - means[one]) * sizes[other] / (sizes[one] + sizes[other])
+        for values in (links, sizes, free, near.T):
+            values[one] += values[other]
+        links[:, one] = links[one]
+        self.barred[other] = self.barred[:, other] = True
+        self.ties[one] = self.ties[:, one] = self._ties(one)
+        self.ties[other] = self.ties[:, other] = -np.inf
+
+    def _ties(self, one: int) -> NDArray[np.float64]:
+        links, sizes, means = self.parts[:3]
         linked = links[one] / np.minimum(sizes[one], sizes) ** _BORDER
         ward = sizes[one] * sizes / (sizes[one] + sizes) * np.square(means[one] - means).sum(1)
-        return np.where(barred[one], -np.inf, np.where(linked > 0, linked, -ward))
+        ties = np.where(linked > 0, linked, -ward) - np.where(self._strangers(one), _LAST, 0)
+        return np.where(self.barred[one], -np.inf, ties)
 
-    best = np.stack([ties(one) for one in range(len(sizes))])
-    for _ in range(len(sizes) - k):
-        one, other = sorted(np.unravel_index(best.argmax(), best.shape))
-        found[found == other] = one
-        means[one] += (means[other] - means[one]) * sizes[other] / (sizes[one] + sizes[other])
-        sizes[one] += sizes[other]
-        links[one] += links[other]
-        links[:, one] = links[one]
-        barred[other] = barred[:, other] = True
-        best[one] = best[:, one] = ties(one)
-        best[other] = best[:, other] = -np.inf
-    return np.unique(found, return_inverse=True)[1]
+    def _strangers(self, one: int) -> NDArray[np.bool_]:
+        """Whether labels tell that this cluster and another are not of one category, one of them being known."""
+        n_known, strange = len(self.parts.labelled), np.zeros(len(self.parts.sizes), dtype=bool)
+        if one < n_known:
+            strange[n_known:] = self._foreign(one, slice(n_known, None))
+        else:
+            strange[:n_known] = self._foreign(slice(n_known), one)
+        return strange
+
+    def _foreign(self, known: int | slice, novel: int | slice) -> NDArray[np.bool_]:
+        """Whether fewer labelled rows are near a novel cluster than there would be if it were of the known category.
+
+        They would be shared out like its other rows, but for chance (Poisson's distribution).
+        """
+        _, _, _, free, near, labelled = self.parts
+        share = free[novel] / np.maximum(free[known] + free[novel], 1)
+        found: NDArray[np.bool_] = gammaincc(near[known, novel] + 1, labelled[known] * share) < _CHANCE
+        return found
