@@ -202,7 +202,7 @@ def main(options: argparse.Namespace) -> None:
     every, ways = cases(options.by), options.way or list(WAYS)
     kept = Lines(options.lines)
     for case in options.case or every:
-        for seed in range(options.seeds):
+        for seed in range(options.first, options.first + options.seeds):
             part = whole if every[case].by != "class" else few
             data = drawn(features[part], {name: column[part] for name, column in columns.items()}, every[case], seed)
             for way in ways:
@@ -222,6 +222,7 @@ if __name__ == "__main__":
     parser.add_argument("--classes", type=int, default=1_000_000)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0, help="first seed; seeds from 100 on are for development")
     parser.add_argument("--name", default="digits", help="name of the results")
     parser.add_argument("--lines", type=Path, help="save every measurement here, and continue from those saved")
     parser.add_argument("--out", type=Path)
