@@ -28,6 +28,7 @@ from selex.config import ClusterConfig, Config
 from selex.errors import InputError
 
 COUNTS = (1, 2, 4)
+SHIFTED = "equal sizes"  # what has a limit of its own to how many of the rows of each cluster can be right
 
 
 def edges(n, size, seed):
@@ -78,6 +79,7 @@ def fits():
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     labels = np.where((truth < 4) & (rng.random(240) < 0.5), truth, -1)
     first = np.argsort(labels == -1, kind="stable")  # as folders are: other processes than the first have no label
+    equal, some = rows_of_equal_categories(rng)
     return {
         "sorted": (x[first], labels[first], {"categories": 8, "refine": "auto", "levels": 1, "restarts": 1}),
         "refined": (x, labels, {"categories": 8, "refine": "proportional"}),
@@ -90,7 +92,18 @@ def fits():
         "smoothed": (x, labels, {"categories": 8, "refine": "none", "search": "smoothed", "levels": 1, "restarts": 1}),
         "adapted": (x, labels, {"categories": 8, "refine": "none", "adapt": "on", "levels": 1, "restarts": 1}),
         "consensus": (x, labels, {"categories": 8, "refine": "none", "search": "consensus", "levels": 1}),
+        SHIFTED: (equal, some, {"categories": 8, "refine": "none", "levels": 1, "restarts": 1}),
     }
+
+
+def rows_of_equal_categories(rng):
+    """Thirty rows of each of eight categories, and labels of six, in numbers as if drawn at random."""
+    truth = np.repeat(np.arange(8), 30)
+    x = (rng.standard_normal((8, 6))[truth] + 0.25 * rng.standard_normal((240, 6))).astype(np.float32)
+    labelled = np.arange(240) % 30 < np.array([18, 20, 22, 20, 20, 20, 0, 0])[truth]
+    order = rng.permutation(240)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return x[order], np.where(labelled, truth, -1)[order]
 
 
 QUICK = {"RUNS": 4, "EPOCHS": 2, "FEWEST_STEPS": 10}  # of adapting
@@ -235,6 +248,8 @@ def test_the_whole_pipeline_is_that_of_one_process(found, size, name, monkeypatc
         assert np.allclose(whole, getattr(one.assignment, attribute), atol=2e-3), attribute
     for part in parts:
         assert part.assigner.temperature == pytest.approx(one.assigner.temperature, rel=1e-3)
+        assert part.assigner.calibration.shifts == pytest.approx(one.assigner.calibration.shifts, abs=1e-3)
+        assert len(part.assigner.calibration.shifts) == (6 if name == SHIFTED else 0)
         assert np.allclose(part.assigner.reach, one.assigner.reach, rtol=1e-4)
         assert np.allclose(part.hierarchy.levels[0].centers, one.hierarchy.levels[0].centers, atol=1e-4)
         assert part.hierarchy.levels[0].inertia == pytest.approx(one.hierarchy.levels[0].inertia, rel=1e-4)

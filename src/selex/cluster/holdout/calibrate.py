@@ -24,10 +24,10 @@ from selex.cluster.distributed.group import ALONE
 from selex.cluster.estimate_k import AT_BEST
 from selex.cluster.hierarchy import hssk
 from selex.cluster.holdout.known_share import MANY, count_by_share
+from selex.cluster.holdout.label_counts import alike, as_given
 from selex.cluster.holdout.split import halves, known_labels, numbered, present
 from selex.cluster.refine import of_one_length, refine_level
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
-from selex.cluster.search.unequal import alike, as_given
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
 from selex.types import SIZED, UNLABELLED, Level, Refinement, Search
@@ -172,7 +172,7 @@ class _Trial:
             share, shift = _lowered_to(as_many, found.sum(0), share, shift)
         size = (of_known + self.labelled.sum()) / self.level.n_known
         shifts = np.zeros(0)
-        if alike(self.labelled, size):
+        if self.rows.group.agree(alike(self.labelled, size)):
             beforehand = _likeliest_shift(self.odds(self.held_out, temperature).sum(0), right.sum(0))
             free = np.maximum(size - self.labelled, _LEAST * (size - self.labelled.mean()))
             shifts = _limited(as_many, found, free, beforehand)
