@@ -10,10 +10,11 @@ from commands import selex
 from conftest import blobs, half_labelled
 from selex import ClusterConfig, SemiSupervisedKMeans, fit_clusters, hssk, split_accuracy
 from selex.cluster.distributed.group import ALONE
+from selex.cluster.holdout.label_counts import alike, differ, follow
 from selex.cluster.holdout.select import Selection, _best, _Data, select
 from selex.cluster.search import searched
 from selex.cluster.search.smoothed import graph_of, nodes_of
-from selex.cluster.search.unequal import Parts, alike, differ, follow, merge_to_k, starting_clusters
+from selex.cluster.search.unequal import Parts, merge_to_k, starting_clusters
 from test_swaps import problem_of
 
 SIZES = (300, 150, 60, 30, 12, 300, 120, 40, 15, 8)  # five known

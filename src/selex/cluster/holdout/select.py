@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from selex.cluster.adapt import adapt as adapt_to
 from selex.cluster.distributed.group import ALONE, Group
+from selex.cluster.holdout.label_counts import alike, differ, follow
 from selex.cluster.holdout.split import ENOUGH, UNTOLD, halves, known_labels, numbered, present, wholes
 from selex.cluster.kmeans import Problem, Settings, novel_clusters, prepare
 from selex.cluster.refine import of_one_length, refined
 from selex.cluster.rows import DEFAULT_MEMORY, Rows, as_rows, count
 from selex.cluster.search import searched
-from selex.cluster.search.unequal import alike, differ, follow
 from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
 from selex.metrics import matched

@@ -4,7 +4,7 @@ k-means cuts a large category into pieces before it finds a small one, since tha
 that were averaged with their neighbours, see `smoothed`, are sorted into more clusters than are asked for, and clusters
 with the most neighbours in common are merged: parts of one category have many where they meet, categories few,
 whatever their sizes. A part of a known category has some of its labelled rows for neighbours; a novel category next to
-it has none. Numbers of labels, a sample of sizes, tell where categories of unequal size are to be expected.
+it has none.
 """
 
 from __future__ import annotations
@@ -12,66 +12,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from scipy.special import chdtr, chdtrc, gammaincc
+from scipy.special import gammaincc
 
-from selex.cluster.kmeans import Problem
-from selex.cluster.rows import count
-from selex.types import Level
-
-_CHANCE = 0.01  # of what labels show, where they are drawn at random, below which they are taken to tell otherwise
-_FEW = 4  # known categories; fewer tell nothing of sizes
-_RISE = 0.2  # of the logarithm of sizes with that of numbers of labels: 0 if sizes are equal, 1 if labels are a sample
+_CHANCE = 0.01  # that so few labelled rows are near a part of their category, below which it is not one
 _TIMES = 2  # as many clusters to merge as are asked for
 _MORE = 40  # than asked for, where these are few
 _NODES = 3  # of each of them, at least on average
 _LAST = 1e9  # what sets back a merger that labels speak against
 _BORDER = 0.75  # power of the number of nodes, by which those at the border of a cluster become more
-
-
-def differ(counts: NDArray[np.int64]) -> bool:
-    """Whether numbers of labels of known categories differ by more than chance (index of dispersion)."""
-    return len(counts) >= _FEW and bool(chdtrc(len(counts) - 1, _dispersion(counts)) < _CHANCE)
-
-
-def alike(counts: NDArray[np.int64], size: float) -> bool:
-    """Whether they differ as little as where labels are drawn from categories that all have so many rows.
-
-    That is less than by chance, if a good part is labelled.
-    """
-    by_chance, drawn = _chances(counts, size)
-    return by_chance < _CHANCE <= drawn
-
-
-def as_given(counts: NDArray[np.int64], size: float) -> bool:
-    """Whether they differ even less, as where someone gave each category as many labels, which say nothing of sizes."""
-    return _chances(counts, size)[1] < _CHANCE
-
-
-def _chances(counts: NDArray[np.int64], size: float) -> tuple[float, float]:
-    """That they differ as little by chance, and where drawn from categories of one size; 1 where nothing tells."""
-    drawn = 1 - counts.mean() / size
-    if len(counts) < _FEW or drawn <= 0:
-        return 1.0, 1.0
-    by_chance, from_equal = chdtr(len(counts) - 1, _dispersion(counts) / np.array([1.0, drawn]))
-    return float(by_chance), float(from_equal)
-
-
-def _dispersion(counts: NDArray[np.int64]) -> float:
-    return float(np.square(counts - counts.mean()).sum() / counts.mean())
-
-
-def follow(problem: Problem, level: Level) -> bool:
-    """Whether known clusters hold more rows the more labels they have, as where labels are a random sample.
-
-    Where only numbers of labels differ and sizes do not, the logarithm of sizes hardly rises with that of numbers.
-    """
-    known, group = slice(problem.n_known), problem.rows.group
-    found = group.sum(count(torch.as_tensor(level.labels), problem.k))[known].double()
-    counts = problem.counts[known].double().log()
-    away = counts - counts.mean()
-    return group.agree(float(away @ found.log() / (away @ away))) > _RISE
 
 
 def starting_clusters(k: int, n_known: int, n_free: int) -> int:
