@@ -1,4 +1,4 @@
-"""Confidence as high as rows are often right: lowered where novel rows end up in known clusters."""
+"""Confidence as high as rows are often right: adjusted where novel rows end up in known clusters."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,11 +22,11 @@ POINTS = np.array([0.0, 1e-4, 0.2, 0.5, 0.9, 0.999, 1.0], dtype=np.float32)
 
 @pytest.mark.parametrize(("share", "shift"), [(1.0, 0.0), (0.8, 0.0), (1.0, -1.5), (0.7, -0.4)])
 def test_log_odds_are_shifted_and_probabilities_scaled(share, shift):
-    lowered = Calibration(0.1, share, shift).lowered(POINTS, np.zeros(len(POINTS), dtype=int))
-    np.testing.assert_allclose(lowered, share * expit(logit(POINTS.astype(float)) + shift), rtol=1e-4)
+    adjusted = Calibration(0.1, share, shift).adjusted(POINTS, np.zeros(len(POINTS), dtype=int))
+    np.testing.assert_allclose(adjusted, share * expit(logit(POINTS.astype(float)) + shift), rtol=1e-4)
 
 
-def test_confidence_is_lowered_in_known_clusters_alone():
+def test_confidence_is_adjusted_in_known_clusters_alone():
     x, _ = blobs(4, 10, spread=2)
     centers = x[::10].astype(np.float32)
     plain = Assigner(centers, np.full(4, np.inf, np.float32), Calibration(5.0), n_known=2)
@@ -36,8 +36,8 @@ def test_confidence_is_lowered_in_known_clusters_alone():
     assert 0 < known.sum() < len(x)
     assert after.labels.tolist() == before.labels.tolist()
     np.testing.assert_array_equal(after.confidence[~known], before.confidence[~known])
-    lowered = lower.calibration.lowered(before.confidence[known], before.labels[known])
-    np.testing.assert_array_equal(after.confidence[known], lowered)
+    adjusted = lower.calibration.adjusted(before.confidence[known], before.labels[known])
+    np.testing.assert_array_equal(after.confidence[known], adjusted)
     assert (after.confidence[known] < 0.8).all()
 
 
@@ -49,7 +49,7 @@ def digits(seed):
 
 
 def too_sure(seed, k=10):
-    """By how much confidence in known clusters is above the share of right names: as it is, and not lowered."""
+    """By how much confidence in known clusters is above the share of right names: as it is, and not adjusted."""
     rows, truth, labels = digits(seed)
     config = ClusterConfig(categories=k, adapt="off", search="swaps", refine="proportional", levels=1, restarts=1)
     found = fit_clusters(rows, labels, config, rng=seed)
@@ -67,8 +67,8 @@ def test_without_labels_clusters_are_about_as_sure_as_they_are_pure():
 
 
 def test_known_clusters_are_as_sure_as_their_names_are_right():
-    lowered, not_lowered = np.mean([too_sure(seed) for seed in range(5)], axis=0)
-    assert abs(lowered) < 0.035 < not_lowered
+    adjusted, not_adjusted = np.mean([too_sure(seed) for seed in range(5)], axis=0)
+    assert abs(adjusted) < 0.035 < not_adjusted
 
 
 def test_a_number_of_clusters_that_labels_contradict_is_not_believed():
@@ -76,8 +76,8 @@ def test_a_number_of_clusters_that_labels_contradict_is_not_believed():
 
     Next to no row would be right then, and confidence lowered to next to nothing.
     """
-    lowered, not_lowered = too_sure(0, k=30)
-    assert lowered > not_lowered - 0.02
+    adjusted, not_adjusted = too_sure(0, k=30)
+    assert adjusted > not_adjusted - 0.02
 
 
 def test_rows_of_known_categories_are_counted():
@@ -108,7 +108,7 @@ def test_labels_given_in_equal_numbers_do_not_stand_for_large_categories(n_clust
 def test_clear_clusters_stay_sure():
     x, truth = blobs(12, 30, spread=0.1, seed=1)
     found = held_out_calibration(x, half_labelled(truth, 6), 12, whiten=0.5, rng=0)
-    assert (found.lowered(np.full(6, 0.999, np.float32), np.arange(6)) > 0.95).all()
+    assert (found.adjusted(np.full(6, 0.999, np.float32), np.arange(6)) > 0.95).all()
 
 
 def test_nothing_is_right_where_no_held_out_row_is():
@@ -144,10 +144,12 @@ def test_rows_that_leave_novel_clusters_are_right_as_often_as_held_out_ones_were
 
 
 def test_each_known_cluster_can_have_a_shift_of_its_own():
-    """In place of the two numbers for all; however sure a row is, it can be lowered."""
-    lowered = Calibration(0.1, 0.5, -5, (-1.0, 0.5)).lowered(np.tile(POINTS, 2), np.repeat([0, 1], len(POINTS)))
+    """In place of the two numbers for all, lower or higher; however sure a row is, it can become less so."""
+    adjusted = Calibration(0.1, 0.5, -5, (-1.0, 0.5)).adjusted(np.tile(POINTS, 2), np.repeat([0, 1], len(POINTS)))
     odds = logit(np.minimum(POINTS.astype(float), 1 - 1e-4))
-    np.testing.assert_allclose(lowered, np.concatenate([expit(odds - 1), expit(odds + 0.5)]), rtol=1e-3)
+    np.testing.assert_allclose(adjusted, np.concatenate([expit(odds - 1), expit(odds + 0.5)]), rtol=1e-3)
+    assert (adjusted[:7] <= POINTS).all()
+    assert (adjusted[7:-1] >= POINTS[:-1]).all()
 
 
 def confidence_with_a_novel_category_in_the_first_cluster(labelled):

@@ -192,7 +192,7 @@ def test_probabilities_are_what_confidence_is_made_of(estimator, refine, kind):
     same = fit_clusters(x, known, config, rng=0)
     own = np.asarray(model.labels_)
     likely = found[np.arange(len(x)), own].astype(np.float32)
-    likely[own < 6] = same.assigner.calibration.lowered(likely[own < 6], own[own < 6])
+    likely[own < 6] = same.assigner.calibration.adjusted(likely[own < 6], own[own < 6])
     np.testing.assert_allclose(likely, same.assignment.confidence, atol=1e-6)
 
 

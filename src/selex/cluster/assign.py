@@ -19,7 +19,7 @@ from selex.types import UNLABELLED, Level
 Floats = NDArray[np.float32]
 FALSE_ALARMS = 0.02
 """Share of rows that belong to a cluster and are said to fit nothing all the same."""
-_SUREST = np.float32(1 - 1e-4)  # no row of a cluster that can hold few right ones is surer, before it is lowered
+_SUREST = np.float32(1 - 1e-4)  # most that a probability counts before a shift of its log-odds: 1 would stay 1
 _ROUNDING = np.float32(1e-4)  # of the length of a row: copies of an image are never so far apart
 _SAMPLE = 20_000  # rows; plenty for one number
 _OF_GAP = 0.3  # the temperature as a share of the usual gap between the nearest two clusters, if labels do not tell
@@ -48,10 +48,13 @@ class Calibration(NamedTuple):
     temperature: float  # squared distance over which the odds between two clusters change by a factor of e
     share: float = 1.0  # what probabilities of known clusters are multiplied by, 1 at most: novel rows are there too
     shift: float = 0.0  # what is added to the log-odds of known clusters before that, 0 at most, for the same reason
-    shifts: tuple[float, ...] = ()  # what is added to those of each, in place of both, where labels tell its size
+    shifts: tuple[float, ...] = ()  # what is added to those of each in place of both, if labels tell sizes; any number
 
-    def lowered(self, confidence: Floats, clusters: NDArray[np.int64]) -> Floats:
-        """Confidence in these known clusters, from the probability among all clusters."""
+    def adjusted(self, confidence: Floats, clusters: NDArray[np.int64]) -> Floats:
+        """Confidence in these known clusters, from the probability among all clusters.
+
+        It can be lower or higher where each cluster has a shift of its own, else only lower.
+        """
         if self.shifts:
             return _shifted(np.minimum(confidence, _SUREST), np.exp(np.array(self.shifts, dtype=np.float32))[clusters])
         return np.float32(self.share) * _shifted(confidence, np.exp(np.float32(self.shift)))
@@ -67,13 +70,13 @@ class Assigner:
     """Clusters ready to take new rows.
 
     Confidence is a softmax over minus squared distances to the centres, less the clusters' `offsets`, divided by the
-    temperature, and lowered in known clusters. The temperature is the one under which labelled rows are likeliest to
-    have their own labels, each of them scored leave-one-out, or held out.
+    temperature. In known clusters it is adjusted: it can be lower or higher. The temperature is the one under which
+    labelled rows are likeliest to have their own labels, each of them scored leave-one-out, or held out.
     """
 
     centers: Floats  # centre of every cluster, (k, d)
     reach: Floats  # distance up to which a row fits each cluster, (k,)
-    calibration: Calibration  # the temperature, and how far confidence is lowered in known clusters
+    calibration: Calibration  # the temperature, and how confidence is adjusted in known clusters
     offsets: Floats | None = None  # what is taken off squared distances to each centre, (k,); None takes nothing
     margins: NDArray[np.float64] | None = (
         None  # how distinct clusters are, (k, 3), see `margins_of`; None: not computed
@@ -96,7 +99,7 @@ class Assigner:
         distances = rows.distances_to_own(centers, own).sqrt_().float().cpu().numpy()
         found = own.cpu().numpy()
         known = found < self.n_known
-        confidence[known] = self.calibration.lowered(confidence[known], found[known])
+        confidence[known] = self.calibration.adjusted(confidence[known], found[known])
         return Assignment(found, confidence, runner_up, distances, distances <= self.reach[found], others)
 
     def probabilities(self, data: Any, memory: int = DEFAULT_MEMORY) -> Floats:

@@ -120,8 +120,9 @@ class Model:
 
         Returns:
             `(n, len(names))`, a row for each image in the order of `predict`, a column for each of `names`; rows add
-            up to 1. The largest is that of the `nearest` category. The `confidence` in a known category can be lower:
-            it allows for images of categories that have no cluster. Whether an image `fits` is independent of it.
+            up to 1. The largest is that of the `nearest` category. The `confidence` in a known category can be lower or
+            higher: it is adjusted to how often such names are right, as images of categories that have no cluster get
+            them too. Whether an image `fits` is independent of it.
         """
         with _embedded(self, images, **how) as (_, features):
             return self.assigner.probabilities(self.maps.transform(features))

@@ -1,10 +1,10 @@
 """Calibration: what held-out labels say of the confidence with which rows are in their clusters.
 
 Half of the labels are held out and clusters are made without them. How likely held-out rows are in their own clusters
-sets the temperature. Known clusters hold rows of novel categories too, which no label tells of: but each held-out row
-stands for so many unlabelled rows of known categories, and what known clusters hold beyond these is foreign. Most of it
-is in a few of them, which hold a whole novel category beside their own: where numbers of labels tell that categories
-are of one size, each known cluster has a limit of its own.
+sets the temperature. Known clusters hold rows of novel categories too, and no label marks these. But each held-out row
+stands for a number of unlabelled rows of known categories, and all other rows of known clusters are novel. Most of them
+are in a few known clusters, each of which holds a whole novel category beside its own. So where numbers of labels tell
+that categories are of one size, each known cluster has its own limit to how many of its rows can be right.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from selex.cluster.whiten import Whitener, fit_whitener
 from selex.errors import Note
 from selex.types import SIZED, UNLABELLED, Level, Refinement, Search
 
-_EVEN = 0.02  # standard error of the logarithm of a mean size by the number of clusters, however even sizes are
-_APART = 2.0  # standard errors from which on a number of clusters is not one of categories like the known ones
+_EVEN = 0.02  # least standard error of the logarithm of the mean size that the number of clusters gives
+_APART = 2.0  # standard errors between two numbers of categories from which on they contradict each other
 _FARTHEST = 9.2  # log-odds, of one in ten thousand
 _BINS = 184  # of log-odds
 _LEAST_SHARE = 0.01
-_BELOW = 0.1  # standard deviation of how far a share is below 1, before rows tell; a summand has 1
+_BELOW = 0.1  # standard deviation beforehand of how far the share is below 1; that of the shift is 1
 _MOST_SHIFT = 8.0
-_LEAST = 0.5  # rows without a label that a category has, as a share of the mean: sizes are not known so well
+_LEAST = 0.5  # of the mean number of unlabelled rows: no category is taken to have fewer, as sizes are estimates
 _HALVINGS = 30
 
 Values = NDArray[np.float64]
@@ -69,27 +69,30 @@ def held_out_calibration(
         features: `n × d` features: numpy (also memory-mapped) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
         n_clusters: K, known and novel together.
-        search: the search, see `hssk`. Clusters are looked for again in this way if they keep their sizes, or if
-            categories have few labels left, five on average; else those of BSSK will do.
+        search: the search, see `hssk`. Clusters without the held-out labels are searched for in the same way if it is
+            `"unequal"` or `"smoothed"`, or if fewer than five labels are left in each category, on average; else BSSK
+            is enough.
         refine: the refinement, see `refine_level`.
         adapt: whether features are adapted, see `cluster.adapt`.
         whitener: a map that was learned without these labels, in place of one that is learned now.
         whiten: how far features are whitened, see `fit_whitener`.
         balanced: limit cluster sizes.
-        held_out: labelled rows that had no part in making the features: they are held out instead, but for half of a
-            category that would be gone as a whole.
-        end: the clusters that were found with all labels, and the rows as they are compared with their centres: more
-            labels make rows look surer there, but hardly more often right, unless these leave novel clusters.
+        held_out: labelled rows that had no part in making the features. They are held out instead; of a category that
+            would have no label left, only half of them are.
+        end: the rows as they are compared with centres, and the clusters that were found with all labels. With more
+            labels rows look surer, but hardly more of them are right, except for those that have moved from a novel
+            cluster to a known one.
         rng: generator or seed.
         memory: bytes that temporary arrays may take.
 
     Returns:
-        The temperature under which held-out rows are likeliest in their own clusters; and what confidence in known
-        clusters is lowered by, so that as many unlabelled rows are expected to be right there as held-out ones say.
+        The temperature under which held-out rows are likeliest in their own clusters; and how confidence in known
+        clusters is adjusted, so that as many unlabelled rows are expected to be right there as held-out ones say. It
+        can become lower or higher.
     """
     known, seen = known_labels(features, labels, memory), as_rows(features, memory)
     half = halves(known, seen)
-    # of a category that is held out as a whole half will do: in the end all are known
+    # half of a category that is held out as a whole is given back: in the end every category is known
     held_out = half if held_out is None else held_out & (half | np.isin(known, present(known[~held_out], seen.group)))
     if n_clusters < 2 or seen.group.all(not held_out.any()):
         return None
@@ -154,9 +157,9 @@ class _Trial:
         self.labelled = rows.group.sum(labelled).numpy()
 
     def calibration(self, of_known: float | None, last: _Trial) -> Calibration:
-        """By held-out rows, and the number of unlabelled rows of their categories where something tells it.
+        """By held-out rows, and by the number of unlabelled rows of known categories, None if nothing tells it.
 
-        `last` are the clusters that are to be judged so.
+        `last` are the clusters whose confidence it is for.
         """
         temperature = likeliest_temperature(self.rows, self.level, self.held_out, self.own)
         if of_known is None:
@@ -180,10 +183,10 @@ class _Trial:
         return Calibration(temperature, agree(share), agree(shift), tuple(agree(torch.from_numpy(shifts)).tolist()))
 
     def joined(self, clusters: Tensor) -> float:
-        """By held-out rows, how many more rows are right because they left novel clusters for known ones in the end.
+        """How many more held-out rows would be right if they moved from novel clusters to known ones as others did.
 
-        Of those that went from a novel cluster to a known one as many as held-out rows of its category are among all of
-        the novel one: where there are more clusters than categories, novel ones hold parts of known ones.
+        A row that moved counts by how many held-out rows of the known category the novel cluster had for each of its
+        unlabelled ones: where there are more clusters than categories, novel clusters hold parts of known categories.
         """
         n_known, group = self.level.n_known, self.rows.group
         sizes = group.sum(count(self.clusters[self.free], self.level.n_clusters))
@@ -209,11 +212,11 @@ class _Trial:
 
 
 def _lowered(found: Values, right: Values) -> tuple[float, float]:
-    """Factor of the probability and summand of the log-odds under which rows are as likely right as some are.
+    """The likeliest factor of the probability and summand of the log-odds where so many of the rows found are right.
 
-    `found` are rows by their log-odds and `right` are those of them that are right, which other rows stand for: the
-    likelihood of both. Rows of novel categories only make it less likely. Both are as likely as normal deviates: a few
-    rows do not tell one from the other.
+    `found` and `right` are numbers of rows by their log-odds. Rows of novel categories can only make it less likely
+    that one is right: the factor is 1 at most, the summand 0. Both are normally distributed beforehand, so that a few
+    rows, which do not tell one from the other, change little.
     """
     from scipy.optimize import minimize  # takes half a second to import
     from scipy.special import expit
@@ -249,7 +252,7 @@ def _lowered_to(right: float, found: Values, share: float, shift: float) -> tupl
 
 
 def _likeliest_shift(found: Values, right: Values) -> float:
-    """What to add to log-odds under which rows are right as often as they are; a normal deviate beforehand."""
+    """What to add to log-odds so that as many rows are expected to be right as are; normally distributed beforehand."""
     from scipy.optimize import brentq
     from scipy.special import expit
 
@@ -260,9 +263,10 @@ def _likeliest_shift(found: Values, right: Values) -> float:
 
 
 def _limited(right: float, found: Values, sizes: Values, shift: float) -> Values:
-    """What to add to the log-odds of each cluster so that so many rows are `right` in all, and no more than its size.
+    """What to add to the log-odds of each cluster so that no more rows than `right` are expected to be right in all.
 
-    That is `shift`, or less where a cluster would have more right rows than all the same share of its size.
+    That is `shift`, or less where more rows of a cluster would be right than a share of its size. The share is 1 at
+    most, and the same for all clusters.
     """
     from scipy.optimize import brentq
     from scipy.special import expit
@@ -292,11 +296,12 @@ def _rows_of_known(
 ) -> float | None:
     """How many unlabelled rows are of known categories; None where labels do not tell.
 
-    There are two estimates of the mean size of known categories. That of all categories is near it, and the nearer the
-    less their numbers of labels differ. And held-out categories tell the share of known rows, see `known_share`. They
-    count by how certain they are; the second alone where the first contradicts it: then clusters are not meant to be
-    categories like the known ones. But the first alone where it is larger and each category was given as many labels:
-    large ones then have too few held-out rows for all their unlabelled ones, and the second is too low.
+    There are two estimates of the mean size of known categories. The mean size of all categories is near it, and the
+    nearer the less their numbers of labels differ. And held-out categories tell the share of known rows, see
+    `known_share`. The two are weighted by how certain they are. Where they contradict each other only the second
+    counts: then clusters are not meant to be categories like the known ones. But only the first counts if it is larger
+    and each category was given the same number of labels: then large categories have too few held-out rows for all
+    their unlabelled ones, and the second is too low.
     """
     labels, n_known = torch.from_numpy(known).to(rows.device), len(present(known[known >= 0], rows.group))
     shares = count_by_share(rows, labels, n_known, balanced, rng)
