@@ -85,9 +85,13 @@ def test_rows_of_known_categories_are_counted():
     labels = half_labelled(truth, 6)
     unlabelled = int(((labels < 0) & (truth < 6)).sum())
     rows, generator = Rows(x), np.random.default_rng(0)
-    assert calibrate._rows_of_known(rows, labels, 12, True, generator) == pytest.approx(unlabelled, rel=0.1)
+    labelled = calibrate._labelled(rows, labels)
+    assert labelled.tolist() == np.bincount(labels[labels >= 0]).tolist()
+    found = calibrate._rows_of_known(rows, labels, labelled, 12, True, generator)
+    assert found == pytest.approx(unlabelled, rel=0.1)
     one = half_labelled(truth, 1)
-    assert calibrate._rows_of_known(rows, one, 12, True, generator) is None  # nothing tells how known ones differ
+    alone = calibrate._rows_of_known(rows, one, labelled[:1], 12, True, generator)
+    assert alone is None, "nothing tells how known ones differ"
 
 
 @pytest.mark.parametrize(("n_clusters", "count", "expected"), [(12, 20, 6 * 20), (12, 6, 6 * 50), (20, 12, 6 * 20)])
@@ -101,7 +105,8 @@ def test_labels_given_in_equal_numbers_do_not_stand_for_large_categories(n_clust
     for category in range(6):
         labels[np.flatnonzero(truth == category)[:10]] = category
     monkeypatch.setattr(calibrate, "count_by_share", lambda *_: SimpleNamespace(n_clusters=count, error=0.05))
-    found = calibrate._rows_of_known(Rows(x), labels, n_clusters, True, np.random.default_rng(0))
+    rows, generator = Rows(x), np.random.default_rng(0)
+    found = calibrate._rows_of_known(rows, labels, np.full(6, 10), n_clusters, True, generator)
     assert found == pytest.approx(expected, rel=0.01)
 
 

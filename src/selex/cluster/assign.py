@@ -19,7 +19,8 @@ from selex.types import UNLABELLED, Level
 Floats = NDArray[np.float32]
 FALSE_ALARMS = 0.02
 """Share of rows that belong to a cluster and are said to fit nothing all the same."""
-_SUREST = np.float32(1 - 1e-4)  # most that a probability counts before a shift of its log-odds: 1 would stay 1
+SUREST = 1 - 1e-4
+"""Most that a probability counts before its log-odds are shifted: whatever is added to those, 1 would stay 1."""
 _ROUNDING = np.float32(1e-4)  # of the length of a row: copies of an image are never so far apart
 _SAMPLE = 20_000  # rows; plenty for one number
 _OF_GAP = 0.3  # the temperature as a share of the usual gap between the nearest two clusters, if labels do not tell
@@ -56,7 +57,8 @@ class Calibration(NamedTuple):
         It can be lower or higher where each cluster has a shift of its own, else only lower.
         """
         if self.shifts:
-            return _shifted(np.minimum(confidence, _SUREST), np.exp(np.array(self.shifts, dtype=np.float32))[clusters])
+            factors = np.exp(np.array(self.shifts, dtype=np.float32))[clusters]
+            return _shifted(np.minimum(confidence, np.float32(SUREST)), factors)
         return np.float32(self.share) * _shifted(confidence, np.exp(np.float32(self.shift)))
 
 

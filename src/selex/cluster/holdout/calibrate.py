@@ -9,6 +9,7 @@ that categories are of one size, each known cluster has its own limit to how man
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from selex.cluster.adapt import adapt as fit_adapted
-from selex.cluster.assign import Calibration, likeliest_temperature, offsets_of, probabilities, sampled
+from selex.cluster.assign import SUREST, Calibration, likeliest_temperature, offsets_of, probabilities, sampled
 from selex.cluster.distributed.group import ALONE
 from selex.cluster.estimate_k import AT_BEST
 from selex.cluster.hierarchy import hssk
@@ -34,8 +35,8 @@ from selex.types import SIZED, UNLABELLED, Level, Refinement, Search
 
 _EVEN = 0.02  # least standard error of the logarithm of the mean size that the number of clusters gives
 _APART = 2.0  # standard errors between two numbers of categories from which on they contradict each other
-_FARTHEST = 9.2  # log-odds, of one in ten thousand
-_BINS = 184  # of log-odds
+_FARTHEST = round(math.log(SUREST / (1 - SUREST)), 1)  # log-odds; those beyond are in the first or last bin
+_BINS = round(20 * _FARTHEST)  # of log-odds, a tenth wide
 _LEAST_SHARE = 0.01
 _BELOW = 0.1  # standard deviation beforehand of how far the share is below 1; that of the shift is 1
 _MOST_SHIFT = 8.0
@@ -43,6 +44,7 @@ _LEAST = 0.5  # of the mean number of unlabelled rows: no category is taken to h
 _HALVINGS = 30
 
 Values = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
 
 def held_out_calibration(
@@ -107,7 +109,8 @@ def held_out_calibration(
         return None
     trial = _Trial(as_rows(rows, memory), level, known, held_out)
     last = _Trial(as_rows(end[0], memory), end[1], known, held_out) if end else trial
-    return trial.calibration(_rows_of_known(seen, known, n_clusters, balanced, generator), last)
+    labelled = _labelled(seen, known)
+    return trial.calibration(labelled, _rows_of_known(seen, known, labelled, n_clusters, balanced, generator), last)
 
 
 @dataclass(frozen=True)
@@ -153,13 +156,11 @@ class _Trial:
         self.clusters, self.own = (torch.as_tensor(ids).to(rows.device) for ids in (level.labels, known[held_out]))
         parts = known == UNLABELLED, held_out
         self.free, self.held_out = (torch.from_numpy(np.flatnonzero(part)).to(rows.device) for part in parts)
-        labelled = torch.from_numpy(np.bincount(known[known != UNLABELLED], minlength=level.n_known))
-        self.labelled = rows.group.sum(labelled).numpy()
 
-    def calibration(self, of_known: float | None, last: _Trial) -> Calibration:
+    def calibration(self, labelled: Counts, of_known: float | None, last: _Trial) -> Calibration:
         """By held-out rows, and by the number of unlabelled rows of known categories, None if nothing tells it.
 
-        `last` are the clusters whose confidence it is for.
+        `labelled` are the numbers of labels of these; `last` are the clusters whose confidence it is for.
         """
         temperature = likeliest_temperature(self.rows, self.level, self.held_out, self.own)
         if of_known is None:
@@ -173,11 +174,11 @@ class _Trial:
             found = last.odds(last.free, temperature)
             as_many = min(as_many + each * self.joined(last.clusters), of_known)
             share, shift = _lowered_to(as_many, found.sum(0), share, shift)
-        size = (of_known + self.labelled.sum()) / self.level.n_known
+        size = (of_known + labelled.sum()) / len(labelled)
         shifts = np.zeros(0)
-        if self.rows.group.agree(alike(self.labelled, size)):
+        if self.rows.group.agree(alike(labelled, size)):
             beforehand = _likeliest_shift(self.odds(self.held_out, temperature).sum(0), right.sum(0))
-            free = np.maximum(size - self.labelled, _LEAST * (size - self.labelled.mean()))
+            free = np.maximum(size - labelled, _LEAST * (size - labelled.mean()))
             shifts = _limited(as_many, found, free, beforehand)
         agree = self.rows.group.agree
         return Calibration(temperature, agree(share), agree(shift), tuple(agree(torch.from_numpy(shifts)).tolist()))
@@ -291,8 +292,15 @@ def _middles() -> Values:
     return np.linspace(-_FARTHEST, _FARTHEST, 2 * _BINS + 1)[1::2]
 
 
+def _labelled(rows: Rows, known: NDArray[Any]) -> Counts:
+    """How many labels each known category has."""
+    own = known[known != UNLABELLED]
+    numbers: Counts = rows.group.sum(count(torch.from_numpy(own), len(present(own, rows.group)))).numpy()
+    return numbers
+
+
 def _rows_of_known(
-    rows: Rows, known: NDArray[Any], n_clusters: int, balanced: bool, rng: np.random.Generator
+    rows: Rows, known: NDArray[Any], labelled: Counts, n_clusters: int, balanced: bool, rng: np.random.Generator
 ) -> float | None:
     """How many unlabelled rows are of known categories; None where labels do not tell.
 
@@ -303,12 +311,10 @@ def _rows_of_known(
     and each category was given the same number of labels: then large categories have too few held-out rows for all
     their unlabelled ones, and the second is too low.
     """
-    labels, n_known = torch.from_numpy(known).to(rows.device), len(present(known[known >= 0], rows.group))
-    shares = count_by_share(rows, labels, n_known, balanced, rng)
+    n_known, mean = len(labelled), labelled.mean()
+    shares = count_by_share(rows, torch.from_numpy(known).to(rows.device), n_known, balanced, rng)
     if shares is None:
         return None
-    labelled = rows.group.sum(count(labels[labels >= 0], n_known)).double().cpu().numpy()
-    mean = labelled.mean()
     differ = max(0.0, (labelled.var(ddof=1) - mean) / mean**2) / n_known  # beyond chance
     counts = np.log([n_clusters, shares.n_clusters])
     errors = np.hypot(
