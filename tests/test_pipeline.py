@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,12 +22,16 @@ from selex import (
     split_accuracy,
 )
 from selex.cluster.adapt import adapt
-from selex.cluster.assign import fit_assigner
+from selex.cluster.assign import Calibration, fit_assigner
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hssk
 from selex.cluster.holdout.calibrate import held_out_calibration
 from selex.cluster.holdout.select import Selection, select
 from selex.cluster.whiten import FeatureMaps, fit_whitener
+from selex.data.store import ImageStore
+from selex.data.table import read_table
+from selex.discovery_steps import Discovery
+from selex.models import load_backbone
 from selex.runs.predictor import load
 from selex.types import SEARCHES
 
@@ -127,11 +132,27 @@ def test_new_rows_go_through_the_maps(found):
     fitted = fit_clusters(features, labels, ClusterConfig(categories=6), rng=3)
     model = load(home / "run")
     assert model.assigner.calibration[:3] == pytest.approx(fitted.assigner.calibration[:3])
+    assert model.assigner.calibration.shifts == pytest.approx(fitted.assigner.calibration.shifts)
     assert model.assigner.n_known == fitted.assigner.n_known == 3
     free = labels < 0
     for maps, assigner in ((fitted.maps, fitted.assigner), (model.maps, model.assigner)):
         again = assigner(maps.transform(features))
         assert again.labels[free].tolist() == np.array(table["cluster"])[free].tolist()
+
+
+def test_clusters_calibrated_like_others_do_not_have_the_shifts_of_those(found):
+    """All else that says how sure they are is as there."""
+    home, features, labels, _ = found
+    config = Config.of(str(home / "photos"), backbone="pixels", categories=6, seed=3)
+    like = fit_clusters(features, labels, config.cluster, rng=3)
+    calibration = Calibration(0.1, 0.8, -0.5, shifts=(-2.0, 0.0, 1.0))
+    like = replace(like, assigner=replace(like.assigner, calibration=calibration))
+    run = SimpleNamespace(log=lambda **entry: None)
+    steps = Discovery(run, config, load_backbone("pixels"), "cpu", progress=False, tell=lambda line: None)
+    again = steps.cluster(features, ImageStore.build(read_table(home / "photos"), home / "store"), like=like)
+    assert again.assigner.calibration == (0.1, 0.8, -0.5, ())
+    plain = fit_clusters(features, labels, replace(config.cluster, **like.selection.settings), rng=3, calibrate=False)
+    assert again.labels.tolist() == plain.labels.tolist()
 
 
 def test_maps_are_applied_in_order_and_come_back_from_tensors():

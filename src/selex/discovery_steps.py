@@ -130,7 +130,8 @@ class Discovery:
             found = fit_clusters(features, _labels(images), config, rng=self.config.seed, calibrate=not like, **how)
             if like and like.assigner:
                 found = replace(found, selection=like.selection)
-                calibration = like.assigner.calibration._replace(shifts=())  # which were those of its clusters
+                # without shifts: they belong to the clusters they were fitted to
+                calibration = like.assigner.calibration._replace(shifts=())
                 found = calibrated(found, found.transform(features), images.table.labels, calibration)
         done(len(images), **_about(found))
         self._tell_selected(found.selected(config))
