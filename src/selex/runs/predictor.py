@@ -199,7 +199,8 @@ def load(run: str | Path) -> Model:
         centers, reach = tensors["centers"].numpy(), tensors["reach"].numpy()
         offsets, margins = (tensors[name].numpy() if name in tensors else None for name in ("offsets", "margins"))
         shifts = tuple(tensors["shifts"].tolist()) if "shifts" in tensors else ()
-        calibration = Calibration(*(shifts if name == "shifts" else about.pop(name) for name in Calibration._fields))
+        numbers = {name: about.pop(name) for name in Calibration._fields if name != "shifts"}
+        calibration = Calibration(**numbers, shifts=shifts)
         assigner = Assigner(centers, reach, calibration, offsets, margins, about["n_known"])
         trained = _tensors(opened, _TRAINED) if opened.has(f"model/{_TRAINED}") else {}
         return Model(assigner, **about, trained=trained, maps=FeatureMaps.from_tensors(tensors))
