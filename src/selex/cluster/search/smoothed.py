@@ -185,27 +185,29 @@ def _borders(nodes: Nodes, labels: Tensor, means: Tensor, temperature: float, st
     """Centres near these means, `(k, d)`, and offsets, `(k,)`, under which nodes are likeliest where they are."""
     from scipy.optimize import minimize  # takes half a second to import
 
-    blocks = [torch.split(part, step) for part in (nodes.means, labels, nodes.sizes.to(means))]
+    start, sizes = means.double(), nodes.sizes.double()  # steps that single precision misleads end elsewhere
+    blocks = [torch.split(part, step) for part in (nodes.means.double(), labels, sizes)]
 
     def unlikely(numbers: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        both = torch.from_numpy(numbers).to(means).reshape(len(means), -1)
+        both = torch.from_numpy(numbers).to(start).reshape(len(start), -1)
         moves, offsets = both[:, :-1], both[:, -1]
-        centers = means + moves
-        lead, sums, counts = offsets - (centers * centers).sum(1), torch.zeros_like(means), torch.zeros_like(offsets)
-        cost = _HELD * moves.square().sum(dtype=torch.float64) / temperature
-        for x, where, sizes in zip(*blocks, strict=True):
+        centers = start + moves
+        lead, sums, counts = offsets - (centers * centers).sum(1), torch.zeros_like(start), torch.zeros_like(offsets)
+        cost = _HELD * moves.square().sum() / temperature
+        for x, where, times in zip(*blocks, strict=True):
             odds = torch.addmm(lead, x, centers.T, alpha=2) / temperature
-            cost += (cross_entropy(odds, where, reduction="none") * sizes).sum(dtype=torch.float64)
+            cost += (cross_entropy(odds, where, reduction="none") * times).sum()
             beyond = odds.softmax(1)
             beyond[torch.arange(len(x), device=x.device), where] -= 1
-            beyond *= sizes[:, None]
+            beyond *= times[:, None]
             sums.addmm_(beyond.T, x)
             counts += beyond.sum(0)
         slope = 2 * (sums - counts[:, None] * centers + _HELD * moves)
-        slopes = torch.cat([slope, counts[:, None]], 1).double() / temperature
+        slopes = torch.cat([slope, counts[:, None]], 1) / temperature
         return float(cost), slopes.cpu().numpy().ravel()
 
-    start = np.zeros(means.shape[0] * (means.shape[1] + 1))
-    found = minimize(unlikely, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}).x
-    both = torch.from_numpy(found).to(means).reshape(len(means), -1)
-    return means + both[:, :-1], both[:, -1] - both[:, -1].mean()
+    flat = np.zeros(means.shape[0] * (means.shape[1] + 1))
+    found = minimize(unlikely, flat, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}).x
+    both = torch.from_numpy(found).to(start).reshape(len(start), -1)
+    offsets = both[:, -1] - both[:, -1].mean()
+    return (start + both[:, :-1]).to(means), offsets.to(means)
