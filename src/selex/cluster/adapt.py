@@ -27,6 +27,8 @@ RUNS = 20
 """Clusterings that vote."""
 AGREED = 0.85
 """Share of the votes from which on two rows are a positive pair."""
+FEW, AGREED_OF_FEW = 3000, 0.7
+"""With fewer rows than these, so many of the votes: too few pairs would be left, and the map would drive rows apart."""
 EPOCHS, BATCH, LR, TEMPERATURE, DROPOUT = 10, 512, 1e-3, 0.1, 0.2
 FEWEST_STEPS, MOST_STEPS = 150, 3000
 """Steps of a round for few rows, and for many: the map has `d × d` numbers either way."""
@@ -113,7 +115,7 @@ def train_map(
     """The map `(d, d)` of one round, from the identity on; the same in every process of the group."""
     among = _Drawn(rows, torch.as_tensor(runs), places, group)
     n, d = int(group.sum(torch.tensor(len(rows)))), rows.shape[1]
-    batch = min(BATCH, n)
+    batch, least = min(BATCH, n), AGREED if n >= FEW else AGREED_OF_FEW
     per_epoch = min(max(n // batch, FEWEST_STEPS // EPOCHS), MOST_STEPS // EPOCHS)
     draws = torch.Generator().manual_seed(int(rng.integers(1 << 62)))  # on the CPU: the same for every device
     matrix = torch.eye(d, device=rows.device, requires_grad=True)
@@ -126,7 +128,7 @@ def train_map(
             kept = (torch.rand(2 * batch, d, generator=draws) >= DROPOUT).to(rows.device)
             shown, agreed = among.at(drawn)
             views = normalize((shown.repeat(2, 1) * kept) @ matrix, dim=1)
-            loss = weighted_contrastive(views, positives(agreed, agreed, AGREED).repeat(2, 2), TEMPERATURE)
+            loss = weighted_contrastive(views, positives(agreed, agreed, least).repeat(2, 2), TEMPERATURE)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
