@@ -203,7 +203,7 @@ def test_features_are_adapted_where_held_out_labels_say_so(monkeypatch, short):
     x, truth = blobs(8, 20, spread=2, seed=1)
     labels, config = half_labelled(truth, 4), ClusterConfig(categories=8)
     assert not fit_clusters(x, labels, config).selection.adapt  # too few rows to try
-    monkeypatch.setattr("selex.cluster.pipeline.ENOUGH_TO_ADAPT", 1)
+    monkeypatch.setattr("selex.cluster.pipeline.FEW", 1)
     chosen = fit_clusters(x, labels, config)
     assert chosen.selection.settings == select(x, labels, 8, adapt=(True, False), whiten=0.5, rng=0).settings
     auto = chosen.selection.settings.items()

@@ -10,8 +10,8 @@ from commands import selex
 from conftest import blobs, half_labelled
 from selex import ClusterConfig, SemiSupervisedKMeans, fit_clusters, hssk, split_accuracy
 from selex.cluster.distributed.group import ALONE
-from selex.cluster.holdout.label_counts import alike, differ, follow
-from selex.cluster.holdout.select import Selection, _best, _Data, select
+from selex.cluster.holdout.label_counts import alike, differ, follow, smaller
+from selex.cluster.holdout.select import Selection, _best, _Data, _tried, select
 from selex.cluster.search import searched
 from selex.cluster.search.smoothed import graph_of, nodes_of
 from selex.cluster.search.unequal import Parts, merge_to_k, starting_clusters
@@ -205,6 +205,45 @@ def test_whether_sizes_follow_numbers_of_labels(seed):
             labels[np.flatnonzero(labels == category)[kept:]] = -1
         problem = problem_of(x, labels, 10)
         assert follow(problem, searched(problem, "swaps", np.random.default_rng(0))) is so
+
+
+HIDDEN = (40, 40, 40, 40, 40, 600, 300, 150, 60, 30)  # known ones are alike: numbers of labels do not show the others
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whether_known_clusters_are_much_smaller_than_novel_ones(seed):
+    for sizes, so in ((HIDDEN, True), ([100] * 10, False)):
+        x, _, labels = tail(sizes, seed)
+        assert not differ(np.bincount(labels[labels >= 0]))
+        problem = problem_of(x, labels, 10)
+        assert smaller(problem, searched(problem, "unequal", np.random.default_rng(0))) is so
+
+
+ALL = ("swaps", "smoothed", "unequal")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "labelled", "order"),
+    [
+        (SIZES, None, ("unequal", "swaps", "smoothed")),  # labels and sizes differ
+        (HIDDEN, None, ("unequal", "swaps", "smoothed")),  # sizes do
+        ([100] * 10, None, ("swaps", "smoothed")),  # neither does
+        ([100] * 10, (50, 30, 16, 8, 4), ALL),  # labels do: nothing is told of sizes
+    ],
+)
+def test_searches_are_tried_in_the_order_that_sizes_tell(monkeypatch, sizes, labelled, order):
+    x, _, labels = tail(sizes, 1)
+    for category, kept in enumerate(labelled or ()):
+        labels[np.flatnonzero(labels == category)[kept:]] = -1
+    orders = []
+
+    def spy(data, steps, searches, *rest):
+        orders.append(tuple(searches))
+        return _tried(data, steps, searches, *rest)
+
+    monkeypatch.setattr("selex.cluster.holdout.select._tried", spy)
+    select(x, labels, 10, search=ALL, refine=("proportional", "none"), rng=0)
+    assert orders == [order]
 
 
 @pytest.mark.parametrize(("behind", "sizes_differ", "found"), [(1.2, True, 0), (1.2, False, 1), (1.8, True, 1)])

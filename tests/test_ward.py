@@ -10,8 +10,8 @@ from scipy.cluster.hierarchy import fcluster, linkage
 
 from selex import split_accuracy
 from selex.cluster.kmeans import Problem, Settings, prepare
-from selex.cluster.search import labelled_accuracy, searched
-from selex.cluster.search.swaps import from_ward, ward
+from selex.cluster.search import searched
+from selex.cluster.search.swaps import from_ward, labelled_accuracy, ward
 from test_swaps import problem_of, scattered, unequal
 
 
@@ -89,9 +89,9 @@ def test_wards_start_is_taken_where_it_is_clearly_better_and_only_there(monkeypa
     problem = problem_of(x, labels, 40)
     start = problem.solve(np.random.default_rng(0))
     swaps, ward = replace(start, inertia=start.inertia), replace(start, inertia=inertia * start.inertia)
-    monkeypatch.setattr("selex.cluster.search.from_ward", lambda *_: ward)
-    monkeypatch.setattr("selex.cluster.search.swapped", lambda _, level: ward if level is ward else swaps)
-    monkeypatch.setattr("selex.cluster.search.labelled_accuracy", lambda _, level: home if level is ward else 0.5)
+    monkeypatch.setattr("selex.cluster.search.swaps.from_ward", lambda *_: ward)
+    monkeypatch.setattr("selex.cluster.search.swaps.swapped", lambda _, level: ward if level is ward else swaps)
+    monkeypatch.setattr("selex.cluster.search.swaps.labelled_accuracy", lambda _, level: home if level is ward else 0.5)
     assert (searched(problem, "swaps", np.random.default_rng(0)) is ward) == taken
 
 

@@ -28,7 +28,8 @@ RUNS = 20
 AGREED = 0.85
 """Share of the votes from which on two rows are a positive pair."""
 FEW, AGREED_OF_FEW = 3000, 0.7
-"""With fewer rows than these, so many of the votes: too few pairs would be left, and the map would drive rows apart."""
+"""With fewer rows than these, so many of the votes: too few pairs would be left, and the map would drive rows apart.
+`"auto"` does not adapt these: it takes minutes, and that it helps is not shown."""
 EPOCHS, BATCH, LR, TEMPERATURE, DROPOUT = 10, 512, 1e-3, 0.1, 0.2
 FEWEST_STEPS, MOST_STEPS = 150, 3000
 """Steps of a round for few rows, and for many: the map has `d × d` numbers either way."""

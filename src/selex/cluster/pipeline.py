@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from selex.cluster.adapt import adapt
+from selex.cluster.adapt import FEW, adapt
 from selex.cluster.assign import Assigner, Assignment, Calibration, fit_assigner, margins_of
 from selex.cluster.estimate_k import estimate_k
 from selex.cluster.hierarchy import hierarchy_on, hssk
@@ -30,8 +30,6 @@ from selex.config import ClusterConfig
 from selex.progress import estimate_bar, progress_bar
 from selex.types import SIZED, UNLABELLED, Hierarchy, KEstimate, Refinement, Search, Variant
 
-ENOUGH_TO_ADAPT = 3000
-"""Rows from which on `"auto"` tries to adapt features, which takes minutes: that it helps fewer is not shown."""
 MOST_TO_SMOOTH = 100_000
 """Rows up to which `"auto"` tries to average them with their neighbours, which takes their distances."""
 
@@ -196,7 +194,7 @@ class _Fit:
             return select(self.features, self.labels, count, rng=rng, progress=advance, **how)
 
     def _adapts(self, tells: bool) -> tuple[bool, ...]:
-        enough = tells and self.total >= ENOUGH_TO_ADAPT
+        enough = tells and self.total >= FEW
         return (True, False) if enough and self.config.adapt == "auto" else (self.config.adapt == "on",)
 
     def _searches(self, count: int, tells: bool) -> tuple[Search, ...]:

@@ -13,6 +13,7 @@ from selex.types import Level
 
 _CHANCE = 0.01  # that numbers of labels differ as much, or as little, where every category is as likely to get one
 _FEW = 4  # known categories; fewer tell nothing of sizes
+_SMALLER = 0.5  # size of the usual known cluster, as a share of the mean of novel ones, below which sizes differ
 _RISE = 0.2  # of the logarithm of sizes with that of numbers of labels: 0 if sizes are equal, 1 if labels are a sample
 
 
@@ -58,3 +59,13 @@ def follow(problem: Problem, level: Level) -> bool:
     counts = problem.counts[known].double().log()
     away = counts - counts.mean()
     return group.agree(float(away @ found.log() / (away @ away))) > _RISE
+
+
+def smaller(problem: Problem, level: Level) -> bool:
+    """Whether known clusters are much smaller than novel ones: numbers of labels, which are alike, do not show that.
+
+    The usual known one counts, the median, for one that took in a large novel category must not hide it.
+    """
+    sizes = problem.rows.group.sum(count(torch.as_tensor(level.labels), problem.k)).double()
+    known, novel = sizes[: problem.n_known], sizes[problem.n_known :]
+    return problem.rows.group.agree(bool(known.median() < _SMALLER * novel.mean()))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from selex.cluster.adapt import adapt as adapt_to
 from selex.cluster.distributed.group import ALONE, Group
-from selex.cluster.holdout.label_counts import alike, differ, follow
+from selex.cluster.holdout.label_counts import alike, differ, follow, smaller
 from selex.cluster.holdout.split import ENOUGH, UNTOLD, halves, known_labels, numbered, present, wholes
 from selex.cluster.kmeans import Problem, Settings, novel_clusters, prepare
 from selex.cluster.refine import of_one_length, refined
@@ -59,7 +59,7 @@ _MANY = 100_000  # rows; from here on one draw tells enough
 _FEW = 4  # known categories; every fourth is held out as a whole
 _CHANCE = 0.5  # standard errors by which the best must be ahead of a safer way
 _TOLD = 1.0  # and of equal sizes, where numbers of labels speak for them as well
-_DIFFER = 1.5  # and of unequal ones, where numbers of labels and sizes of known clusters do
+_DIFFER = 1.5  # and of unequal ones, where numbers of labels and sizes of clusters do
 W = TypeVar("W")
 Scores = dict[W, list[NDArray[np.float64]]]
 
@@ -85,10 +85,11 @@ def select(
     twice, with other categories each time. A category's score is its Jaccard index with its cluster, see
     `_Recovery`. Categories held out as a whole together count as much as the others. A candidate equals the best if
     it is behind by no more than half a standard error, categories taken as a random sample. Where numbers of labels
-    differ by more than chance, and known clusters are larger the more there are, it is one and a half for `"unequal"`,
-    which then comes first; where they differ as little as if drawn from categories of one size it is a whole one for
-    `"balanced"`, which then comes first. With fewer than twenty held-out rows the first of each is chosen; with fewer
-    than four known categories, the first search. Rows of different length are not refined.
+    differ by more than chance and known clusters are larger the more there are, or where known clusters are much
+    smaller than novel ones, it is one and a half for `"unequal"`, which then comes first; where neither differs,
+    `"unequal"` is not tried. Where numbers differ as little as if drawn from categories of one size it is a whole one
+    for `"balanced"`, which then comes first. With fewer than twenty held-out rows the first of each is chosen; with
+    fewer than four known categories, the first search. Rows of different length are not refined.
 
     Args:
         features: `n × d` features: numpy (also memory-mapped) or torch on any device.
@@ -108,10 +109,12 @@ def select(
     data = _Data(features, known, n_clusters, whiten, balanced, memory)
     draws = _draws(known, rows) if held_out is None else [held_out]
     generator, plain = np.random.default_rng(rng), search[0]
-    among = n_clusters > 1 and len(search) > 1 and "unequal" in search
-    unequal = among and _sizes_differ(data, rows.group, deepcopy(generator))
-    if unequal:
-        search = sorted(search, key=lambda one: one != "unequal")
+    unequal = None
+    if n_clusters > 1 and len(search) > 1 and "unequal" in search:
+        unequal = _sizes_differ(data, rows.group, deepcopy(generator))
+    if unequal is not None:
+        rest = [one for one in search if one != "unequal"]
+        search = ["unequal", *rest] if unequal else rest
     if n_clusters < 2 or min(int(rows.group.sum(torch.tensor(draw.sum()))) for draw in draws) < ENOUGH:
         return Selection(adapt[0], "none" if unequal and "none" in refine else refine[0], search[0])
     if held_out is None and len(present(known[known >= 0], rows.group)) < _FEW:  # none is held out as a whole
@@ -121,7 +124,7 @@ def select(
         tried = _tried(data, list(product(adapt, draws)), search, refine, generator, progress)
         if tried is None:
             return Selection(False, "none", plain)
-        found = _best(tried.recovered, data, rows.group, unequal)
+        found = _best(tried.recovered, data, rows.group, bool(unequal))
     right = tuple(np.mean(tried.right[found], axis=0).tolist())
     return found._replace(whitener=tried.maps[found.adapt], right=right)
 
@@ -196,14 +199,25 @@ def _best(scores: Scores[Selection], data: _Data, group: Group, unequal: bool = 
     return ways[group.agree(ways.index(found))]
 
 
-def _sizes_differ(data: _Data, group: Group, rng: np.random.Generator) -> bool:
-    """Whether numbers of labels differ by more than chance, and known clusters hold more rows the more there are."""
-    if not group.agree(differ(data.counts(group))):
-        return False
+def _sizes_differ(data: _Data, group: Group, rng: np.random.Generator) -> bool | None:
+    """Whether sizes of categories differ; None where nothing tells.
+
+    They do where numbers of labels differ by more than chance and known clusters hold more rows the more there are, and
+    where known clusters are much smaller than novel ones; they do not where neither numbers nor sizes differ.
+    """
+    counts = data.counts(group)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)
         problem = data.problem(data.known, fit_whitener(data.features, data.known, data.whiten, data.memory))
-    return follow(problem, searched(problem, "swaps", rng))
+    differs = group.agree(differ(counts))
+    if differs and follow(problem, searched(problem, "swaps", deepcopy(rng))):
+        return True
+    if len(counts) < _FEW:
+        return None
+    found = searched(problem, "unequal", rng)
+    if smaller(problem, found) or (differs and follow(problem, found)):
+        return True
+    return None if differs else False
 
 
 def _draws(known: NDArray[Any], rows: Rows) -> list[NDArray[np.bool_]]:

@@ -10,6 +10,7 @@ m nodes.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +24,8 @@ from selex.cluster.distributed.group import Group
 from selex.cluster.kmeans import Problem
 from selex.cluster.refine import without_empty
 from selex.cluster.rows import Rows, count
-from selex.cluster.search.swaps import ROWS, small_groups
-from selex.cluster.search.unequal import Parts, merge_to_k
+from selex.cluster.search.swaps import ROWS, best_swapped, small_groups
+from selex.cluster.search.unequal import Parts, merge_to_k, starting_clusters
 from selex.types import Level
 
 _NODES = 6000  # at most: so many take a second or two
@@ -35,6 +36,21 @@ _NOTHING = 1e-100  # what joins a node with itself
 _SOFTNESS = 0.12  # of the mean squared distance, as in soft refinement
 _HELD = 10  # rows that hold each centre at the mean of its cluster
 _STEPS = 25  # towards borders between clusters
+
+
+def best_smoothed(problem: Problem, rng: np.random.Generator, unequal: bool = False) -> Level:
+    """Swaps among rows averaged with their neighbours; where sizes are unequal more clusters, of which some merge."""
+    own, k, n_known = deepcopy(rng), problem.k, problem.n_known  # others draw as they would without it
+    if not can_smooth(problem.rows.total, k):
+        return best_swapped(problem, own)
+    nodes = nodes_of(problem, own)
+    graph = graph_of(problem, nodes)
+    most = starting_clusters(k, n_known, len(graph.means) - n_known) if unequal else k
+    found = best_swapped(smoothed(problem, nodes, graph, most), own)
+    labels = torch.as_tensor(found.labels)
+    if found.n_clusters > k:
+        labels = merged(problem, nodes, graph, labels, found.n_clusters)
+    return bordered(problem, nodes, labels)
 
 
 def can_smooth(n: int, k: int) -> bool:

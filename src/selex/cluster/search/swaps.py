@@ -13,6 +13,7 @@ Shapes: n free rows, d dimensions, k clusters, m groups; centres in centred coor
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,6 +29,11 @@ from selex.types import UNLABELLED, Level
 
 SIGNIFICANT = 1.1
 """What a split must gain for each 1 that the drop costs: nearly equal trades merge and split categories at random."""
+LOWER_INERTIA = 0.005
+"""By this share of the inertia Ward's start must end lower to be taken: minima that are nearer to each other are as
+good, and seeds drawn apart then do better where categories are of one size."""
+MORE_ACCURACY = 0.05
+"""Or by this share it must keep more labelled rows nearest to the centres of their own categories."""
 _ROUNDS = 20  # of swaps, at most
 _POWER = 4  # iterations towards the direction in which a cluster is widest
 _HALVES = 4  # iterations of 2-means in every cluster
@@ -50,6 +56,35 @@ class Swaps:
     def first(self, m: int) -> Swaps:
         """The m best pairs."""
         return Swaps(*(values[:m] for values in (self.dropped, self.centers, self.split, self.others, self.gains)))
+
+
+def best_swapped(problem: Problem, rng: np.random.Generator) -> Level:
+    """Swaps from what BSSK finds, or from Ward's clusters where these are clearly better: never above BSSK's inertia.
+
+    Ward's draws are made from a copy of the generator, which moves on as with BSSK alone.
+    """
+    start = problem.best(rng)
+    found = swapped(problem, start)
+    other = swapped(problem, from_ward(problem, deepcopy(rng)))
+    if other.inertia < (1 - LOWER_INERTIA) * found.inertia:
+        return other
+    better = (
+        other.inertia <= start.inertia
+        and labelled_accuracy(problem, other) > labelled_accuracy(problem, found) + MORE_ACCURACY
+    )
+    return other if better else found
+
+
+def labelled_accuracy(problem: Problem, level: Level) -> float:
+    """Share of the labelled rows that are nearest to the centre of their own category: others lost it to a novel one.
+
+    Inertia does not see this, since labelled rows stay where they are.
+    """
+    held = problem.held
+    if not held.total:
+        return 1.0
+    nearest, _ = held.nearest(torch.as_tensor(level.centers))
+    return float(held.group.sum((nearest == problem.held_labels).double().sum())) / held.total
 
 
 def swapped(problem: Problem, level: Level, significant: float = SIGNIFICANT) -> Level:
