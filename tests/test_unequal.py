@@ -1,6 +1,7 @@
 """Clusters of very unequal size: what merging finds, and when it is chosen."""
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -244,6 +245,17 @@ def test_searches_are_tried_in_the_order_that_sizes_tell(monkeypatch, sizes, lab
     monkeypatch.setattr("selex.cluster.holdout.select._tried", spy)
     select(x, labels, 10, search=ALL, refine=("proportional", "none"), rng=0)
     assert orders == [order]
+
+
+def test_a_known_category_that_took_in_a_novel_one_does_not_hide_that_sizes_follow():
+    """Clusters as they are, but for the known category with fewest labels, which holds the largest novel one too."""
+    x, truth, labels = tail()
+    problem = problem_of(x, labels, 10)
+    found = searched(problem, "swaps", np.random.default_rng(0))
+    sizes_follow = [
+        follow(problem, replace(found, labels=torch.from_numpy(np.where(truth == 5, into, truth)))) for into in (5, 4)
+    ]
+    assert sizes_follow == [True, True]
 
 
 @pytest.mark.parametrize(("behind", "sizes_differ", "found"), [(1.2, True, 0), (1.2, False, 1), (1.8, True, 1)])

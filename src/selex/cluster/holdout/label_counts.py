@@ -52,13 +52,14 @@ def _dispersion(counts: NDArray[np.int64]) -> float:
 def follow(problem: Problem, level: Level) -> bool:
     """Whether known clusters hold more rows the more labels they have, as where labels are a random sample.
 
-    Where only numbers of labels differ and sizes do not, the logarithm of sizes hardly rises with that of numbers.
+    Where only numbers of labels differ and sizes do not, the logarithm of sizes hardly rises with that of numbers. The
+    usual rise between two categories counts, the median: one that took in a large novel category must not hide it.
     """
     known, group = slice(problem.n_known), problem.rows.group
-    found = group.sum(count(torch.as_tensor(level.labels), problem.k))[known].double()
+    found = group.sum(count(torch.as_tensor(level.labels), problem.k))[known].double().log()
     counts = problem.counts[known].double().log()
-    away = counts - counts.mean()
-    return group.agree(float(away @ found.log() / (away @ away))) > _RISE
+    rises, steps = found[:, None] - found, counts[:, None] - counts
+    return group.agree(float((rises[steps > 0] / steps[steps > 0]).quantile(0.5)) > _RISE)
 
 
 def smaller(problem: Problem, level: Level) -> bool:

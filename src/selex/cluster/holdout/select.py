@@ -202,22 +202,21 @@ def _best(scores: Scores[Selection], data: _Data, group: Group, unequal: bool = 
 def _sizes_differ(data: _Data, group: Group, rng: np.random.Generator) -> bool | None:
     """Whether sizes of categories differ; None where nothing tells.
 
-    They do where numbers of labels differ by more than chance and known clusters hold more rows the more there are, and
-    where known clusters are much smaller than novel ones; they do not where neither numbers nor sizes differ.
+    They do where known clusters are much smaller than novel ones, and where numbers of labels differ by more than
+    chance and known clusters of either search hold more rows the more there are; they do not where nothing differs.
     """
     counts = data.counts(group)
+    if len(counts) < _FEW:
+        return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)
         problem = data.problem(data.known, fit_whitener(data.features, data.known, data.whiten, data.memory))
-    differs = group.agree(differ(counts))
-    if differs and follow(problem, searched(problem, "swaps", deepcopy(rng))):
+    found = searched(problem, "unequal", deepcopy(rng))
+    if smaller(problem, found):
         return True
-    if len(counts) < _FEW:
-        return None
-    found = searched(problem, "unequal", rng)
-    if smaller(problem, found) or (differs and follow(problem, found)):
-        return True
-    return None if differs else False
+    if not group.agree(differ(counts)):
+        return False
+    return follow(problem, found) or follow(problem, searched(problem, "swaps", rng)) or None
 
 
 def _draws(known: NDArray[Any], rows: Rows) -> list[NDArray[np.bool_]]:
