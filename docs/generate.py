@@ -91,7 +91,7 @@ TRIED = {
 NO_CHAOS_TEXT = """No figures are stored yet: `make chaos` makes them."""
 
 NO_RESULTS_TEXT = """No result is stored yet. Run the benchmark, put the files of the main suite into
-`benchmarks/results/paper/comparison/` and those of the others, with the runs of the main suite that their tables
+`benchmarks/results/paper/comparison/`, those of runs repeated at a later commit into `again/` beside it, and those of the others, with the runs of the main suite that their tables
 need, into `benchmarks/results/paper/ablations/`, draw the figures and rewrite this page:
 
 ```bash
@@ -221,10 +221,11 @@ def results_page() -> str:
     """The tables of every suite that there are results for, and its figures."""
     if not any(PAPER_RESULTS.glob("**/*.json")):
         return NO_RESULTS_TEXT
-    comparison, ablations = (read_results(PAPER_RESULTS / folder) for folder in ("comparison", "ablations"))
+    comparison, again, ablations = (read_results(PAPER_RESULTS / name) for name in ("comparison", "again", "ablations"))
     suites = [about for about in SUITES.values() if any(result.suite == about.name for result in ablations)]
     others = [_suite(about, ablations) for about in suites if about.name != "main"]
-    return "\n\n".join([_suite(SUITES["main"], comparison), *others])
+    repeated = ["## Measured again", *map(to_markdown, make_tables(again, "main"))] if again else []
+    return "\n\n".join([_suite(SUITES["main"], comparison), *repeated, *others])
 
 
 def _suite(about: Suite, results: list[Result]) -> str:

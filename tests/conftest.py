@@ -1,6 +1,7 @@
 """Shared by all tests."""
 
 import os
+import signal
 
 import hypothesis
 import numpy as np
@@ -12,6 +13,9 @@ from selex.review.core.session import Review
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"  # of commands that tests start: with other threads, sums round in another way
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it in the background, and commands inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile(
     "default",
