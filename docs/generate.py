@@ -221,11 +221,16 @@ def results_page() -> str:
     """The tables of every suite that there are results for, and its figures."""
     if not any(PAPER_RESULTS.glob("**/*.json")):
         return NO_RESULTS_TEXT
-    comparison, again, ablations = (read_results(PAPER_RESULTS / name) for name in ("comparison", "again", "ablations"))
+    comparison, ablations = (read_results(PAPER_RESULTS / folder) for folder in ("comparison", "ablations"))
     suites = [about for about in SUITES.values() if any(result.suite == about.name for result in ablations)]
     others = [_suite(about, ablations) for about in suites if about.name != "main"]
-    repeated = ["## Measured again", *map(to_markdown, make_tables(again, "main"))] if again else []
+    repeated = _repeated() if (PAPER_RESULTS / "again").exists() else []
     return "\n\n".join([_suite(SUITES["main"], comparison), *repeated, *others])
+
+
+def _repeated() -> list[str]:
+    """Runs of the comparison that were repeated at a later commit, in a table of their own."""
+    return ["## Measured again", *map(to_markdown, make_tables(read_results(PAPER_RESULTS / "again"), "main"))]
 
 
 def _suite(about: Suite, results: list[Result]) -> str:
