@@ -91,8 +91,9 @@ TRIED = {
 NO_CHAOS_TEXT = """No figures are stored yet: `make chaos` makes them."""
 
 NO_RESULTS_TEXT = """No result is stored yet. Run the benchmark, put the files of the main suite into
-`benchmarks/results/paper/comparison/`, those of runs repeated at a later commit into `again/` beside it, and those of the others, with the runs of the main suite that their tables
-need, into `benchmarks/results/paper/ablations/`, draw the figures and rewrite this page:
+`benchmarks/results/paper/comparison/`, those of runs repeated at a later commit into `again/` beside it, and those of
+the others, with the runs of the main suite that their tables need, into `ablations/`, draw the figures and rewrite this
+page:
 
 ```bash
 selex bench plot benchmarks/results/paper/comparison --out docs/images/paper

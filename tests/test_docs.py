@@ -152,13 +152,16 @@ def test_results_page_has_a_table_for_each_suite_with_results(tmp_path, monkeypa
     assert "No result is stored yet." in generate.results_page()
     for run in three_seeds():
         run.save(tmp_path / "comparison")
+    result((0.75, 0.8, 0.65), versions={"selex": "0.3.0"}).save(tmp_path / "again")
     result(suite="levels", row="levels=2", versions={"selex": "0.2.0"}).save(tmp_path / "ablations")
     page = generate.results_page()
     assert [line for line in page.splitlines() if line.startswith("## ")] == [
         "## Comparison of methods",
+        "## Measured again",
         "## Effect of hierarchy levels",
     ]
     assert "| SelEx | dinov2-vits14-reg | 20 | 3 | 71.0 ± 1.0 |" in page
+    assert "| SelEx | dinov2-vits14-reg | 20 | 1 | 75.0 |" in page
     assert "| levels=2 | 1 | 70.0 | 80.0 | 65.0 | 69.2 | 76.8 | 65.3 |" in page
 
 
