@@ -42,7 +42,7 @@ def estimates(files: list[Path], out: Path) -> None:
     names = []
     for file in files:
         for row in json.loads(file.read_text())["results"]:
-            features = file.stem.removeprefix("estimate_k_").removesuffix("-alone")
+            features = file.stem.removeprefix("estimate_k_")
             names.append(f"{features}: {row['case'].replace('superclass2', 'order').replace('superclass', 'family')}")
             for count, span in zip(row["estimates"], row["90 % intervals"], strict=True):
                 low, high = (int(end) / row["categories"] for end in span.split(" to "))
@@ -64,6 +64,4 @@ if __name__ == "__main__":
     }
     files = {title: RESULTS / f"calibration_{name}.json" for title, name in titles.items()}
     reliability(files, DOCS / "images" / "reliability_diagram.png")
-    counts = sorted(RESULTS.glob("estimate_k_*.json"))  # ours alone is newer than ours beside other methods
-    counts = [file for file in counts if file.with_stem(f"{file.stem}-alone") not in counts]
-    estimates(counts, DOCS / "images" / "estimates.png")
+    estimates(sorted(RESULTS.glob("estimate_k_*.json")), DOCS / "images" / "estimates.png")
