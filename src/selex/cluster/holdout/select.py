@@ -86,10 +86,10 @@ def select(
     `_Recovery`. Categories held out as a whole together count as much as the others. A candidate equals the best if
     it is behind by no more than half a standard error, categories taken as a random sample. Where numbers of labels
     differ by more than chance and known clusters are larger the more there are, or where known clusters are much
-    smaller than novel ones, it is one and a half for `"unequal"`, which then comes first; where neither differs,
-    `"unequal"` is not tried. Where numbers differ as little as if drawn from categories of one size it is a whole one
-    for `"balanced"`, which then comes first. With fewer than twenty held-out rows the first of each is chosen; with
-    fewer than four known categories, the first search. Rows of different length are not refined.
+    smaller than novel ones, it is one and a half for `"unequal"`, which then comes first; where nothing shows that
+    sizes differ, `"unequal"` is not tried. Where numbers differ as little as if drawn from categories of one size it is
+    a whole one for `"balanced"`, which then comes first. With fewer than twenty held-out rows the first of each is
+    chosen; with fewer than four known categories, the first search. Rows of different length are not refined.
 
     Args:
         features: `n × d` features: numpy (also memory-mapped) or torch on any device.
@@ -203,7 +203,8 @@ def _sizes_differ(data: _Data, group: Group, rng: np.random.Generator) -> bool |
     """Whether sizes of categories differ; None where nothing tells.
 
     They do where known clusters are much smaller than novel ones, and where numbers of labels differ by more than
-    chance and known clusters of either search hold more rows the more there are; they do not where nothing differs.
+    chance and known clusters of either search hold more rows the more there are; it is taken that they do not where
+    numbers and clusters show nothing of the kind.
     """
     counts = data.counts(group)
     if len(counts) < _FEW:
