@@ -59,7 +59,7 @@ _MANY = 100_000  # rows; from here on one draw tells enough
 _FEW = 4  # known categories; every fourth is held out as a whole
 _CHANCE = 0.5  # standard errors by which the best must be ahead of a safer way
 _TOLD = 1.0  # and of equal sizes, where numbers of labels speak for them as well
-_DIFFER = 1.5  # and of unequal ones, where numbers of labels and sizes of clusters do
+_DIFFER = 2.0  # and of unequal ones, where numbers of labels and sizes of clusters do
 W = TypeVar("W")
 Scores = dict[W, list[NDArray[np.float64]]]
 
@@ -86,7 +86,7 @@ def select(
     `_Recovery`. Categories held out as a whole together count as much as the others. A candidate equals the best if
     it is behind by no more than half a standard error, categories taken as a random sample. Where numbers of labels
     differ by more than chance and known clusters are larger the more there are, or where known clusters are much
-    smaller than novel ones, it is one and a half for `"unequal"`, which then comes first; where nothing shows that
+    smaller than novel ones, it is two for `"unequal"`, which then comes first; where nothing shows that
     sizes differ, `"unequal"` is not tried. Where numbers differ as little as if drawn from categories of one size it is
     a whole one for `"balanced"`, which then comes first. With fewer than twenty held-out rows the first of each is
     chosen; with fewer than four known categories, the first search. Rows of different length are not refined.

@@ -3,8 +3,8 @@
 k-means cuts a large category into pieces before it finds a small one, since that lowers the inertia more. Here rows
 that were averaged with their neighbours, see `smoothed`, are sorted into more clusters than are asked for, and clusters
 with the most neighbours in common are merged: parts of one category have many where they meet, categories few,
-whatever their sizes. A part of a known category has some of its labelled rows for neighbours; a novel category next to
-it has none.
+whatever their sizes. A part of a known category has its share of labelled rows for neighbours; a novel category next
+to it has hardly any.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincc
 
-_CHANCE = 0.01  # that so few labelled rows are near a part of their category, below which it is not one
+_CHANCE = 0.01  # that so few labelled rows are near a part of their category, below which it is none
+_SHARE = 0.7  # of these, that are enough: some of a category only have the rest of it for neighbours
 _TIMES = 2  # as many clusters to merge as are asked for
 _MORE = 40  # than asked for, where these are few
 _NODES = 3  # of each of them, at least on average
@@ -43,8 +44,9 @@ def merge_to_k(parts: Parts, k: int) -> NDArray[np.int64]:
     """Which of k clusters each of m belongs to: agglomerative merging of the two with the most links, time and again.
 
     Links count for each node of the smaller, to a power below 1. Clusters without any link follow, by Ward's cost.
-    Known clusters are never merged with each other. Labels are a random sample of their category: where hardly any of
-    its labelled rows are near a novel cluster, the two are merged last of all.
+    Known clusters are never merged with each other. Labels are a random sample of their category: the fewer of its
+    labelled rows are near a novel cluster, the less links between the two count; where that is no chance, they are
+    merged last of all.
     """
     merging = _Merging(Parts(*(part.copy() for part in parts)))
     for _ in range(len(parts.sizes) - k):
@@ -79,24 +81,21 @@ class _Merging:
         links, sizes, means = self.parts[:3]
         linked = links[one] / np.minimum(sizes[one], sizes) ** _BORDER
         ward = sizes[one] * sizes / (sizes[one] + sizes) * np.square(means[one] - means).sum(1)
-        ties = np.where(linked > 0, linked, -ward) - np.where(self._strangers(one), _LAST, 0)
+        found, expected = self._near(one)
+        seen = np.minimum((found + 1) / (_SHARE * expected + 1), 1)
+        foreign = (found < _SHARE * expected) & (gammaincc(found + 1, expected) < _CHANCE)
+        ties = np.where(linked > 0, linked * seen, -ward) - np.where(foreign, _LAST, 0)
         return np.where(self.barred[one], -np.inf, ties)
 
-    def _strangers(self, one: int) -> NDArray[np.bool_]:
-        """Whether labels tell that this cluster and another are not of one category, one of them being known."""
-        n_known, strange = len(self.parts.labelled), np.zeros(len(self.parts.sizes), dtype=bool)
-        if one < n_known:
-            strange[n_known:] = self._foreign(one, slice(n_known, None))
-        else:
-            strange[:n_known] = self._foreign(slice(n_known), one)
-        return strange
+    def _near(self, one: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Labelled rows near the novel one of two clusters, and how many there would be if it were of the known one.
 
-    def _foreign(self, known: int | slice, novel: int | slice) -> NDArray[np.bool_]:
-        """Whether fewer labelled rows are near a novel cluster than there would be if it were of the known category.
-
-        They would be shared out like its other rows, but for chance (Poisson's distribution).
+        They would be shared out like its other rows. None where both are novel.
         """
         _, _, _, free, near, labelled = self.parts
-        share = free[novel] / np.maximum(free[known] + free[novel], 1)
-        found: NDArray[np.bool_] = gammaincc(near[known, novel] + 1, labelled[known] * share) < _CHANCE
-        return found
+        n_known, found, expected = len(labelled), np.zeros(len(free)), np.zeros(len(free))
+        others = slice(n_known) if one >= n_known else slice(n_known, None)
+        known, novel = (others, one) if one >= n_known else (one, others)
+        found[others] = near[known, novel]
+        expected[others] = labelled[known] * free[novel] / np.maximum(free[known] + free[novel], 1)
+        return found, expected
