@@ -15,7 +15,7 @@ from selex.cluster.holdout.label_counts import alike, differ, follow, smaller
 from selex.cluster.holdout.select import Selection, _best, _Data, _sizes_differ, _tried, select
 from selex.cluster.search import searched
 from selex.cluster.search.smoothed import graph_of, nodes_of
-from selex.cluster.search.unequal import Parts, merge_to_k, starting_clusters
+from selex.cluster.search.unequal import Parts, _Merging, merge_to_k, starting_clusters
 from test_swaps import problem_of
 
 SIZES = (300, 150, 60, 30, 12, 300, 120, 40, 15, 8)  # five known
@@ -94,14 +94,40 @@ def test_links_count_less_the_fewer_labelled_rows_are_near(near, found):
 
 
 @pytest.mark.parametrize(("near", "found"), [(150, [0, 1, 0, 2]), (120, [0, 1, 2, 2])])
-def test_of_many_labelled_rows_some_have_only_the_rest_of_their_category_for_neighbours(near, found):
-    """Two hundred would be near the cluster: fewer are no chance, but three quarters are enough."""
+def test_three_quarters_of_the_labelled_rows_that_are_expected_are_enough(near, found):
+    """Two hundred would be near the cluster: either number cannot be chance."""
     links = np.zeros((4, 4))
     links[0, 2] = links[2, 0] = 5
     links[2, 3] = links[3, 2] = 1
     of = parts(links, [40, 40, 20, 20])._replace(free=np.full(4, 20.0), labelled=np.array([400.0, 20.0]))
     of.near[0, 2] = near
     assert merge_to_k(of, 3).tolist() == found
+
+
+def test_more_labelled_rows_than_expected_do_not_make_links_count_more():
+    links = np.zeros((4, 4))
+    links[0, 2] = links[2, 0] = 5
+    links[2, 3] = links[3, 2] = 6
+    of = parts(links, [40, 40, 20, 20])._replace(free=np.full(4, 20.0), labelled=np.array([20.0, 20.0]))
+    of.near[0, 2] = 20
+    assert merge_to_k(of, 3).tolist() == [0, 1, 2, 2]
+
+
+def test_a_merged_cluster_is_tied_to_others_as_if_it_had_been_one_from_the_start():
+    rng, m = np.random.default_rng(0), 8
+    links = rng.random((m, m))
+    of = parts(links + links.T, rng.integers(1, 9, m), rng.random((m, 3)))
+    of = of._replace(near=rng.integers(0, 9, (2, m)).astype(float), labelled=np.array([60.0, 30.0]))
+    merging = _Merging(Parts(*(part.copy() for part in of)))
+    for _ in range(5):
+        merging.merge()
+        left, number = np.unique(merging.found, return_inverse=True)
+        into = (number == np.arange(len(left))[:, None]).astype(float)
+        sizes = into @ of.sizes
+        means = into @ (of.sizes[:, None] * of.means) / sizes[:, None]
+        whole = Parts(into @ of.links @ into.T, sizes, means, into @ of.free, of.near @ into.T, of.labelled)
+        assert (merging.ties == merging.ties.T).all()
+        assert np.allclose(merging.ties[np.ix_(left, left)], _Merging(whole).ties)
 
 
 def test_labelled_rows_are_near_their_own_part():

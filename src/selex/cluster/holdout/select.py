@@ -86,7 +86,7 @@ def select(
     `_Recovery`. Categories held out as a whole together count as much as the others. A candidate equals the best if
     it is behind by no more than half a standard error, categories taken as a random sample. Where numbers of labels
     differ by more than chance and known clusters are larger the more there are, or where known clusters are much
-    smaller than novel ones, it is two for `"unequal"`, which then comes first; where nothing shows that
+    smaller than novel ones, it is two standard errors for `"unequal"`, which then comes first; where nothing shows that
     sizes differ, `"unequal"` is not tried. Where numbers differ as little as if drawn from categories of one size it is
     a whole one for `"balanced"`, which then comes first. With fewer than twenty held-out rows the first of each is
     chosen; with fewer than four known categories, the first search. Rows of different length are not refined.

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincc
 
-_CHANCE = 0.01  # that so few labelled rows are near a part of their category, below which it is none
-_SHARE = 0.7  # of these, that are enough: some of a category only have the rest of it for neighbours
+_CHANCE = 0.01  # that so few labelled rows are near a part of their category, below which it is not one
+_SHARE = 0.7  # of the number expected, that is enough: other parts of the category have their share, too
 _TIMES = 2  # as many clusters to merge as are asked for
 _MORE = 40  # than asked for, where these are few
 _NODES = 3  # of each of them, at least on average
@@ -45,8 +45,8 @@ def merge_to_k(parts: Parts, k: int) -> NDArray[np.int64]:
 
     Links count for each node of the smaller, to a power below 1. Clusters without any link follow, by Ward's cost.
     Known clusters are never merged with each other. Labels are a random sample of their category: the fewer of its
-    labelled rows are near a novel cluster, the less links between the two count; where that is no chance, they are
-    merged last of all.
+    labelled rows are near a novel cluster, the less the links between the two count; where so few cannot be chance,
+    the two are merged last of all.
     """
     merging = _Merging(Parts(*(part.copy() for part in parts)))
     for _ in range(len(parts.sizes) - k):
@@ -90,7 +90,7 @@ class _Merging:
     def _near(self, one: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Labelled rows near the novel one of two clusters, and how many there would be if it were of the known one.
 
-        They would be shared out like its other rows. None where both are novel.
+        They would be shared out like its other rows. Both numbers are 0 where both clusters are novel, or both known.
         """
         _, _, _, free, near, labelled = self.parts
         n_known, found, expected = len(labelled), np.zeros(len(free)), np.zeros(len(free))
