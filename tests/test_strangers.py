@@ -1,6 +1,7 @@
 """Nothing of a user's is deleted, overwritten, moved or followed: commands among other people's files."""
 
 import csv
+import errno
 import io
 import os
 import shutil
@@ -22,7 +23,7 @@ from selex.data.store import ImageStore
 from selex.data.store_files import KIND
 from selex.data.table import read_table
 from selex.errors import InputError, Note
-from selex.folders import MARK, is_vacant, own_folder, take_folder
+from selex.folders import MARK, is_marked, is_vacant, own_folder, take_folder
 from selex.io import atomic_folder, atomic_path, read_csv, write_csv
 from selex.models.download import Unavailable, save_stream
 from selex.report.curves import is_plot, save_figure
@@ -215,6 +216,46 @@ def test_a_mark_that_is_a_link_counts_for_nothing(tmp_path):
         take_folder(tmp_path / "mine", KIND)
     with pytest.raises(InputError, match="not a selex demonstration"):
         take_folder(tmp_path / "ours", "demonstration")
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_mark_that_another_process_has_just_made_stays(tmp_path, monkeypatch, links):
+    """It holds a lock on that file, and on another of the same name both would write to the store at once."""
+    made = []
+
+    def late(path, kind):
+        if not made:  # between the look at the folder and the mark
+            made.append(None)
+            take_folder(path, kind)
+            made.append((path / MARK).stat().st_ino)
+            return False
+        return is_marked(path, kind)
+
+    monkeypatch.setattr("selex.folders.is_marked", late)
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    take_folder(tmp_path / "store", KIND)
+    assert (tmp_path / "store" / MARK).stat().st_ino == made[1]
+    assert os.listdir(tmp_path / "store") == [MARK]
+
+
+def no_links(source, target):
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def test_a_folder_that_another_process_has_just_taken_for_something_else_is_refused(tmp_path, monkeypatch):
+    first = iter([True])
+
+    def late(path, kind):
+        if next(first, False):
+            take_folder(path, "demonstration")
+            return False
+        return is_marked(path, kind)
+
+    monkeypatch.setattr("selex.folders.is_marked", late)
+    with pytest.raises(InputError, match="not a selex image store"):
+        take_folder(tmp_path / "store", KIND)
+    assert is_marked(tmp_path / "store", "demonstration")
 
 
 def test_what_a_killed_command_left_goes_and_what_a_working_one_has_stays(tmp_path):

@@ -71,46 +71,30 @@ def test_clusters_without_links_are_merged_with_near_ones():
     assert merge_to_k(parts(links, [20] * 6, means), 3).tolist() == [0, 1, 0, 1, 2, 2]
 
 
-@pytest.mark.parametrize(("near", "found"), [(10, [0, 1, 0, 2]), (4, [0, 1, 0, 2]), (1, [0, 1, 2, 2])])
-def test_a_cluster_that_no_labelled_row_is_near_is_not_of_the_category(near, found):
-    """A known category has twenty labels, twenty other rows, and as many more in a cluster that ten labels are near."""
+@pytest.mark.parametrize(
+    ("near", "of", "others", "found"),
+    [
+        (10, 20, 1, 0),
+        (4, 20, 1, 0),
+        (1, 20, 1, 2),  # too few to be chance: merged last of all
+        (10, 20, 3, 0),
+        (3, 20, 3, 2),  # may be chance, but the links with the novel cluster are nearly as many
+        (20, 20, 6, 2),  # more than expected do not make links count more
+        (150, 400, 1, 0),  # not chance, but enough
+        (120, 400, 1, 2),
+    ],
+)
+def test_links_count_as_far_as_labelled_rows_are_near(near, of, others, found):
+    """A known category has twenty free rows, and as many are in a cluster with five links to it and some to a third.
+
+    Half of its labelled rows would be near that cluster if it were a part of it.
+    """
     links = np.zeros((4, 4))
     links[0, 2] = links[2, 0] = 5
-    links[2, 3] = links[3, 2] = 1
-    of = parts(links, [40, 40, 20, 20])._replace(free=np.full(4, 20.0), labelled=np.array([20.0, 20.0]))
-    of.near[0, 2] = near
-    assert merge_to_k(of, 3).tolist() == found
-
-
-@pytest.mark.parametrize(("near", "found"), [(10, [0, 1, 0, 2]), (3, [0, 1, 2, 2])])
-def test_links_count_less_the_fewer_labelled_rows_are_near(near, found):
-    """Three in place of ten may be chance, but the links with a novel category are nearly as many."""
-    links = np.zeros((4, 4))
-    links[0, 2] = links[2, 0] = 5
-    links[2, 3] = links[3, 2] = 3
-    of = parts(links, [40, 40, 20, 20])._replace(free=np.full(4, 20.0), labelled=np.array([20.0, 20.0]))
-    of.near[0, 2] = near
-    assert merge_to_k(of, 3).tolist() == found
-
-
-@pytest.mark.parametrize(("near", "found"), [(150, [0, 1, 0, 2]), (120, [0, 1, 2, 2])])
-def test_three_quarters_of_the_labelled_rows_that_are_expected_are_enough(near, found):
-    """Two hundred would be near the cluster: either number cannot be chance."""
-    links = np.zeros((4, 4))
-    links[0, 2] = links[2, 0] = 5
-    links[2, 3] = links[3, 2] = 1
-    of = parts(links, [40, 40, 20, 20])._replace(free=np.full(4, 20.0), labelled=np.array([400.0, 20.0]))
-    of.near[0, 2] = near
-    assert merge_to_k(of, 3).tolist() == found
-
-
-def test_more_labelled_rows_than_expected_do_not_make_links_count_more():
-    links = np.zeros((4, 4))
-    links[0, 2] = links[2, 0] = 5
-    links[2, 3] = links[3, 2] = 6
-    of = parts(links, [40, 40, 20, 20])._replace(free=np.full(4, 20.0), labelled=np.array([20.0, 20.0]))
-    of.near[0, 2] = 20
-    assert merge_to_k(of, 3).tolist() == [0, 1, 2, 2]
+    links[2, 3] = links[3, 2] = others
+    given = parts(links, [40, 40, 20, 20])._replace(free=np.full(4, 20.0), labelled=np.array([of, 20.0]))
+    given.near[0, 2] = near
+    assert merge_to_k(given, 3).tolist() == {0: [0, 1, 0, 2], 2: [0, 1, 2, 2]}[found]
 
 
 def test_a_merged_cluster_is_tied_to_others_as_if_it_had_been_one_from_the_start():

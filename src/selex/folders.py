@@ -34,13 +34,17 @@ def check_name(path: Path) -> None:
 
 
 def take_folder(path: Path, kind: str) -> None:
-    """Make a folder ours, or refuse: it must be new, empty, or marked as one of this kind."""
+    """Make a folder ours, or refuse: it must be new, empty, or marked as one of this kind.
+
+    A mark that another process has made in the meantime stays: it may hold a lock on that file.
+    """
     check_folder(path, kind)
     with reported(f"{path}: cannot be created"):
         path.mkdir(parents=True, exist_ok=True)
     if not is_marked(path, kind):
-        with atomic_path(path / MARK) as partial:
+        with atomic_path(path / MARK, over=False) as partial:
             partial.write_text(f"selex {kind}\nThis folder is written by selex: keep nothing of your own in it.\n")
+        check_folder(path, kind)
 
 
 def check_folder(path: Path, kind: str) -> None:

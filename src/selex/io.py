@@ -39,9 +39,19 @@ def atomic_path(path: Path, mode: int = 0o666, over: bool = True) -> Iterator[Pa
         if over:
             os.replace(partial, path)
         else:
-            with suppress(FileExistsError):
-                os.link(partial, path)
+            _link(partial, path)
         to_disk(path.parent)
+
+
+def _link(source: Path, path: Path) -> None:
+    """Give a file another name, unless there is something of that name; on a disk without hard links, move it there."""
+    try:
+        os.link(source, path)
+    except FileExistsError:
+        return
+    except OSError:
+        if not os.path.lexists(path):
+            os.replace(source, path)
 
 
 @contextmanager
