@@ -9,6 +9,7 @@ from conftest import blobs, half_labelled
 from selex import InputError, estimate_k
 from selex.cluster.estimate_k import _combined, _percentiles
 from selex.cluster.holdout import known_share
+from selex.cluster.holdout.uneven import count_if_uneven, effective_number
 from selex.cluster.rows import Rows, as_rows
 from selex.errors import Note
 
@@ -134,8 +135,9 @@ def test_few_known_categories_tell_less():
     assert few.high / few.low > many.high / many.low
 
 
-def test_rows_in_another_order_give_the_same_count():
-    x, truth = blobs(12, 20, spread=0.8)
+@pytest.mark.parametrize("sizes", [[20] * 12, [60, 40, 30, 20, 20, 10, 200, 40, 30, 20, 20, 10]])
+def test_rows_in_another_order_give_the_same_count(sizes):
+    x, truth = pile(sizes, spread=0.8)
     labels, order = half_labelled(truth, 6), np.random.default_rng(1).permutation(len(truth))
     one, other = estimate_k(x, labels, rng=0), estimate_k(x[order], labels[order], rng=0)
     assert (one.n_clusters, one.low, one.high) == (other.n_clusters, other.low, other.high)
@@ -144,12 +146,60 @@ def test_rows_in_another_order_give_the_same_count():
 @pytest.mark.parametrize("novel", [5, 30])
 def test_a_novel_category_among_known_ones_of_very_different_size(novel):
     """Seeds alone would put its centre into the largest known category."""
-    x, truth = blobs(7, 80, spread=0.4, dims=24)
-    sizes = [80, 60, 40, 10, 6, 4, novel]
-    kept = np.concatenate([np.flatnonzero(truth == i)[:size] for i, size in enumerate(sizes)])
-    found = estimate_k(x[kept], half_labelled(truth[kept], 6), rng=0)
+    x, truth = pile([80, 60, 40, 10, 6, 4, novel], spread=0.4)
+    found = estimate_k(x, half_labelled(truth, 6), rng=0)
     assert found.n_clusters == 7
     assert found.low <= 7 <= found.high
+
+
+@pytest.mark.parametrize("large", ["known", "novel"])
+def test_a_very_large_category_does_not_stand_for_the_others(large, monkeypatch):
+    """Twelve categories, one far larger than the others: if novel ones had the mean size of known ones, 6 or 19."""
+    sizes = [60, 40, 30, 20, 20, 10] * 2
+    sizes[0 if large == "known" else 6] = 300
+    x, truth = pile(sizes, spread=0.8)
+    labels = half_labelled(truth, 6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Note)  # by their mean size there may be none
+        found = estimate_k(x, labels, rng=0)
+        monkeypatch.setattr("selex.cluster.estimate_k.count_if_uneven", lambda *_: None)
+        by_size = estimate_k(x, labels, rng=0)
+    assert abs(np.log(found.n_clusters / 12)) < abs(np.log(by_size.n_clusters / 12))
+    assert found.low <= 12 <= found.high
+    counts = [count for count, _ in found.curve]
+    assert counts == sorted(set(counts))
+    assert found.n_clusters in counts
+    assert max(score for _, score in found.curve) == max(score for _, score in by_size.curve)
+
+
+def test_novel_categories_are_counted_no_higher_than_allowed():
+    x, truth = pile([60, 40, 30, 20, 20, 10, 300, 40, 30, 20, 20, 10], spread=0.8)
+    with pytest.warns(Note, match="9 categories, the highest count tried, did best"):
+        found = estimate_k(x, half_labelled(truth, 6), max_clusters=9, rng=0)
+    assert (found.n_clusters, found.high) == (9, 9)
+    assert max(count for count, _ in found.curve) == 9
+
+
+@pytest.mark.parametrize("labels_of_each", [[12] * 6, [25, 20, 15, 4, 3, 2]])
+def test_sizes_that_do_not_differ_leave_the_count_alone(labels_of_each):
+    """Even if someone labelled some categories more than others."""
+    x, truth = pile([30] * 12, spread=0.8)
+    labels = np.full(len(truth), -1)
+    for category, number in enumerate(labels_of_each):
+        labels[np.flatnonzero(truth == category)[:number]] = category
+    count = known_share.Count(20.0, 0.1, as_rows(x, 1 << 20), torch.from_numpy(labels))
+    assert count_if_uneven(count, 20, 180, True, np.random.default_rng(0)) is None
+
+
+def test_no_more_categories_than_known_ones_are_allowed():
+    x, truth = pile([60, 40, 30, 20, 20, 10, 300], spread=0.8)
+    count = known_share.Count(9.0, 0.1, as_rows(x, 1 << 20), torch.from_numpy(half_labelled(truth, 6)))
+    assert count_if_uneven(count, 6, 6, True, np.random.default_rng(0)) is None
+
+
+@pytest.mark.parametrize(("sizes", "number"), [([7, 7, 7, 7], 4.0), ([5], 1.0), ([3, 0, 3], 2.0), ([2, 1, 1], 2**1.5)])
+def test_over_how_many_things_are_spread_in_effect(sizes, number):
+    assert effective_number(sizes) == pytest.approx(number)
 
 
 def test_a_flat_curve_has_a_wide_interval():
@@ -258,3 +308,10 @@ def blobs_of(k):
     rng = np.random.default_rng(0)
     blob = np.arange(12 * k) % k
     return (rng.normal(size=(k, 8))[blob] * 4 + rng.normal(size=(12 * k, 8)) * 0.2).astype(np.float32), blob
+
+
+def pile(sizes, spread):
+    """Blobs of these sizes."""
+    x, truth = blobs(len(sizes), max(sizes), spread=spread, dims=24)
+    kept = np.concatenate([np.flatnonzero(truth == blob)[:size] for blob, size in enumerate(sizes)])
+    return x[kept], truth[kept]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selex.cluster.holdout.known_share import QUICK, Count, count_by_share
+from selex.cluster.holdout.uneven import count_if_uneven
 from selex.cluster.kmeans import Problem, Settings, note, prepare
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.score_k import Accuracy, Judge, Silhouette, Values
@@ -55,7 +56,8 @@ def estimate_k(
         method: `"combined"` holds out labels and whole categories, learns from them how rows of known and of novel
             categories look to a clustering, and so which share of the rows belongs to known categories: if novel ones
             are as large on average, that tells how many there are. Silhouettes of the counts that this makes likely
-            can shift the estimate. The others try counts, first on a coarse grid, then by Brent's method.
+            can shift the estimate. Where sizes differ, how uneven novel clusters are counts as much as that mean. The
+            others try counts, first on a coarse grid, then by Brent's method.
             `"accuracy"` clusters without the labels and scores how well clusters match the categories of the
             labelled rows (Vaze et al.); ties are broken by the silhouette. `"silhouette"` clusters with all
             labels and scores how much nearer rows are to their own centre than to the next; it needs no labels.
@@ -130,9 +132,24 @@ def _combined(
     alone = student(max(n_known - 1, _FEW), np.log(count.n_clusters), float(np.hypot(error, _one_more(count, n_known))))
     ends = np.clip(np.exp(alone.interval(_LEVEL)), *limits)  # silhouettes do not know what labels mean: this stays
     low, high = min(low, int(ends[0])), max(high, int(np.ceil(ends[1])))
-    _tell_of_limits(best, *limits)
     curve = tuple((int(k), float(score)) for k, score in zip(ks, likely, strict=True))
-    return KEstimate(best, min(low, best), max(high, best), curve, "combined")
+    found = KEstimate(best, min(low, best), max(high, best), curve, "combined")
+    if uneven := count_if_uneven(count, best, limits[1], balanced, rng):
+        found = _moved(found, uneven, *limits)
+    _tell_of_limits(found.n_clusters, *limits)
+    return found
+
+
+def _moved(found: KEstimate, best: int, low: int, high: int) -> KEstimate:
+    """The estimate moved to another count, with its curve; its interval is as wide, and ends no higher than before."""
+
+    def at(k: int) -> int:
+        return int(np.clip(round(k * best / found.n_clusters), low, high))
+
+    scores = {at(k): score for k, score in sorted(found.curve, key=lambda point: point[1])}  # the best of each stays
+    return KEstimate(
+        at(found.n_clusters), min(found.low, at(found.low)), at(found.high), tuple(sorted(scores.items())), found.method
+    )
 
 
 def _one_more(count: Count, n_known: int) -> float:
