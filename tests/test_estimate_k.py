@@ -197,6 +197,23 @@ def test_no_more_categories_than_known_ones_are_allowed():
     assert count_if_uneven(count, 6, 6, True, np.random.default_rng(0)) is None
 
 
+def test_there_are_at_most_as_many_novel_clusters_as_rows_without_a_label():
+    """The estimate may be higher: it is made for all rows, of which some are looked at."""
+    x, truth = pile([60, 40, 30, 20, 20, 10, 8], spread=0.4)
+    labels = half_labelled(truth, 6)
+    kept = (labels >= 0) | (truth == 6)
+    count = known_share.Count(500.0, 0.1, as_rows(x[kept], 1 << 20), torch.from_numpy(labels[kept]))
+    assert 7 <= count_if_uneven(count, 500, 1000, True, np.random.default_rng(0)) < 500
+
+
+def test_where_there_are_too_many_clusters_to_search_for_unequal_ones_the_count_stays():
+    x, truth = pile([60, 40, 30, 20, 20, 10, 300, 40, 30, 20, 20, 10] * 12, spread=0.4)
+    labels = half_labelled(truth, 6)
+    count = known_share.Count(700.0, 0.1, as_rows(x, 1 << 20), torch.from_numpy(labels))
+    assert len(x) > 6000
+    assert count_if_uneven(count, 700, 3000, True, np.random.default_rng(0)) is None
+
+
 @pytest.mark.parametrize(("sizes", "number"), [([7, 7, 7, 7], 4.0), ([5], 1.0), ([3, 0, 3], 2.0), ([2, 1, 1], 2**1.5)])
 def test_over_how_many_things_are_spread_in_effect(sizes, number):
     assert effective_number(sizes) == pytest.approx(number)

@@ -30,16 +30,22 @@ def count_if_uneven(count: Count, n_clusters: int, most: int, balanced: bool, rn
     reverse. So the geometric mean is taken of two numbers of novel categories: by size, and by the effective number of
     novel clusters, if as many categories stand behind each as behind known ones, by their numbers of labels.
 
-    None where numbers of labels do not differ by more than chance, or sizes of clusters do not follow them.
+    None where numbers of labels do not differ by more than chance, or sizes of clusters do not follow them, or there
+    are too many clusters to search for unequal ones.
     """
+    from selex.cluster.search.smoothed import can_smooth  # imports scipy.sparse
+
     labels = count.known[count.known >= 0].bincount().cpu().numpy()
     n_known, found = len(labels), n_clusters
+    most = min(most, n_known + int((count.known < 0).sum()))
     if not differ(labels) or n_known == most:
         return None
     by_size, behind = max(n_clusters - n_known, _LEAST), n_known / effective_number(labels)
     for first in (True, *[False] * (_ROUNDS - 1)):
         n_novel = int(np.clip(found, n_known + 1, most)) - n_known
         problem = Problem(count.rows, count.known, n_known, n_novel, Settings(balanced))
+        if not can_smooth(count.rows.total, problem.k):
+            return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Note)
             level = searched(problem, "unequal", rng)
