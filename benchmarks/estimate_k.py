@@ -6,8 +6,8 @@ of ratio r, the largest class has r times as many rows as the smallest, which ha
 are known if all classes take part and half of them are known; otherwise the seed does. The seed also decides which rows
 are labelled.
 
-*From true sizes* is what one finds who takes novel categories to be as large as known ones, on average, and is given
-the true size of each known one. Its error comes from known categories that are larger or smaller than the others.
+*From true sizes* is the count if novel categories are taken to be as large, on average, as known ones, whose true sizes
+are given. Its error comes from known categories that are larger or smaller than the others.
 
 The other three methods are run with seed 0 only, with one clustering per K, on the first 128 principal components.
 """

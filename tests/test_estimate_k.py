@@ -1,4 +1,5 @@
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from selex.cluster.estimate_k import _combined, _percentiles
 from selex.cluster.holdout import known_share
 from selex.cluster.holdout.uneven import count_if_uneven, effective_number
 from selex.cluster.rows import Rows, as_rows
+from selex.cluster.search import searched
 from selex.errors import Note
 
 
@@ -152,54 +154,110 @@ def test_a_novel_category_among_known_ones_of_very_different_size(novel):
     assert found.low <= 7 <= found.high
 
 
+TAIL = [60, 40, 30, 20, 20, 10]
+
+
 @pytest.mark.parametrize("large", ["known", "novel"])
 def test_a_very_large_category_does_not_stand_for_the_others(large, monkeypatch):
-    """Twelve categories, one far larger than the others: if novel ones had the mean size of known ones, 6 or 19."""
-    sizes = [60, 40, 30, 20, 20, 10] * 2
-    sizes[0 if large == "known" else 6] = 300
-    x, truth = pile(sizes, spread=0.8)
+    """Twelve categories, one far larger than the others: if novel ones had the mean size of known ones, 8 or 19."""
+    sizes = [300, *TAIL[1:], *TAIL] if large == "known" else [*TAIL, 300, *TAIL[1:]]
+    x, truth = pile(sizes, spread=0.4 if large == "known" else 0.8)
     labels = half_labelled(truth, 6)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Note)  # by their mean size there may be none
-        found = estimate_k(x, labels, rng=0)
-        monkeypatch.setattr("selex.cluster.estimate_k.count_if_uneven", lambda *_: None)
-        by_size = estimate_k(x, labels, rng=0)
+    found = estimate_k(x, labels, rng=0)
+    monkeypatch.setattr("selex.cluster.estimate_k.count_if_uneven", lambda *_: None)
+    by_size = estimate_k(x, labels, rng=0)
     assert abs(np.log(found.n_clusters / 12)) < abs(np.log(by_size.n_clusters / 12))
     assert found.low <= 12 <= found.high
+    assert found.low <= by_size.n_clusters <= found.high
     counts = [count for count, _ in found.curve]
     assert counts == sorted(set(counts))
     assert found.n_clusters in counts
-    assert max(score for _, score in found.curve) == max(score for _, score in by_size.curve)
+    moved = 6 + (max(by_size.curve, key=lambda point: point[1])[0] - 6) * (found.n_clusters - 6) / (
+        by_size.n_clusters - 6
+    )
+    assert max(found.curve, key=lambda point: point[1])[0] == pytest.approx(moved, abs=0.51)
 
 
-def test_novel_categories_are_counted_no_higher_than_allowed():
-    x, truth = pile([60, 40, 30, 20, 20, 10, 300, 40, 30, 20, 20, 10], spread=0.8)
-    with pytest.warns(Note, match="9 categories, the highest count tried, did best"):
-        found = estimate_k(x, half_labelled(truth, 6), max_clusters=9, rng=0)
-    assert (found.n_clusters, found.high) == (9, 9)
-    assert max(count for count, _ in found.curve) == 9
+@pytest.mark.parametrize("most", [9, 12, 14, 20])
+def test_where_sizes_differ_no_more_are_found_than_allowed(most):
+    x, truth = pile([*TAIL, 300, *TAIL[1:]], spread=0.8)
+    labels = half_labelled(truth, 6)
+    free = estimate_k(x, labels, rng=0)
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always", Note)
+        found = estimate_k(x, labels, max_clusters=most, rng=0)
+    if most > free.n_clusters:
+        assert abs(found.n_clusters - free.n_clusters) <= 1
+    assert found.low <= found.n_clusters <= found.high == min(free.high, most)
+    assert max(count for count, _ in found.curve) <= most
+    at_limit = any("the highest count tried, did best" in str(note.message) for note in notes)
+    assert at_limit == (found.n_clusters == most)
 
 
 @pytest.mark.parametrize("labels_of_each", [[12] * 6, [25, 20, 15, 4, 3, 2]])
 def test_sizes_that_do_not_differ_leave_the_count_alone(labels_of_each):
     """Even if someone labelled some categories more than others."""
     x, truth = pile([30] * 12, spread=0.8)
-    labels = np.full(len(truth), -1)
-    for category, number in enumerate(labels_of_each):
-        labels[np.flatnonzero(truth == category)[:number]] = category
+    labels = some_labelled(truth, labels_of_each)
     count = known_share.Count(20.0, 0.1, as_rows(x, 1 << 20), torch.from_numpy(labels))
     assert count_if_uneven(count, 20, 180, True, np.random.default_rng(0)) is None
 
 
-def test_no_more_categories_than_known_ones_are_allowed():
-    x, truth = pile([60, 40, 30, 20, 20, 10, 300], spread=0.8)
+def test_labels_of_which_more_are_looked_at_do_not_make_sizes_differ(monkeypatch):
+    """In a sample of unlabelled rows, known clusters hold more rows the more labels they have."""
+    monkeypatch.setattr(known_share, "_ROWS", 300)
+    x, truth = pile([200] * 12, spread=0.4)
+    labels = torch.from_numpy(some_labelled(truth, [120, 60, 40, 20, 10, 10]))
+    count = known_share.count_by_share(as_rows(x, 1 << 20), labels, 6, True, np.random.default_rng(0))
+    assert count.weight[1] > 5 * count.weight[0]
+    assert count_if_uneven(count, 12, 1200, True, np.random.default_rng(0)) is None
+    alike = count._replace(weight=(1.0, 1.0))
+    assert count_if_uneven(alike, 12, 1200, True, np.random.default_rng(0)) is not None
+
+
+def test_every_known_category_is_among_the_rows_that_are_looked_at(monkeypatch):
+    monkeypatch.setattr(known_share, "_ROWS", 200)
+    x, truth = pile([400, 150, 60, 4, 4, 4, 200, 60], spread=0.4)
+    labels = torch.from_numpy(some_labelled(truth, [300, 100, 40, 1, 1, 1]))
+    for seed in range(5):
+        count = known_share.count_by_share(as_rows(x, 1 << 20), labels, 6, True, np.random.default_rng(seed))
+        assert (count.known[count.known >= 0].bincount(minlength=6) > 0).all()
+        assert int((count.known >= 0).sum()) == int((count.known < 0).sum()) == 200
+    with pytest.warns(Note, match="3 of 6 known categories have a single labelled row each"):
+        found = estimate_k(x, labels.numpy(), rng=0)
+    assert found.low <= 8 <= found.high
+
+
+@pytest.mark.filterwarnings("ignore::selex.errors.Note")
+def test_where_no_novel_cluster_keeps_a_row_the_count_stays(monkeypatch):
+    x, truth = pile([*TAIL, 8], spread=0.4)
+    labels = half_labelled(truth, 6)
+    count = known_share.Count(9.0, 0.1, as_rows(x, 1 << 20), torch.from_numpy(labels))
+
+    def all_known(problem, search, rng):
+        level = searched(problem, search, rng)
+        return replace(level, labels=torch.as_tensor(level.labels).clamp(max=5))
+
+    monkeypatch.setattr("selex.cluster.holdout.uneven.searched", all_known)
+    assert count_if_uneven(count, 9, 90, True, np.random.default_rng(0)) is None
+
+
+def test_if_all_categories_are_known_none_is_added_where_sizes_differ():
+    x, truth = pile(TAIL, spread=0.2)
+    with pytest.warns(Note, match="6 categories, the lowest count tried, did best"):
+        assert estimate_k(x, half_labelled(truth, 6), rng=0).n_clusters == 6
+
+
+@pytest.mark.parametrize("most", [6, 5])
+def test_no_more_categories_than_known_ones_are_allowed(most):
+    x, truth = pile([*TAIL, 300], spread=0.8)
     count = known_share.Count(9.0, 0.1, as_rows(x, 1 << 20), torch.from_numpy(half_labelled(truth, 6)))
-    assert count_if_uneven(count, 6, 6, True, np.random.default_rng(0)) is None
+    assert count_if_uneven(count, 9, most, True, np.random.default_rng(0)) is None
 
 
 def test_there_are_at_most_as_many_novel_clusters_as_rows_without_a_label():
     """The estimate may be higher: it is made for all rows, of which some are looked at."""
-    x, truth = pile([60, 40, 30, 20, 20, 10, 8], spread=0.4)
+    x, truth = pile([*TAIL, 8], spread=0.4)
     labels = half_labelled(truth, 6)
     kept = (labels >= 0) | (truth == 6)
     count = known_share.Count(500.0, 0.1, as_rows(x[kept], 1 << 20), torch.from_numpy(labels[kept]))
@@ -207,7 +265,7 @@ def test_there_are_at_most_as_many_novel_clusters_as_rows_without_a_label():
 
 
 def test_where_there_are_too_many_clusters_to_search_for_unequal_ones_the_count_stays():
-    x, truth = pile([60, 40, 30, 20, 20, 10, 300, 40, 30, 20, 20, 10] * 12, spread=0.4)
+    x, truth = pile([*TAIL, 300, *TAIL[1:]] * 13, spread=0.4)
     labels = half_labelled(truth, 6)
     count = known_share.Count(700.0, 0.1, as_rows(x, 1 << 20), torch.from_numpy(labels))
     assert len(x) > 6000
@@ -325,6 +383,14 @@ def blobs_of(k):
     rng = np.random.default_rng(0)
     blob = np.arange(12 * k) % k
     return (rng.normal(size=(k, 8))[blob] * 4 + rng.normal(size=(12 * k, 8)) * 0.2).astype(np.float32), blob
+
+
+def some_labelled(truth, numbers):
+    """So many rows of each of the first categories have a label."""
+    labels = np.full(len(truth), -1)
+    for category, number in enumerate(numbers):
+        labels[np.flatnonzero(truth == category)[:number]] = category
+    return labels
 
 
 def pile(sizes, spread):

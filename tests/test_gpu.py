@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
+from conftest import blobs, half_labelled
+from selex import estimate_k
 from selex.data.crops import AugmentConfig, CropParams, DeviceImages, TwoScaleImages
 from selex.features.embed import embed
 from selex.models import load_backbone
@@ -107,3 +110,12 @@ def test_inner_products_are_those_of_embeddings():
     assert made.double().sub(expected).abs().max() < 1e-4
     twice = head.products(head.inner(x).repeat(2, 1), sizes)
     assert torch.equal(twice[:, :32, 32:].diagonal(dim1=1, dim2=2), twice[:, :32, :32].diagonal(dim1=1, dim2=2))
+
+
+def test_the_count_where_sizes_differ():
+    x, truth = blobs(12, 300, spread=0.8, dims=24)
+    sizes = [60, 40, 30, 20, 20, 10, 300, 40, 30, 20, 20, 10]
+    kept = np.concatenate([np.flatnonzero(truth == blob)[:size] for blob, size in enumerate(sizes)])
+    rows, labels = x[kept].astype(np.float32), half_labelled(truth[kept], 6)
+    found = estimate_k(torch.from_numpy(rows).cuda(), labels, rng=0)
+    assert abs(found.n_clusters - estimate_k(rows, labels, rng=0).n_clusters) <= 1

@@ -115,7 +115,10 @@ def _combined(
     rng: np.random.Generator,
     progress: Callable[[int, float], None] | None,
 ) -> KEstimate:
-    """What shares make likely, Student's in the logarithm as few categories tell little, and silhouettes beside it."""
+    """What shares make likely, Student's in the logarithm as few categories tell little, and silhouettes beside it.
+
+    Where sizes differ, it moves by how uneven novel clusters are.
+    """
     from scipy.stats import t as student  # takes a second to import
 
     error = float(np.hypot(count.error, AT_BEST))
@@ -130,26 +133,41 @@ def _combined(
     if (likeliest := int(ks[likely.argmax()])) in limits:  # a median close to a limit would hide that it is one
         best = likeliest
     alone = student(max(n_known - 1, _FEW), np.log(count.n_clusters), float(np.hypot(error, _one_more(count, n_known))))
-    ends = np.clip(np.exp(alone.interval(_LEVEL)), *limits)  # silhouettes do not know what labels mean: this stays
-    low, high = min(low, int(ends[0])), max(high, int(np.ceil(ends[1])))
+    ends = np.exp(alone.interval(_LEVEL))  # silhouettes do not know what labels mean: this stays
+    low, high = min(low, best, int(ends[0])), max(high, best, int(np.ceil(ends[1])))
     curve = tuple((int(k), float(score)) for k, score in zip(ks, likely, strict=True))
-    found = KEstimate(best, min(low, best), max(high, best), curve, "combined")
-    if uneven := count_if_uneven(count, best, limits[1], balanced, rng):
-        found = _moved(found, uneven, *limits)
+    found = KEstimate(best, low, high, curve, "combined")
+    by_size = max(best, round(count.n_clusters)) if best == limits[1] else best
+    if uneven := count_if_uneven(count, by_size, limits[1], balanced, rng):
+        found = _moved(found, uneven, n_known)
+    found = _clipped(found, *limits)
     _tell_of_limits(found.n_clusters, *limits)
     return found
 
 
-def _moved(found: KEstimate, best: int, low: int, high: int) -> KEstimate:
-    """The estimate moved to another count, with its curve; its interval is as wide, and ends no higher than before."""
+def _moved(found: KEstimate, best: int, n_known: int) -> KEstimate:
+    """The estimate moved to another count, in proportion with its curve and its interval, by novel categories.
+
+    The interval keeps its lower end if that is lower, and holds the count that was the estimate.
+    """
+    times = (best - n_known) / (found.n_clusters - n_known)
 
     def at(k: int) -> int:
-        return int(np.clip(round(k * best / found.n_clusters), low, high))
+        return round(n_known + max(k - n_known, 0) * times)
 
-    scores = {at(k): score for k, score in sorted(found.curve, key=lambda point: point[1])}  # the best of each stays
-    return KEstimate(
-        at(found.n_clusters), min(found.low, at(found.low)), at(found.high), tuple(sorted(scores.items())), found.method
-    )
+    curve = tuple((at(k), score) for k, score in found.curve)
+    low, high = min(found.low, at(found.low)), max(found.n_clusters, at(found.high))
+    return KEstimate(best, low, high, curve, found.method)
+
+
+def _clipped(found: KEstimate, low: int, high: int) -> KEstimate:
+    """The estimate within limits; of points of its curve that have become one the best stays."""
+
+    def at(k: int) -> int:
+        return min(max(k, low), high)
+
+    scores = {at(k): score for k, score in sorted(found.curve, key=lambda point: point[1])}
+    return KEstimate(at(found.n_clusters), at(found.low), at(found.high), tuple(sorted(scores.items())), found.method)
 
 
 def _one_more(count: Count, n_known: int) -> float:

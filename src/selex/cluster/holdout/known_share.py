@@ -47,7 +47,8 @@ class Count(NamedTuple):
     n_clusters: float  # the estimate
     error: float  # standard error of its logarithm
     rows: Rows  # a sample of the rows along their leading principal components, whitened by all labels
-    known: Tensor  # the labels of these
+    known: Tensor  # the labels of these, one of each known category at least
+    weight: tuple[float, float] = (1.0, 1.0)  # for how many rows each labelled and each unlabelled one stands
 
 
 class _Fold(NamedTuple):
@@ -110,7 +111,7 @@ def count_by_share(rows: Rows, known: Tensor, n_known: int, balanced: bool, rng:
         return None
     error = look.error(counts)
     known = torch.from_numpy(labels).to(some.device)
-    return Count(max(float(counts[0]), n_known), error, _whitened(some, labels), known)
+    return Count(max(float(counts[0]), n_known), error, _whitened(some, labels), known, weight)
 
 
 def _whitened(rows: Rows, labels: NDArray[np.int64]) -> Rows:
@@ -121,10 +122,14 @@ def _whitened(rows: Rows, labels: NDArray[np.int64]) -> Rows:
 
 
 def _sample(labels: NDArray[np.int64], rng: np.random.Generator) -> tuple[NDArray[np.int64], tuple[float, float]]:
-    """Rows to look at, and for how many rows each labelled and each unlabelled one of them stands."""
+    """Rows to look at, with each known category; how many rows each labelled and each other one of them stands for."""
     parts, weights = [], []
     for part in (np.flatnonzero(labels != UNLABELLED), np.flatnonzero(labels == UNLABELLED)):
-        kept = part if len(part) <= _ROWS else np.sort(rng.choice(part, _ROWS, replace=False))
+        kept = part
+        if len(part) > _ROWS:
+            order = rng.permutation(part)
+            first = np.unique(labels[order], return_index=True)[1]
+            kept = np.sort(np.concatenate([order[first], np.delete(order, first)])[: max(_ROWS, len(first))])
         parts.append(kept)
         weights.append(len(part) / max(len(kept), 1))
     return np.concatenate(parts), (weights[0], weights[1])

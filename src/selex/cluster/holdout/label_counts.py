@@ -49,16 +49,17 @@ def _dispersion(counts: NDArray[np.int64]) -> float:
     return float(np.square(counts - counts.mean()).sum() / counts.mean())
 
 
-def follow(problem: Problem, level: Level) -> bool:
+def follow(problem: Problem, level: Level, weight: tuple[float, float] = (1.0, 1.0)) -> bool:
     """Whether known clusters hold more rows the more labels they have, as where labels are a random sample.
 
     Where only numbers of labels differ and sizes do not, the logarithm of sizes hardly rises with that of numbers. The
     usual rise between two categories counts, the median: one that took in a large novel category must not hide it.
+    In a sample labelled rows and others stand for so many rows each, its `weight`.
     """
-    known, group = slice(problem.n_known), problem.rows.group
-    found = group.sum(count(torch.as_tensor(level.labels), problem.k))[known].double().log()
-    counts = problem.counts[known].double().log()
-    rises, steps = found[:, None] - found, counts[:, None] - counts
+    group, labelled = problem.rows.group, problem.counts[: problem.n_known].double()
+    found = group.sum(count(torch.as_tensor(level.labels), problem.k))[: problem.n_known].double()
+    sizes, counts = (weight[0] * labelled + weight[1] * (found - labelled)).log(), labelled.log()
+    rises, steps = sizes[:, None] - sizes, counts[:, None] - counts
     return group.agree(float((rises[steps > 0] / steps[steps > 0]).quantile(0.5)) > _RISE)
 
 

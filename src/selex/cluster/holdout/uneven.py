@@ -1,9 +1,9 @@
 """How many categories there are where sizes differ: clusters show whether novel ones are as uneven as known ones.
 
-That novel categories are as large as known ones, on average, is far off where one category holds half of the rows and
-there are few: it may be among the known or among the novel ones. But large categories are found as clusters, and how
-many categories rows are spread over in effect (the exponential of the entropy of their shares) depends little on small
-ones, which nobody can count.
+That novel categories are as large as known ones, on average, cannot be relied on if there are few and one holds half of
+the rows: it may be known or novel. But large categories are found as clusters, and over how many of equal size rows
+are spread in effect (the exponential of the entropy of their shares) depends little on small ones, which nobody can
+count.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
 from selex.cluster.holdout.known_share import Count
@@ -19,40 +20,41 @@ from selex.cluster.kmeans import Problem, Settings
 from selex.cluster.search import searched
 from selex.errors import Note
 
-_ROUNDS = 3  # clusters depend on how many are asked for
-_LEAST = 0.5  # novel categories where there seem to be none
+_ROUNDS = 3  # at most: clusters depend on how many are asked for
 
 
 def count_if_uneven(count: Count, n_clusters: int, most: int, balanced: bool, rng: np.random.Generator) -> int | None:
     """How many categories there are if novel ones are as uneven as known ones, given how many by their mean size.
 
     A very large category that is known makes the mean too large and the known ones too uneven, one that is novel the
-    reverse. So the geometric mean is taken of two numbers of novel categories: by size, and by the effective number of
-    novel clusters, if as many categories stand behind each as behind known ones, by their numbers of labels.
+    reverse. So two numbers of novel categories are averaged (geometric mean): the one by size, and the effective number
+    of novel clusters times how many known categories there are for each in effect, by their labels.
 
-    None where numbers of labels do not differ by more than chance, or sizes of clusters do not follow them, or there
-    are too many clusters to search for unequal ones.
+    None where by size no category is novel or none may be, where numbers of labels do not differ by more than chance or
+    sizes of clusters do not follow them, and where there are too many clusters to search for unequal ones.
     """
     from selex.cluster.search.smoothed import can_smooth  # imports scipy.sparse
 
     labels = count.known[count.known >= 0].bincount().cpu().numpy()
-    n_known, found = len(labels), n_clusters
-    most = min(most, n_known + int((count.known < 0).sum()))
-    if not differ(labels) or n_known == most:
+    n_known, n_free = len(labels), int((count.known < 0).sum())
+    found, by_size, tried = n_clusters, n_clusters - n_known, 0
+    if by_size < 1 or most <= n_known or not differ(labels):
         return None
-    by_size, behind = max(n_clusters - n_known, _LEAST), n_known / effective_number(labels)
-    for first in (True, *[False] * (_ROUNDS - 1)):
-        n_novel = int(np.clip(found, n_known + 1, most)) - n_known
+    for_each = n_known / effective_number(labels)
+    for _ in range(_ROUNDS):
+        n_novel = min(max(found - n_known, 1), most - n_known, n_free)
+        if n_novel == tried:  # it would be the same again
+            break
         problem = Problem(count.rows, count.known, n_known, n_novel, Settings(balanced))
         if not can_smooth(count.rows.total, problem.k):
             return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Note)
             level = searched(problem, "unequal", rng)
-        if first and not follow(problem, level):
+        sizes = torch.as_tensor(level.labels).cpu().bincount(minlength=problem.k)[n_known:].numpy()
+        if not sizes.any() or (not tried and not follow(problem, level, count.weight)):
             return None
-        sizes = np.bincount(np.asarray(level.labels), minlength=problem.k)[n_known:]
-        found = round(n_known + float(np.sqrt(by_size * behind * effective_number(sizes))))
+        found, tried = round(n_known + (by_size * for_each * effective_number(sizes)) ** 0.5), n_novel
     return found
 
 
