@@ -66,7 +66,7 @@ def estimate_k(
         n_init: clusterings for each count that is tried, whose scores are averaged.
         rng: generator or seed.
         memory: bytes that temporary arrays may take.
-        progress: called with each count and its score.
+        progress: called with each count and its score; NaN for clusters that only tell how uneven sizes are.
 
     Returns:
         The estimate, and a 90 % interval: of what other known categories would have given, or of what resampled
@@ -138,7 +138,7 @@ def _combined(
     curve = tuple((int(k), float(score)) for k, score in zip(ks, likely, strict=True))
     found = KEstimate(best, low, high, curve, "combined")
     by_size = max(best, round(count.n_clusters)) if best == limits[1] else best
-    if uneven := count_if_uneven(count, by_size, limits[1], balanced, rng):
+    if uneven := count_if_uneven(count, by_size, limits[1], balanced, rng, progress):
         found = _moved(found, uneven, n_known)
     found = _clipped(found, *limits)
     _tell_of_limits(found.n_clusters, *limits)

@@ -9,6 +9,8 @@ count.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from math import nan
 
 import numpy as np
 import torch
@@ -23,7 +25,14 @@ from selex.errors import Note
 _ROUNDS = 3  # at most: clusters depend on how many are asked for
 
 
-def count_if_uneven(count: Count, n_clusters: int, most: int, balanced: bool, rng: np.random.Generator) -> int | None:
+def count_if_uneven(
+    count: Count,
+    n_clusters: int,
+    most: int,
+    balanced: bool,
+    rng: np.random.Generator,
+    progress: Callable[[int, float], None] | None = None,
+) -> int | None:
     """How many categories there are if novel ones are as uneven as known ones, given how many by their mean size.
 
     A very large category that is known makes the mean too large and the known ones too uneven, one that is novel the
@@ -51,6 +60,8 @@ def count_if_uneven(count: Count, n_clusters: int, most: int, balanced: bool, rn
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Note)
             level = searched(problem, "unequal", rng)
+        if progress:
+            progress(problem.k, nan)
         sizes = torch.as_tensor(level.labels).cpu().bincount(minlength=problem.k)[n_known:].numpy()
         if not sizes.any() or (not tried and not follow(problem, level, count.weight)):
             return None
