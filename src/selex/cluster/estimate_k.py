@@ -56,8 +56,8 @@ def estimate_k(
         method: `"combined"` holds out labels and whole categories, learns from them how rows of known and of novel
             categories look to a clustering, and so which share of the rows belongs to known categories: if novel ones
             are as large on average, that tells how many there are. Silhouettes of the counts that this makes likely
-            can shift the estimate. Where sizes differ, how uneven novel clusters are counts as much as that mean. The
-            others try counts, first on a coarse grid, then by Brent's method.
+            can shift the estimate. Where sizes differ, how uneven novel clusters are counts as well, the more the less
+            sure that mean is. The others try counts, first on a coarse grid, then by Brent's method.
             `"accuracy"` clusters without the labels and scores how well clusters match the categories of the
             labelled rows (Vaze et al.); ties are broken by the silhouette. `"silhouette"` clusters with all
             labels and scores how much nearer rows are to their own centre than to the next; it needs no labels.

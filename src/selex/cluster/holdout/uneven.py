@@ -22,7 +22,7 @@ from selex.cluster.kmeans import Problem, Settings
 from selex.cluster.search import searched
 from selex.errors import Note
 
-_ROUNDS = 3  # at most: clusters depend on how many are asked for
+_ERROR = 0.2  # standard error of the logarithm of a count by effective numbers: clusters are not categories
 
 
 def count_if_uneven(
@@ -36,8 +36,9 @@ def count_if_uneven(
     """How many categories there are if novel ones are as uneven as known ones, given how many by their mean size.
 
     A very large category that is known makes the mean too large and the known ones too uneven, one that is novel the
-    reverse. So two numbers of novel categories are averaged (geometric mean): the one by size, and the effective number
-    of novel clusters times how many known categories there are for each in effect, by their labels.
+    reverse. So two numbers of novel categories are averaged in their logarithm, each by how sure it is: the one by
+    size, and the effective number of novel clusters times how many known categories there are for each in effect, by
+    their labels.
 
     None where by size no category is novel or none may be, where numbers of labels do not differ by more than chance or
     sizes of clusters do not follow them, and where there are too many clusters to search for unequal ones.
@@ -46,27 +47,24 @@ def count_if_uneven(
 
     labels = count.known[count.known >= 0].bincount().cpu().numpy()
     n_known, n_free = len(labels), int((count.known < 0).sum())
-    found, by_size, tried = n_clusters, n_clusters - n_known, 0
+    by_size = n_clusters - n_known
     if by_size < 1 or most <= n_known or not differ(labels):
         return None
-    for_each = n_known / effective_number(labels)
-    for _ in range(_ROUNDS):
-        n_novel = min(max(found - n_known, 1), most - n_known, n_free)
-        if n_novel == tried:  # it would be the same again
-            break
-        problem = Problem(count.rows, count.known, n_known, n_novel, Settings(balanced))
-        if not can_smooth(count.rows.total, problem.k):
-            return None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Note)
-            level = searched(problem, "unequal", rng)
-        if progress:
-            progress(problem.k, nan)
-        sizes = torch.as_tensor(level.labels).cpu().bincount(minlength=problem.k)[n_known:].numpy()
-        if not sizes.any() or (not tried and not follow(problem, level, count.weight)):
-            return None
-        found, tried = round(n_known + (by_size * for_each * effective_number(sizes)) ** 0.5), n_novel
-    return found
+    n_novel = min(by_size, most - n_known, n_free)
+    problem = Problem(count.rows, count.known, n_known, n_novel, Settings(balanced))
+    if not can_smooth(count.rows.total, problem.k):
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Note)
+        level = searched(problem, "unequal", rng)
+    if progress:
+        progress(problem.k, nan)
+    sizes = torch.as_tensor(level.labels).cpu().bincount(minlength=problem.k)[n_known:].numpy()
+    if not sizes.any() or not follow(problem, level, count.weight):
+        return None
+    by_clusters = n_known * effective_number(sizes) / effective_number(labels)
+    sure = _ERROR**2 / (_ERROR**2 + count.error**2)
+    return round(n_known + by_size**sure * by_clusters ** (1 - sure))
 
 
 def effective_number(sizes: ArrayLike) -> float:
