@@ -50,6 +50,13 @@ def blobs(n_blobs, size, spread=0.01, dims=16, seed=0):
     return centers[truth] + rng.normal(0, spread, (len(truth), dims)) / dims**0.5, truth
 
 
+def pile(sizes, spread):
+    """Blobs of these sizes."""
+    x, truth = blobs(len(sizes), max(sizes), spread=spread, dims=24)
+    kept = np.concatenate([np.flatnonzero(truth == blob)[:size] for blob, size in enumerate(sizes)])
+    return x[kept], truth[kept]
+
+
 def half_labelled(truth, n_known, seed=0):
     """Half the rows of the first categories keep their label (at least one of each), the others get -1."""
     labels = np.full(len(truth), -1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from conftest import blobs, half_labelled
+from conftest import blobs, half_labelled, pile
 from selex import InputError, estimate_k
 from selex.cluster.estimate_k import _combined, _percentiles
 from selex.cluster.holdout import known_share
@@ -393,10 +393,3 @@ def some_labelled(truth, numbers):
     for category, number in enumerate(numbers):
         labels[np.flatnonzero(truth == category)[:number]] = category
     return labels
-
-
-def pile(sizes, spread):
-    """Blobs of these sizes."""
-    x, truth = blobs(len(sizes), max(sizes), spread=spread, dims=24)
-    kept = np.concatenate([np.flatnonzero(truth == blob)[:size] for blob, size in enumerate(sizes)])
-    return x[kept], truth[kept]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import blobs, half_labelled
+from conftest import half_labelled, pile
 from selex import estimate_k
 from selex.data.crops import AugmentConfig, CropParams, DeviceImages, TwoScaleImages
 from selex.features.embed import embed
@@ -113,9 +113,7 @@ def test_inner_products_are_those_of_embeddings():
 
 
 def test_the_count_where_sizes_differ():
-    x, truth = blobs(12, 300, spread=0.8, dims=24)
-    sizes = [60, 40, 30, 20, 20, 10, 300, 40, 30, 20, 20, 10]
-    kept = np.concatenate([np.flatnonzero(truth == blob)[:size] for blob, size in enumerate(sizes)])
-    rows, labels = x[kept].astype(np.float32), half_labelled(truth[kept], 6)
+    x, truth = pile([60, 40, 30, 20, 20, 10, 300, 40, 30, 20, 20, 10], spread=0.8)
+    rows, labels = x.astype(np.float32), half_labelled(truth, 6)
     found = estimate_k(torch.from_numpy(rows).cuda(), labels, rng=0)
     assert abs(found.n_clusters - estimate_k(rows, labels, rng=0).n_clusters) <= 1
