@@ -188,12 +188,41 @@ def test_where_sizes_differ_no_more_are_found_than_allowed(most):
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", Note)
         found = estimate_k(x, labels, max_clusters=most, rng=0)
-    if most > free.n_clusters:
-        assert abs(found.n_clusters - free.n_clusters) <= 1
+    assert found.n_clusters == min(free.n_clusters, most)  # and how likely each count is does not depend on it
     assert found.low <= found.n_clusters <= found.high == min(free.high, most)
     assert max(count for count, _ in found.curve) <= most
     at_limit = any("the highest count tried, did best" in str(note.message) for note in notes)
     assert at_limit == (found.n_clusters == most)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_where_labels_hardly_tell_there_may_be_more_than_the_known_ones(seed):
+    """One known category has most of the rows, so that by their mean size no category seems novel: five are."""
+    x, truth = pile([200, 25, 8, 4, 3, 90, 50, 25, 12, 6], spread=0.8)
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always", Note)
+        found = estimate_k(x, half_labelled(truth, 5, seed), rng=0)
+    assert "labels hardly tell whether any category is novel" in [str(note.message) for note in notes]
+    assert found.low == 5 < found.n_clusters <= 10 <= found.high
+
+
+@pytest.mark.parametrize("spread", [0.4, 1.2])
+@pytest.mark.parametrize("asked", [40, 80])
+def test_if_few_clusters_are_found_of_those_asked_for_fewer_are_asked_for(asked, spread, monkeypatch):
+    """Too many clusters cut a large novel category up: nine categories, by the mean size of known ones far more."""
+    x, truth = pile([*TAIL, 600, 20, 10], spread=spread)
+    count = known_share.Count(asked, 0.25, as_rows(x, 1 << 20), torch.from_numpy(half_labelled(truth, 6)))
+    ks = []
+
+    def spy(problem, search, rng):
+        ks.append(problem.k)
+        return searched(problem, search, rng)
+
+    monkeypatch.setattr("selex.cluster.holdout.uneven.searched", spy)
+    found = count_if_uneven(count, asked, 200, True, np.random.default_rng(0))
+    assert ks[0] == asked > ks[1] > found > 9
+    assert found - 9 < (ks[1] - 9) * 0.6  # the number by the first clusters is the second that is asked for
+    assert len(ks) == 2
 
 
 @pytest.mark.parametrize("labels_of_each", [[12] * 6, [25, 20, 15, 4, 3, 2]])

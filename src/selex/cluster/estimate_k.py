@@ -30,6 +30,7 @@ _CLEAR = 0.5  # silhouette from which on clusters are so clear that there is no 
 _BESIDE = 5.0  # what the logarithm of a silhouette counts beside that of a likelihood
 _LOWEST = -1.5  # but no more than so much, unless clusters are clear: silhouettes do not know what labels mean
 _POINTS = 200  # counts whose likelihood is worked out, at most
+_VAGUE = 0.35  # standard error of a logarithm from which on it may be chance that no category seems novel
 AT_BEST = 0.06
 """Standard error of the logarithm of a count by shares that no number of labels goes below."""
 
@@ -81,7 +82,11 @@ def estimate_k(
     if method in ("auto", "combined"):
         count = count_by_share(rows, known, n_known, balanced, generator)
         if count:
-            return _agreed(_combined(count, n_known, limits, balanced, generator, progress), rows)
+            usual = _limits(rows.total, n_known, None, tried=False)
+            widest = limits[0], max(limits[1], usual[1])  # how likely counts are does not depend on what is allowed
+            found = _clipped(_combined(count, n_known, widest, balanced, generator, progress), *limits)
+            _tell_of_limits(found.n_clusters, *limits)
+            return _agreed(found, rows)
         if method == "combined":
             need = "two labelled categories, one of them with two labels, and unlabelled rows"
             raise InputError(f"method 'combined' needs {need}; use 'silhouette'")
@@ -117,7 +122,8 @@ def _combined(
 ) -> KEstimate:
     """What shares make likely, Student's in the logarithm as few categories tell little, and silhouettes beside it.
 
-    Where sizes differ, it moves by how uneven novel clusters are.
+    Where sizes differ, it moves by how uneven novel clusters are. Where no category seems novel, but that may well be
+    chance, it is the median of what shares make likely of more, and at most twice the known ones.
     """
     from scipy.stats import t as student  # takes a second to import
 
@@ -130,7 +136,12 @@ def _combined(
     likely = shares.logpdf(np.log(ks)) + silhouette(np.log(ks))
     likely = np.exp(likely - likely.max())
     low, best, high = _percentiles(ks, likely)
-    if (likeliest := int(ks[likely.argmax()])) in limits:  # a median close to a limit would hide that it is one
+    likeliest = int(ks[likely.argmax()])
+    vague = likeliest == limits[0] and error > _VAGUE
+    if vague:
+        note("labels hardly tell whether any category is novel")
+        best = min(round(float(np.exp(shares.ppf(0.75)))), 2 * n_known, limits[1])  # the median of no less than known
+    elif likeliest in limits:  # a median close to a limit would hide that it is one
         best = likeliest
     alone = student(max(n_known - 1, _FEW), np.log(count.n_clusters), float(np.hypot(error, _one_more(count, n_known))))
     ends = np.exp(alone.interval(_LEVEL))  # silhouettes do not know what labels mean: this stays
@@ -138,10 +149,8 @@ def _combined(
     curve = tuple((int(k), float(score)) for k, score in zip(ks, likely, strict=True))
     found = KEstimate(best, low, high, curve, "combined")
     by_size = max(best, round(count.n_clusters)) if best == limits[1] else best
-    if uneven := count_if_uneven(count, by_size, limits[1], balanced, rng, progress):
+    if not vague and (uneven := count_if_uneven(count, by_size, limits[1], balanced, rng, progress)):
         found = _moved(found, uneven, n_known)
-    found = _clipped(found, *limits)
-    _tell_of_limits(found.n_clusters, *limits)
     return found
 
 

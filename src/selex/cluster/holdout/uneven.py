@@ -14,7 +14,7 @@ from math import nan
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from selex.cluster.holdout.known_share import Count
 from selex.cluster.holdout.label_counts import differ, follow
@@ -23,6 +23,8 @@ from selex.cluster.search import searched
 from selex.errors import Note
 
 _ERROR = 0.2  # standard error of the logarithm of a count by effective numbers: clusters are not categories
+_FEWER = 0.5  # than asked for: too many clusters cut a large category up, so that it no longer shows
+_ROUNDS = 2
 
 
 def count_if_uneven(
@@ -38,7 +40,8 @@ def count_if_uneven(
     A very large category that is known makes the mean too large and the known ones too uneven, one that is novel the
     reverse. So two numbers of novel categories are averaged in their logarithm, each by how sure it is: the one by
     size, and the effective number of novel clusters times how many known categories there are for each in effect, by
-    their labels.
+    their labels. Where that is less than half of the clusters that were asked for, so many are asked for once more as
+    both make likely.
 
     None where by size no category is novel or none may be, where numbers of labels do not differ by more than chance or
     sizes of clusters do not follow them, and where there are too many clusters to search for unequal ones.
@@ -51,20 +54,33 @@ def count_if_uneven(
     if by_size < 1 or most <= n_known or not differ(labels):
         return None
     n_novel = min(by_size, most - n_known, n_free)
-    problem = Problem(count.rows, count.known, n_known, n_novel, Settings(balanced))
-    if not can_smooth(count.rows.total, problem.k):
+    if not can_smooth(count.rows.total, n_known + n_novel):
         return None
+    sure = _ERROR**2 / (_ERROR**2 + count.error**2)
+    for _ in range(_ROUNDS):
+        sizes = _sizes_of_novel(count, n_known, n_novel, balanced, rng)
+        if progress:
+            progress(n_known + n_novel, nan)
+        if sizes is None:
+            return None
+        by_clusters = n_known * effective_number(sizes) / effective_number(labels)
+        likely = by_size**sure * by_clusters ** (1 - sure)
+        if by_clusters >= _FEWER * n_novel:
+            break
+        n_novel = max(round(likely), 1)
+    return round(n_known + likely)
+
+
+def _sizes_of_novel(
+    count: Count, n_known: int, n_novel: int, balanced: bool, rng: np.random.Generator
+) -> NDArray[np.int64] | None:
+    """Sizes of novel clusters; None where they hold nothing or sizes of known ones do not follow numbers of labels."""
+    problem = Problem(count.rows, count.known, n_known, n_novel, Settings(balanced))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)
         level = searched(problem, "unequal", rng)
-    if progress:
-        progress(problem.k, nan)
-    sizes = torch.as_tensor(level.labels).cpu().bincount(minlength=problem.k)[n_known:].numpy()
-    if not sizes.any() or not follow(problem, level, count.weight):
-        return None
-    by_clusters = n_known * effective_number(sizes) / effective_number(labels)
-    sure = _ERROR**2 / (_ERROR**2 + count.error**2)
-    return round(n_known + by_size**sure * by_clusters ** (1 - sure))
+    sizes: NDArray[np.int64] = torch.as_tensor(level.labels).cpu().bincount(minlength=problem.k)[n_known:].numpy()
+    return sizes if sizes.any() and follow(problem, level, count.weight) else None
 
 
 def effective_number(sizes: ArrayLike) -> float:
