@@ -31,6 +31,7 @@ _BESIDE = 5.0  # what the logarithm of a silhouette counts beside that of a like
 _LOWEST = -1.5  # but no more than so much, unless clusters are clear: silhouettes do not know what labels mean
 _POINTS = 200  # counts whose likelihood is worked out, at most
 _VAGUE = 0.35  # standard error of a logarithm from which on it may be chance that no category seems novel
+_BEYOND = 2  # times the highest count allowed are still looked at: a limit close by must not lower the median
 AT_BEST = 0.06
 """Standard error of the logarithm of a count by shares that no number of labels goes below."""
 
@@ -82,9 +83,11 @@ def estimate_k(
     if method in ("auto", "combined"):
         count = count_by_share(rows, known, n_known, balanced, generator)
         if count:
-            usual = _limits(rows.total, n_known, None, tried=False)
-            widest = limits[0], max(limits[1], usual[1])  # how likely counts are does not depend on what is allowed
-            found = _clipped(_combined(count, n_known, widest, balanced, generator, progress), *limits)
+            beyond = max(
+                limits[1], min(_BEYOND * limits[1], rows.total // 2)
+            )  # else a limit close by lowers the median
+            found = _combined(count, n_known, (limits[0], beyond), balanced, generator, progress)
+            found = _clipped(found, *limits)
             _tell_of_limits(found.n_clusters, *limits)
             return _agreed(found, rows)
         if method == "combined":
@@ -122,8 +125,9 @@ def _combined(
 ) -> KEstimate:
     """What shares make likely, Student's in the logarithm as few categories tell little, and silhouettes beside it.
 
-    Where sizes differ, it moves by how uneven novel clusters are. Where no category seems novel, but that may well be
-    chance, it is the median of what shares make likely of more, and at most twice the known ones.
+    The likeliest count where that is a limit, else the median. Where no novel category is likeliest, but that may well
+    be chance, it is the median as well, up to twice the known ones. Otherwise it moves, where sizes differ, by how
+    uneven novel clusters are.
     """
     from scipy.stats import t as student  # takes a second to import
 
@@ -137,10 +141,10 @@ def _combined(
     likely = np.exp(likely - likely.max())
     low, best, high = _percentiles(ks, likely)
     likeliest = int(ks[likely.argmax()])
-    vague = likeliest == limits[0] and error > _VAGUE
+    vague = likeliest == limits[0] < best and error > _VAGUE
     if vague:
         note("labels hardly tell whether any category is novel")
-        best = min(round(float(np.exp(shares.ppf(0.75)))), 2 * n_known, limits[1])  # the median of no less than known
+        best = min(best, 2 * n_known)
     elif likeliest in limits:  # a median close to a limit would hide that it is one
         best = likeliest
     alone = student(max(n_known - 1, _FEW), np.log(count.n_clusters), float(np.hypot(error, _one_more(count, n_known))))
@@ -232,9 +236,9 @@ def _percentiles(ks: NDArray[np.int64], likely: Values) -> tuple[int, int, int]:
 def _tell_of_limits(best: int, low: int, high: int) -> None:
     """An end of the range is no estimate."""
     if best == high > low:
-        note(f"{best} categories, the highest count tried, did best: there may be more")
+        note(f"{best} categories, the highest count allowed: there may be more")
     elif best == low < high:
-        note(f"{best} categories, the lowest count tried, did best: features may not tell the others apart")
+        note(f"{best} categories, the lowest count, did best: features may not tell the others apart")
 
 
 @dataclass(frozen=True)

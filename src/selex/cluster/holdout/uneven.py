@@ -23,7 +23,7 @@ from selex.cluster.search import searched
 from selex.errors import Note
 
 _ERROR = 0.2  # standard error of the logarithm of a count by effective numbers: clusters are not categories
-_FEWER = 0.5  # than asked for: too many clusters cut a large category up, so that it no longer shows
+_FEWER = 0.5  # share of the clusters asked for; where fewer are found in effect, fewer are asked for
 _ROUNDS = 2
 
 
@@ -40,8 +40,8 @@ def count_if_uneven(
     A very large category that is known makes the mean too large and the known ones too uneven, one that is novel the
     reverse. So two numbers of novel categories are averaged in their logarithm, each by how sure it is: the one by
     size, and the effective number of novel clusters times how many known categories there are for each in effect, by
-    their labels. Where that is less than half of the clusters that were asked for, so many are asked for once more as
-    both make likely.
+    their labels. Too many clusters cut a large category up: where the second number is less than half of the novel
+    clusters that were asked for, the search is repeated for as many as the average gives.
 
     None where by size no category is novel or none may be, where numbers of labels do not differ by more than chance or
     sizes of clusters do not follow them, and where there are too many clusters to search for unequal ones.
@@ -57,18 +57,20 @@ def count_if_uneven(
     if not can_smooth(count.rows.total, n_known + n_novel):
         return None
     sure = _ERROR**2 / (_ERROR**2 + count.error**2)
+    found = None
     for _ in range(_ROUNDS):
         sizes = _sizes_of_novel(count, n_known, n_novel, balanced, rng)
         if progress:
             progress(n_known + n_novel, nan)
         if sizes is None:
-            return None
+            break
         by_clusters = n_known * effective_number(sizes) / effective_number(labels)
         likely = by_size**sure * by_clusters ** (1 - sure)
-        if by_clusters >= _FEWER * n_novel:
+        found = round(n_known + likely)
+        if by_clusters >= _FEWER * n_novel or round(likely) >= n_novel:
             break
-        n_novel = max(round(likely), 1)
-    return round(n_known + likely)
+        n_novel = round(likely)
+    return found
 
 
 def _sizes_of_novel(
