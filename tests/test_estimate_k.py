@@ -180,36 +180,40 @@ def test_a_very_large_category_does_not_stand_for_the_others(large, monkeypatch)
     assert max(found.curve, key=lambda point: point[1])[0] == pytest.approx(moved, abs=0.51)
 
 
-@pytest.mark.parametrize("most", [9, 12, 14, 20])
-def test_where_sizes_differ_no_more_are_found_than_allowed(most):
-    x, truth = pile([*TAIL, 300, *TAIL[1:]], spread=0.8)
-    labels = half_labelled(truth, 6)
-    free = estimate_k(x, labels, rng=0)
+@pytest.mark.parametrize("most", [6, 9, 12, 14, 20])
+@pytest.mark.parametrize(
+    ("sizes", "seed"),
+    [([*TAIL, 300, *TAIL[1:]], 0), ([9, 10, 10, 3, 23, 255, 400], 35), ([13, 7, 148, 13, 54, 28, 31, 53, 83, 6], 20)],
+)
+def test_a_limit_only_cuts_off(sizes, seed, most):
+    x, truth = pile(sizes, spread=0.8)
+    labels = half_labelled(truth, 6, seed)
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", Note)
+        free = estimate_k(x, labels, rng=0)
+        notes.clear()
         found = estimate_k(x, labels, max_clusters=most, rng=0)
-    assert abs(found.n_clusters - min(free.n_clusters, most)) <= 1
-    assert found.low <= found.n_clusters <= found.high == min(free.high, most)
+    assert (found.low, found.n_clusters, found.high) == tuple(
+        min(count, most) for count in (free.low, free.n_clusters, free.high)
+    )
     assert max(count for count, _ in found.curve) <= most
     at_limit = any("the highest count allowed" in str(note.message) for note in notes)
-    assert at_limit == (found.n_clusters == most)
+    assert at_limit == (found.n_clusters == most > 6)
 
 
 VERY_UNEVEN = [200, 25, 8, 4, 3]
 
 
-@pytest.mark.parametrize(("seed", "by_size"), [(1, "more"), (2, "none")])
-def test_where_labels_hardly_tell_there_may_be_more_than_the_known_ones(seed, by_size):
-    """One known category has most of the rows. That none is novel is likeliest, by mean size or not: five are."""
-    x, truth = pile([*VERY_UNEVEN, 90, 50, 25, 12, 6], spread=0.8 if by_size == "more" else 0.2)
-    labels = half_labelled(truth, 5, seed)
-    with warnings.catch_warnings(record=True) as notes:
-        warnings.simplefilter("always", Note)
-        found = estimate_k(x, labels, rng=0)
-        limited = estimate_k(x, labels, max_clusters=5, rng=0)
-    assert "labels hardly tell whether any category is novel" in [str(note.message) for note in notes]
-    assert found.low == 5 < found.n_clusters <= 10 <= found.high
-    assert (limited.low, limited.n_clusters, limited.high) == (5, 5, 5)
+@pytest.mark.filterwarnings("ignore:.* have a single labelled row:selex.errors.Note")
+@pytest.mark.parametrize("rng", range(3))
+@pytest.mark.parametrize("spread", [0.2, 0.8])
+def test_where_labels_hardly_tell_there_may_be_more_than_the_known_ones(spread, rng):
+    """One known category has most of the rows. That none is novel is likeliest: five are."""
+    x, truth = pile([*VERY_UNEVEN, 90, 50, 25, 12, 6], spread=spread)
+    with pytest.warns(Note, match="labels hardly tell whether any category is novel"):
+        found = estimate_k(x, half_labelled(truth, 5, 2), rng=rng)
+    assert found.low == 5 < found.n_clusters
+    assert found.high >= 10
 
 
 @pytest.mark.parametrize("sizes", [[100, 20, 10, 6, 4], [300, 20, 10, 6, 4], [300, 100, 30, 10, 10]])
@@ -226,17 +230,19 @@ def test_if_few_clusters_are_found_of_those_asked_for_fewer_are_asked_for(asked,
     """Too many clusters cut a large novel category up: nine categories, by the mean size of known ones far more."""
     x, truth = pile([*TAIL, 600, 20, 10], spread=spread)
     count = known_share.Count(asked, 0.25, as_rows(x, 1 << 20), torch.from_numpy(half_labelled(truth, 6)))
-    ks = []
-
-    def spy(problem, search, rng):
-        ks.append(problem.k)
-        return searched(problem, search, rng)
-
-    monkeypatch.setattr("selex.cluster.holdout.uneven.searched", spy)
-    found = count_if_uneven(count, asked, 200, True, np.random.default_rng(0))
+    ks = searches(monkeypatch)
+    found = count_if_uneven(count, asked, True, np.random.default_rng(0))
     assert ks[0] == asked > ks[1] > found > 9
     assert found - 9 < (ks[1] - 9) * 0.6  # the number by the first clusters is the second that is asked for
     assert len(ks) == 2
+
+
+def test_if_fewer_clusters_tell_nothing_the_first_count_stays(monkeypatch):
+    x, truth = pile([*TAIL, 600, 20, 10], spread=0.4)
+    count = known_share.Count(40, 0.25, as_rows(x, 1 << 20), torch.from_numpy(half_labelled(truth, 6)))
+    ks = searches(monkeypatch, silent_from=1)
+    found = count_if_uneven(count, 40, True, np.random.default_rng(0))
+    assert found == ks[1] < ks[0]
 
 
 @pytest.mark.parametrize("labels_of_each", [[12] * 6, [25, 20, 15, 4, 3, 2]])
@@ -245,7 +251,7 @@ def test_sizes_that_do_not_differ_leave_the_count_alone(labels_of_each):
     x, truth = pile([30] * 12, spread=0.8)
     labels = some_labelled(truth, labels_of_each)
     count = known_share.Count(20.0, 0.1, as_rows(x, 1 << 20), torch.from_numpy(labels))
-    assert count_if_uneven(count, 20, 180, True, np.random.default_rng(0)) is None
+    assert count_if_uneven(count, 20, True, np.random.default_rng(0)) is None
 
 
 def test_labels_of_which_more_are_looked_at_do_not_make_sizes_differ(monkeypatch):
@@ -255,9 +261,9 @@ def test_labels_of_which_more_are_looked_at_do_not_make_sizes_differ(monkeypatch
     labels = torch.from_numpy(some_labelled(truth, [120, 60, 40, 20, 10, 10]))
     count = known_share.count_by_share(as_rows(x, 1 << 20), labels, 6, True, np.random.default_rng(0))
     assert count.weight[1] > 5 * count.weight[0]
-    assert count_if_uneven(count, 12, 1200, True, np.random.default_rng(0)) is None
+    assert count_if_uneven(count, 12, True, np.random.default_rng(0)) is None
     alike = count._replace(weight=(1.0, 1.0))
-    assert count_if_uneven(alike, 12, 1200, True, np.random.default_rng(0)) is not None
+    assert count_if_uneven(alike, 12, True, np.random.default_rng(0)) is not None
 
 
 def test_every_known_category_is_among_the_rows_that_are_looked_at(monkeypatch):
@@ -278,13 +284,8 @@ def test_where_no_novel_cluster_keeps_a_row_the_count_stays(monkeypatch):
     x, truth = pile([*TAIL, 8], spread=0.4)
     labels = half_labelled(truth, 6)
     count = known_share.Count(9.0, 0.1, as_rows(x, 1 << 20), torch.from_numpy(labels))
-
-    def all_known(problem, search, rng):
-        level = searched(problem, search, rng)
-        return replace(level, labels=torch.as_tensor(level.labels).clamp(max=5))
-
-    monkeypatch.setattr("selex.cluster.holdout.uneven.searched", all_known)
-    assert count_if_uneven(count, 9, 90, True, np.random.default_rng(0)) is None
+    searches(monkeypatch, silent_from=0)
+    assert count_if_uneven(count, 9, True, np.random.default_rng(0)) is None
 
 
 def test_if_all_categories_are_known_none_is_added_where_sizes_differ():
@@ -293,20 +294,22 @@ def test_if_all_categories_are_known_none_is_added_where_sizes_differ():
         assert estimate_k(x, half_labelled(truth, 6), rng=0).n_clusters == 6
 
 
-@pytest.mark.parametrize("most", [6, 5])
-def test_no_more_categories_than_known_ones_are_allowed(most):
+@pytest.mark.parametrize("by_size", [6, 5])
+def test_where_by_size_no_category_is_novel_the_count_stays(by_size):
     x, truth = pile([*TAIL, 300], spread=0.8)
     count = known_share.Count(9.0, 0.1, as_rows(x, 1 << 20), torch.from_numpy(half_labelled(truth, 6)))
-    assert count_if_uneven(count, 9, most, True, np.random.default_rng(0)) is None
+    assert count_if_uneven(count, by_size, True, np.random.default_rng(0)) is None
 
 
-def test_there_are_at_most_as_many_novel_clusters_as_rows_without_a_label():
+def test_there_are_at_most_as_many_novel_clusters_as_rows_without_a_label(monkeypatch):
     """The estimate may be higher: it is made for all rows, of which some are looked at."""
     x, truth = pile([*TAIL, 8], spread=0.4)
     labels = half_labelled(truth, 6)
     kept = (labels >= 0) | (truth == 6)
     count = known_share.Count(500.0, 0.1, as_rows(x[kept], 1 << 20), torch.from_numpy(labels[kept]))
-    assert 7 <= count_if_uneven(count, 500, 1000, True, np.random.default_rng(0)) < 500
+    asked = searches(monkeypatch)
+    assert 7 <= count_if_uneven(count, 500, True, np.random.default_rng(0)) < 500
+    assert max(asked) <= 6 + int((labels[kept] < 0).sum())
 
 
 def test_where_there_are_too_many_clusters_to_search_for_unequal_ones_the_count_stays():
@@ -314,7 +317,7 @@ def test_where_there_are_too_many_clusters_to_search_for_unequal_ones_the_count_
     labels = half_labelled(truth, 6)
     count = known_share.Count(700.0, 0.1, as_rows(x, 1 << 20), torch.from_numpy(labels))
     assert len(x) > 6000
-    assert count_if_uneven(count, 700, 3000, True, np.random.default_rng(0)) is None
+    assert count_if_uneven(count, 700, True, np.random.default_rng(0)) is None
 
 
 @pytest.mark.parametrize(("sizes", "number"), [([7, 7, 7, 7], 4.0), ([5], 1.0), ([3, 0, 3], 2.0), ([2, 1, 1], 2**1.5)])
@@ -428,6 +431,20 @@ def blobs_of(k):
     rng = np.random.default_rng(0)
     blob = np.arange(12 * k) % k
     return (rng.normal(size=(k, 8))[blob] * 4 + rng.normal(size=(12 * k, 8)) * 0.2).astype(np.float32), blob
+
+
+def searches(monkeypatch, silent_from=99):
+    """For how many clusters is searched, one after the other; from some on, known clusters get all rows."""
+    ks = []
+
+    def spy(problem, search, rng):
+        ks.append(problem.k)
+        level = searched(problem, search, rng)
+        known = torch.as_tensor(level.labels).clamp(max=problem.n_known - 1)
+        return replace(level, labels=known) if len(ks) > silent_from else level
+
+    monkeypatch.setattr("selex.cluster.holdout.uneven.searched", spy)
+    return ks
 
 
 def some_labelled(truth, numbers):

@@ -99,7 +99,7 @@ def estimate(
             help="`combined` and `accuracy` use the labels, `silhouette` needs none; `auto` chooses.",
         ),
     ] = "auto",
-    max_categories: Annotated[int | None, typer.Option(min=2, metavar="N", help="The highest count to try.")] = None,
+    max_categories: Annotated[int | None, typer.Option(min=2, metavar="N", help="The highest count allowed.")] = None,
     config_file: settings.ConfigFile = None,
     changes: settings.Set = None,
     seed: settings.Seed = None,

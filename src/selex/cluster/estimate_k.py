@@ -31,7 +31,6 @@ _BESIDE = 5.0  # what the logarithm of a silhouette counts beside that of a like
 _LOWEST = -1.5  # but no more than so much, unless clusters are clear: silhouettes do not know what labels mean
 _POINTS = 200  # counts whose likelihood is worked out, at most
 _VAGUE = 0.35  # standard error of a logarithm from which on it may be chance that no category seems novel
-_BEYOND = 2  # times the highest count allowed are still looked at: a limit close by must not lower the median
 AT_BEST = 0.06
 """Standard error of the logarithm of a count by shares that no number of labels goes below."""
 
@@ -53,8 +52,8 @@ def estimate_k(
     Args:
         data: `n × d` features: numpy (also memory-mapped) or torch on any device.
         labels: per row a known category `0 … n_known - 1` or -1; None if no row is labelled.
-        max_clusters: the highest count to allow; by default no more than half the rows, and where counts are tried no
-            more than five times the known categories or `2 √n`, whichever is more.
+        max_clusters: the highest count to allow: an estimate above is cut off there. By default no more than half the
+            rows, and where counts are tried no more than five times the known categories or `2 √n`, whichever is more.
         method: `"combined"` holds out labels and whole categories, learns from them how rows of known and of novel
             categories look to a clustering, and so which share of the rows belongs to known categories: if novel ones
             are as large on average, that tells how many there are. Silhouettes of the counts that this makes likely
@@ -83,11 +82,8 @@ def estimate_k(
     if method in ("auto", "combined"):
         count = count_by_share(rows, known, n_known, balanced, generator)
         if count:
-            beyond = max(
-                limits[1], min(_BEYOND * limits[1], rows.total // 2)
-            )  # else a limit close by lowers the median
-            found = _combined(count, n_known, (limits[0], beyond), balanced, generator, progress)
-            found = _clipped(found, *limits)
+            free = _limits(rows.total, n_known, None, tried=False)  # a limit does not tell how many there are
+            found = _clipped(_combined(count, n_known, free, balanced, generator, progress), *limits)
             _tell_of_limits(found.n_clusters, *limits)
             return _agreed(found, rows)
         if method == "combined":
@@ -110,7 +106,7 @@ def _limits(n: int, n_known: int, asked: int | None, tried: bool) -> tuple[int, 
     """Lowest and highest count."""
     low = min(max(n_known, 2), n)
     if asked is not None and not low <= asked <= n:
-        raise InputError(f"the highest count to try must lie between {low} and the {n} rows, not be {asked}")
+        raise InputError(f"the highest count must lie between {low} and the {n} rows, not be {asked}")
     usual = max(5 * n_known, int(2 * n**0.5)) if tried else n
     return low, max(low, asked or min(n // 2, usual))
 
@@ -125,9 +121,8 @@ def _combined(
 ) -> KEstimate:
     """What shares make likely, Student's in the logarithm as few categories tell little, and silhouettes beside it.
 
-    The likeliest count where that is a limit, else the median. Where no novel category is likeliest, but that may well
-    be chance, it is the median as well, up to twice the known ones. Otherwise it moves, where sizes differ, by how
-    uneven novel clusters are.
+    The likeliest count where that is a limit, else the median; the median, too, where that no category is novel is
+    likeliest, but may well be chance. Where sizes differ, it moves by how uneven novel clusters are.
     """
     from scipy.stats import t as student  # takes a second to import
 
@@ -144,7 +139,6 @@ def _combined(
     vague = likeliest == limits[0] < best and error > _VAGUE
     if vague:
         note("labels hardly tell whether any category is novel")
-        best = min(best, 2 * n_known)
     elif likeliest in limits:  # a median close to a limit would hide that it is one
         best = likeliest
     alone = student(max(n_known - 1, _FEW), np.log(count.n_clusters), float(np.hypot(error, _one_more(count, n_known))))
@@ -152,10 +146,8 @@ def _combined(
     low, high = min(low, best, int(ends[0])), max(high, best, int(np.ceil(ends[1])))
     curve = tuple((int(k), float(score)) for k, score in zip(ks, likely, strict=True))
     found = KEstimate(best, low, high, curve, "combined")
-    by_size = max(best, round(count.n_clusters)) if best == limits[1] else best
-    if not vague and (uneven := count_if_uneven(count, by_size, limits[1], balanced, rng, progress)):
-        found = _moved(found, uneven, n_known)
-    return found
+    uneven = count_if_uneven(count, best, balanced, rng, progress)
+    return _moved(found, uneven, n_known) if uneven else found
 
 
 def _moved(found: KEstimate, best: int, n_known: int) -> KEstimate:

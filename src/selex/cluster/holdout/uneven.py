@@ -24,13 +24,11 @@ from selex.errors import Note
 
 _ERROR = 0.2  # standard error of the logarithm of a count by effective numbers: clusters are not categories
 _FEWER = 0.5  # share of the clusters asked for; where fewer are found in effect, fewer are asked for
-_ROUNDS = 2
 
 
 def count_if_uneven(
     count: Count,
     n_clusters: int,
-    most: int,
     balanced: bool,
     rng: np.random.Generator,
     progress: Callable[[int, float], None] | None = None,
@@ -41,36 +39,37 @@ def count_if_uneven(
     reverse. So two numbers of novel categories are averaged in their logarithm, each by how sure it is: the one by
     size, and the effective number of novel clusters times how many known categories there are for each in effect, by
     their labels. Too many clusters cut a large category up: where the second number is less than half of the novel
-    clusters that were asked for, the search is repeated for as many as the average gives.
+    clusters that were asked for, it is taken once more from as few as the average gives.
 
-    None where by size no category is novel or none may be, where numbers of labels do not differ by more than chance or
-    sizes of clusters do not follow them, and where there are too many clusters to search for unequal ones.
+    None where by size no category is novel, where numbers of labels do not differ by more than chance or sizes of
+    clusters do not follow them, and where there are too many clusters to search for unequal ones.
     """
     from selex.cluster.search.smoothed import can_smooth  # imports scipy.sparse
 
     labels = count.known[count.known >= 0].bincount().cpu().numpy()
     n_known, n_free = len(labels), int((count.known < 0).sum())
     by_size = n_clusters - n_known
-    if by_size < 1 or most <= n_known or not differ(labels):
-        return None
-    n_novel = min(by_size, most - n_known, n_free)
-    if not can_smooth(count.rows.total, n_known + n_novel):
+    n_novel = min(by_size, n_free)
+    if by_size < 1 or not differ(labels) or not can_smooth(count.rows.total, n_known + n_novel):
         return None
     sure = _ERROR**2 / (_ERROR**2 + count.error**2)
-    found = None
-    for _ in range(_ROUNDS):
-        sizes = _sizes_of_novel(count, n_known, n_novel, balanced, rng)
+
+    def by_clusters(asked: int) -> float | None:
+        sizes = _sizes_of_novel(count, n_known, asked, balanced, rng)
         if progress:
-            progress(n_known + n_novel, nan)
-        if sizes is None:
-            break
-        by_clusters = n_known * effective_number(sizes) / effective_number(labels)
-        likely = by_size**sure * by_clusters ** (1 - sure)
-        found = round(n_known + likely)
-        if by_clusters >= _FEWER * n_novel or round(likely) >= n_novel:
-            break
-        n_novel = round(likely)
-    return found
+            progress(n_known + asked, nan)
+        return None if sizes is None else n_known * effective_number(sizes) / effective_number(labels)
+
+    def average(other: float) -> float:
+        return float(by_size**sure * other ** (1 - sure))
+
+    found = by_clusters(n_novel)
+    if found is None:
+        return None
+    fewer = round(average(found))
+    if found < _FEWER * n_novel and fewer < n_novel:
+        found = by_clusters(fewer) or found
+    return round(n_known + average(found))
 
 
 def _sizes_of_novel(
