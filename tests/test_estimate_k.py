@@ -1,5 +1,5 @@
 import warnings
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -8,12 +8,13 @@ from sklearn.datasets import load_digits
 
 from conftest import blobs, half_labelled, pile
 from selex import InputError, estimate_k
-from selex.cluster.estimate_k import _combined, _percentiles
+from selex.cluster.estimate_k import _combined, _moved, _percentiles
 from selex.cluster.holdout import known_share
-from selex.cluster.holdout.uneven import count_if_uneven, effective_number
+from selex.cluster.holdout.uneven import Novel, effective_number, novel_if_uneven
 from selex.cluster.rows import Rows, as_rows
 from selex.cluster.search import searched
 from selex.errors import Note
+from selex.types import KEstimate
 
 
 @pytest.mark.parametrize("method", ["combined", "accuracy", "silhouette"])
@@ -166,7 +167,7 @@ def test_a_very_large_category_does_not_stand_for_the_others(large, monkeypatch)
     scores = []
     found = estimate_k(x, labels, rng=0, progress=lambda _, score: scores.append(score))
     assert np.isnan(scores[-1])  # of clusters that tell how uneven sizes are: they take longest
-    monkeypatch.setattr("selex.cluster.estimate_k.count_if_uneven", lambda *_: None)
+    monkeypatch.setattr("selex.cluster.estimate_k.novel_if_uneven", lambda *_: None)
     by_size = estimate_k(x, labels, rng=0)
     assert abs(np.log(found.n_clusters / 12)) < abs(np.log(by_size.n_clusters / 12))
     assert found.low <= 12 <= found.high
@@ -225,15 +226,14 @@ def test_clear_clusters_tell_that_all_categories_are_known_whatever_their_sizes(
 
 
 @pytest.mark.parametrize("spread", [0.4, 1.2])
-@pytest.mark.parametrize("asked", [40, 80])
+@pytest.mark.parametrize("asked", [34, 74])
 def test_if_few_clusters_are_found_of_those_asked_for_fewer_are_asked_for(asked, spread, monkeypatch):
     """Too many clusters cut a large novel category up: nine categories, by the mean size of known ones far more."""
     x, truth = pile([*TAIL, 600, 20, 10], spread=spread)
-    count = known_share.Count(asked, 0.25, as_rows(x, 1 << 20), torch.from_numpy(half_labelled(truth, 6)))
+    count = known_share.Count(asked + 6, 0.25, as_rows(x, 1 << 20), torch.from_numpy(half_labelled(truth, 6)))
     ks = searches(monkeypatch)
-    found = count_if_uneven(count, asked, True, np.random.default_rng(0))
-    assert ks[0] == asked > ks[1] > found > 9
-    assert found - 9 < (ks[1] - 9) * 0.6  # the number by the first clusters is the second that is asked for
+    found = novel_if_uneven(count, asked, True, np.random.default_rng(0)).likely
+    assert ks[0] - 6 == asked > ks[1] - 6 > found > 3
     assert len(ks) == 2
 
 
@@ -241,8 +241,8 @@ def test_if_fewer_clusters_tell_nothing_the_first_count_stays(monkeypatch):
     x, truth = pile([*TAIL, 600, 20, 10], spread=0.4)
     count = known_share.Count(40, 0.25, as_rows(x, 1 << 20), torch.from_numpy(half_labelled(truth, 6)))
     ks = searches(monkeypatch, silent_from=1)
-    found = count_if_uneven(count, 40, True, np.random.default_rng(0))
-    assert found == ks[1] < ks[0]
+    found = novel_if_uneven(count, 34, True, np.random.default_rng(0))
+    assert round(found.likely) == ks[1] - 6 < 34
 
 
 @pytest.mark.parametrize("labels_of_each", [[12] * 6, [25, 20, 15, 4, 3, 2]])
@@ -251,7 +251,7 @@ def test_sizes_that_do_not_differ_leave_the_count_alone(labels_of_each):
     x, truth = pile([30] * 12, spread=0.8)
     labels = some_labelled(truth, labels_of_each)
     count = known_share.Count(20.0, 0.1, as_rows(x, 1 << 20), torch.from_numpy(labels))
-    assert count_if_uneven(count, 20, True, np.random.default_rng(0)) is None
+    assert novel_if_uneven(count, 14, True, np.random.default_rng(0)) is None
 
 
 def test_labels_of_which_more_are_looked_at_do_not_make_sizes_differ(monkeypatch):
@@ -261,9 +261,9 @@ def test_labels_of_which_more_are_looked_at_do_not_make_sizes_differ(monkeypatch
     labels = torch.from_numpy(some_labelled(truth, [120, 60, 40, 20, 10, 10]))
     count = known_share.count_by_share(as_rows(x, 1 << 20), labels, 6, True, np.random.default_rng(0))
     assert count.weight[1] > 5 * count.weight[0]
-    assert count_if_uneven(count, 12, True, np.random.default_rng(0)) is None
+    assert novel_if_uneven(count, 6, True, np.random.default_rng(0)) is None
     alike = count._replace(weight=(1.0, 1.0))
-    assert count_if_uneven(alike, 12, True, np.random.default_rng(0)) is not None
+    assert novel_if_uneven(alike, 6, True, np.random.default_rng(0)) is not None
 
 
 def test_every_known_category_is_among_the_rows_that_are_looked_at(monkeypatch):
@@ -285,7 +285,7 @@ def test_where_no_novel_cluster_keeps_a_row_the_count_stays(monkeypatch):
     labels = half_labelled(truth, 6)
     count = known_share.Count(9.0, 0.1, as_rows(x, 1 << 20), torch.from_numpy(labels))
     searches(monkeypatch, silent_from=0)
-    assert count_if_uneven(count, 9, True, np.random.default_rng(0)) is None
+    assert novel_if_uneven(count, 3, True, np.random.default_rng(0)) is None
 
 
 def test_if_all_categories_are_known_none_is_added_where_sizes_differ():
@@ -294,22 +294,25 @@ def test_if_all_categories_are_known_none_is_added_where_sizes_differ():
         assert estimate_k(x, half_labelled(truth, 6), rng=0).n_clusters == 6
 
 
-@pytest.mark.parametrize("by_size", [6, 5])
+@pytest.mark.parametrize("by_size", [0, -1])
 def test_where_by_size_no_category_is_novel_the_count_stays(by_size):
     x, truth = pile([*TAIL, 300], spread=0.8)
     count = known_share.Count(9.0, 0.1, as_rows(x, 1 << 20), torch.from_numpy(half_labelled(truth, 6)))
-    assert count_if_uneven(count, by_size, True, np.random.default_rng(0)) is None
+    assert novel_if_uneven(count, by_size, True, np.random.default_rng(0)) is None
 
 
-def test_there_are_at_most_as_many_novel_clusters_as_rows_without_a_label(monkeypatch):
+@pytest.mark.parametrize("found", ["many", "few"])
+def test_there_are_at_most_as_many_novel_clusters_as_rows_without_a_label(found, monkeypatch):
     """The estimate may be higher: it is made for all rows, of which some are looked at."""
-    x, truth = pile([*TAIL, 8], spread=0.4)
+    x, truth = pile([*TAIL, 20], spread=0.4)
     labels = half_labelled(truth, 6)
     kept = (labels >= 0) | (truth == 6)
     count = known_share.Count(500.0, 0.1, as_rows(x[kept], 1 << 20), torch.from_numpy(labels[kept]))
     asked = searches(monkeypatch)
-    assert 7 <= count_if_uneven(count, 500, True, np.random.default_rng(0)) < 500
-    assert max(asked) <= 6 + int((labels[kept] < 0).sum())
+    if found == "few":
+        monkeypatch.setattr("selex.cluster.holdout.uneven.effective_number", lambda _: 1.0)
+    assert 1 <= novel_if_uneven(count, 494, True, np.random.default_rng(0)).likely < 494
+    assert max(asked) <= 6 + 20
 
 
 def test_where_there_are_too_many_clusters_to_search_for_unequal_ones_the_count_stays():
@@ -317,7 +320,15 @@ def test_where_there_are_too_many_clusters_to_search_for_unequal_ones_the_count_
     labels = half_labelled(truth, 6)
     count = known_share.Count(700.0, 0.1, as_rows(x, 1 << 20), torch.from_numpy(labels))
     assert len(x) > 6000
-    assert count_if_uneven(count, 700, True, np.random.default_rng(0)) is None
+    assert novel_if_uneven(count, 694, True, np.random.default_rng(0)) is None
+
+
+def test_an_interval_holds_the_count_by_size_and_at_its_lower_end_what_clusters_tell():
+    """Six known categories and 24 novel ones by size; clusters tell of six, both together of twelve."""
+    found = KEstimate(30, 22, 50, ((14, 0.5), (30, 1.0), (50, 0.2)), "combined")
+    moved = _moved(found, Novel(12.0, 6.0), 6)
+    assert moved == KEstimate(18, 10, 30, ((10, 0.5), (18, 1.0), (28, 0.2)), "combined")
+    assert astuple(_moved(found, Novel(36.0, 48.0), 6))[:3] == (42, 22, 72)  # the other way round
 
 
 @pytest.mark.parametrize(("sizes", "number"), [([7, 7, 7, 7], 4.0), ([5], 1.0), ([3, 0, 3], 2.0), ([2, 1, 1], 2**1.5)])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selex.cluster.holdout.known_share import QUICK, Count, count_by_share
-from selex.cluster.holdout.uneven import count_if_uneven
+from selex.cluster.holdout.uneven import Novel, novel_if_uneven
 from selex.cluster.kmeans import Problem, Settings, note, prepare
 from selex.cluster.rows import DEFAULT_MEMORY, Rows
 from selex.cluster.score_k import Accuracy, Judge, Silhouette, Values
@@ -146,23 +146,23 @@ def _combined(
     low, high = min(low, best, int(ends[0])), max(high, best, int(np.ceil(ends[1])))
     curve = tuple((int(k), float(score)) for k, score in zip(ks, likely, strict=True))
     found = KEstimate(best, low, high, curve, "combined")
-    uneven = count_if_uneven(count, best, balanced, rng, progress)
-    return _moved(found, uneven, n_known) if uneven else found
+    novel = novel_if_uneven(count, best - n_known, balanced, rng, progress)
+    return _moved(found, novel, n_known) if novel else found
 
 
-def _moved(found: KEstimate, best: int, n_known: int) -> KEstimate:
-    """The estimate moved to another count, in proportion with its curve and its interval, by novel categories.
+def _moved(found: KEstimate, novel: Novel, n_known: int) -> KEstimate:
+    """The estimate moved to another number of novel categories, in proportion with its curve and its interval.
 
-    The interval keeps its lower end if that is lower, and holds the count that was the estimate.
+    The interval holds the count that was the estimate, and its lower end what it would be by clusters alone.
     """
-    times = (best - n_known) / (found.n_clusters - n_known)
 
-    def at(k: int) -> int:
-        return round(n_known + max(k - n_known, 0) * times)
+    def at(k: int, number: float) -> int:
+        return round(n_known + max(k - n_known, 0) * number / (found.n_clusters - n_known))
 
-    curve = tuple((at(k), score) for k, score in found.curve)
-    low, high = min(found.low, at(found.low)), max(found.n_clusters, at(found.high))
-    return KEstimate(best, low, high, curve, found.method)
+    curve = tuple((at(k, novel.likely), score) for k, score in found.curve)
+    low = min(found.low, at(found.low, novel.by_clusters))
+    high = max(found.n_clusters, at(found.high, novel.likely))
+    return KEstimate(at(found.n_clusters, novel.likely), low, high, curve, found.method)
 
 
 def _clipped(found: KEstimate, low: int, high: int) -> KEstimate:

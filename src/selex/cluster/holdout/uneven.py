@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from math import nan
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,20 +27,27 @@ _ERROR = 0.2  # standard error of the logarithm of a count by effective numbers:
 _FEWER = 0.5  # share of the clusters asked for; where fewer are found in effect, fewer are asked for
 
 
-def count_if_uneven(
+class Novel(NamedTuple):
+    """How many novel categories there are where sizes differ: likely, and by clusters alone."""
+
+    likely: float
+    by_clusters: float
+
+
+def novel_if_uneven(
     count: Count,
-    n_clusters: int,
+    by_size: int,
     balanced: bool,
     rng: np.random.Generator,
     progress: Callable[[int, float], None] | None = None,
-) -> int | None:
-    """How many categories there are if novel ones are as uneven as known ones, given how many by their mean size.
+) -> Novel | None:
+    """How many novel categories there are if they are as uneven as known ones, given how many `by_size`, the mean one.
 
     A very large category that is known makes the mean too large and the known ones too uneven, one that is novel the
     reverse. So two numbers of novel categories are averaged in their logarithm, each by how sure it is: the one by
     size, and the effective number of novel clusters times how many known categories there are for each in effect, by
     their labels. Too many clusters cut a large category up: where the second number is less than half of the novel
-    clusters that were asked for, it is taken once more from as few as the average gives.
+    clusters that were asked for, the search is repeated for as many as the average gives, and both are averaged.
 
     None where by size no category is novel, where numbers of labels do not differ by more than chance or sizes of
     clusters do not follow them, and where there are too many clusters to search for unequal ones.
@@ -48,7 +56,6 @@ def count_if_uneven(
 
     labels = count.known[count.known >= 0].bincount().cpu().numpy()
     n_known, n_free = len(labels), int((count.known < 0).sum())
-    by_size = n_clusters - n_known
     n_novel = min(by_size, n_free)
     if by_size < 1 or not differ(labels) or not can_smooth(count.rows.total, n_known + n_novel):
         return None
@@ -67,9 +74,9 @@ def count_if_uneven(
     if found is None:
         return None
     fewer = round(average(found))
-    if found < _FEWER * n_novel and fewer < n_novel:
-        found = by_clusters(fewer) or found
-    return round(n_known + average(found))
+    if found < _FEWER * n_novel and fewer < n_novel and (again := by_clusters(fewer)):
+        found = float((found * again) ** 0.5)
+    return Novel(average(found), found)
 
 
 def _sizes_of_novel(
