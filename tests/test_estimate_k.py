@@ -237,6 +237,17 @@ def test_if_few_clusters_are_found_of_those_asked_for_fewer_are_asked_for(asked,
     assert len(ks) == 2
 
 
+def test_if_many_categories_are_likely_of_few_asked_for_more_are_asked_for(monkeypatch):
+    """By mean size one category is novel, since a known one is very large; five are."""
+    x, truth = pile([*VERY_UNEVEN, 90, 50, 25, 12, 6], spread=0.2)
+    count = known_share.Count(6.0, 0.8, as_rows(x, 1 << 20), torch.from_numpy(half_labelled(truth, 5, 2)))
+    ks = searches(monkeypatch)
+    found = novel_if_uneven(count, 1, True, np.random.default_rng(0))
+    assert ks[0] == 6 < ks[1]
+    assert len(ks) == 2
+    assert 1 < found.likely < found.by_clusters
+
+
 def test_if_fewer_clusters_tell_nothing_the_first_count_stays(monkeypatch):
     x, truth = pile([*TAIL, 600, 20, 10], spread=0.4)
     count = known_share.Count(40, 0.25, as_rows(x, 1 << 20), torch.from_numpy(half_labelled(truth, 6)))
@@ -323,12 +334,13 @@ def test_where_there_are_too_many_clusters_to_search_for_unequal_ones_the_count_
     assert novel_if_uneven(count, 694, True, np.random.default_rng(0)) is None
 
 
-def test_an_interval_holds_the_count_by_size_and_at_its_lower_end_what_clusters_tell():
+def test_an_interval_moves_down_but_not_up_and_holds_both_counts():
     """Six known categories and 24 novel ones by size; clusters tell of six, both together of twelve."""
     found = KEstimate(30, 22, 50, ((14, 0.5), (30, 1.0), (50, 0.2)), "combined")
     moved = _moved(found, Novel(12.0, 6.0), 6)
     assert moved == KEstimate(18, 10, 30, ((10, 0.5), (18, 1.0), (28, 0.2)), "combined")
-    assert astuple(_moved(found, Novel(36.0, 48.0), 6))[:3] == (42, 22, 72)  # the other way round
+    assert astuple(_moved(found, Novel(36.0, 48.0), 6))[:3] == (42, 22, 50)
+    assert astuple(_moved(found, Novel(60.0, 70.0), 6))[:3] == (66, 22, 66)
 
 
 @pytest.mark.parametrize(("sizes", "number"), [([7, 7, 7, 7], 4.0), ([5], 1.0), ([3, 0, 3], 2.0), ([2, 1, 1], 2**1.5)])

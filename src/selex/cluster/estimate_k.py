@@ -121,8 +121,9 @@ def _combined(
 ) -> KEstimate:
     """What shares make likely, Student's in the logarithm as few categories tell little, and silhouettes beside it.
 
-    The likeliest count where that is a limit, else the median; the median, too, where that no category is novel is
-    likeliest, but may well be chance. Where sizes differ, it moves by how uneven novel clusters are.
+    The likeliest count where that is a limit, else the median. Where no novel category is likeliest, but that may well
+    be chance, there is at least one: the median only says how little is known. Where sizes differ, the estimate moves
+    by how uneven novel clusters are.
     """
     from scipy.stats import t as student  # takes a second to import
 
@@ -139,6 +140,7 @@ def _combined(
     vague = likeliest == limits[0] < best and error > _VAGUE
     if vague:
         note("labels hardly tell whether any category is novel")
+        best = max(round(count.n_clusters), n_known + 1)
     elif likeliest in limits:  # a median close to a limit would hide that it is one
         best = likeliest
     alone = student(max(n_known - 1, _FEW), np.log(count.n_clusters), float(np.hypot(error, _one_more(count, n_known))))
@@ -151,18 +153,18 @@ def _combined(
 
 
 def _moved(found: KEstimate, novel: Novel, n_known: int) -> KEstimate:
-    """The estimate moved to another number of novel categories, in proportion with its curve and its interval.
+    """The estimate moved to another number of novel categories, in proportion with its curve.
 
-    The interval holds the count that was the estimate, and its lower end what it would be by clusters alone.
+    The ends of its interval move down but not up, the lower one as far as clusters alone tell; it holds both estimates.
     """
 
     def at(k: int, number: float) -> int:
         return round(n_known + max(k - n_known, 0) * number / (found.n_clusters - n_known))
 
-    curve = tuple((at(k, novel.likely), score) for k, score in found.curve)
+    best, curve = at(found.n_clusters, novel.likely), tuple((at(k, novel.likely), score) for k, score in found.curve)
     low = min(found.low, at(found.low, novel.by_clusters))
-    high = max(found.n_clusters, at(found.high, novel.likely))
-    return KEstimate(at(found.n_clusters, novel.likely), low, high, curve, found.method)
+    high = max(found.n_clusters, best, min(found.high, at(found.high, novel.likely)))
+    return KEstimate(best, low, high, curve, found.method)
 
 
 def _clipped(found: KEstimate, low: int, high: int) -> KEstimate:

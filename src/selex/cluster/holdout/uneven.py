@@ -24,7 +24,7 @@ from selex.cluster.search import searched
 from selex.errors import Note
 
 _ERROR = 0.2  # standard error of the logarithm of a count by effective numbers: clusters are not categories
-_FEWER = 0.5  # share of the clusters asked for; where fewer are found in effect, fewer are asked for
+_OFF = 2  # times more or fewer in effect than novel clusters asked for: others are asked for as well
 
 
 class Novel(NamedTuple):
@@ -46,8 +46,9 @@ def novel_if_uneven(
     A very large category that is known makes the mean too large and the known ones too uneven, one that is novel the
     reverse. So two numbers of novel categories are averaged in their logarithm, each by how sure it is: the one by
     size, and the effective number of novel clusters times how many known categories there are for each in effect, by
-    their labels. Too many clusters cut a large category up: where the second number is less than half of the novel
-    clusters that were asked for, the search is repeated for as many as the average gives, and both are averaged.
+    their labels. Too many clusters cut a large category up, and too few show no small ones: where the second number
+    is less than half or more than twice the novel clusters that were asked for, the search is repeated for as many as
+    the average gives, and both are averaged.
 
     None where by size no category is novel, where numbers of labels do not differ by more than chance or sizes of
     clusters do not follow them, and where there are too many clusters to search for unequal ones.
@@ -73,8 +74,8 @@ def novel_if_uneven(
     found = by_clusters(n_novel)
     if found is None:
         return None
-    fewer = round(average(found))
-    if found < _FEWER * n_novel and fewer < n_novel and (again := by_clusters(fewer)):
+    likely = min(round(average(found)), n_free)
+    if not n_novel / _OFF < found < n_novel * _OFF and likely != n_novel and (again := by_clusters(likely)):
         found = float((found * again) ** 0.5)
     return Novel(average(found), found)
 
