@@ -37,7 +37,7 @@ def reliability(files: dict[str, Path], out: Path) -> None:
 
 def estimates(files: list[Path], out: Path) -> None:
     """Estimates and their intervals, divided by the truth."""
-    figure = Figure(figsize=(7, 5), layout="constrained")
+    figure = Figure(layout="constrained")
     axes = figure.add_subplot()
     names = []
     for file in files:
@@ -48,7 +48,9 @@ def estimates(files: list[Path], out: Path) -> None:
                 low, high = (int(end) / row["categories"] for end in span.split(" to "))
                 axes.plot([low, high], [len(names) - 1] * 2, color="#2a6f97", alpha=0.5)
                 axes.plot(count / row["categories"], len(names) - 1, "o", ms=4, color="#c8553d")
+    figure.set_size_inches(7, 1 + len(names) / 7)
     axes.axvline(1, color="gray", ls=":")
+    axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.set(xscale="log", xlabel="estimate and 90 % interval, divided by the truth")
     axes.set_xticks(ticks := [0.3, 0.5, 1, 2, 5, 10], list(map(str, ticks)))
