@@ -215,6 +215,7 @@ def test_where_labels_hardly_tell_there_may_be_more_than_the_known_ones(spread, 
         found = estimate_k(x, half_labelled(truth, 5, 2), rng=rng)
     assert found.low == 5 < found.n_clusters
     assert found.high >= 10
+    assert found.n_clusters in dict(found.curve)
 
 
 @pytest.mark.parametrize("sizes", [[100, 20, 10, 6, 4], [300, 20, 10, 6, 4], [300, 100, 30, 10, 10]])
@@ -343,6 +344,16 @@ def test_an_interval_moves_down_but_not_up_and_holds_both_counts():
     assert astuple(_moved(found, Novel(60.0, 70.0), 6))[:3] == (66, 22, 66)
 
 
+def test_where_more_clusters_would_be_too_many_the_first_count_stays(monkeypatch):
+    x, truth = pile([*VERY_UNEVEN, 90, 50, 25, 12, 6], spread=0.2)
+    count = known_share.Count(6.0, 0.8, as_rows(x, 1 << 20), torch.from_numpy(half_labelled(truth, 5, 2)))
+    monkeypatch.setattr("selex.cluster.search.smoothed.can_smooth", lambda n, k: k <= 6)
+    ks = searches(monkeypatch)
+    found = novel_if_uneven(count, 1, True, np.random.default_rng(0))
+    assert ks == [6]
+    assert found.likely > 1
+
+
 @pytest.mark.parametrize(("sizes", "number"), [([7, 7, 7, 7], 4.0), ([5], 1.0), ([3, 0, 3], 2.0), ([2, 1, 1], 2**1.5)])
 def test_over_how_many_things_are_spread_in_effect(sizes, number):
     assert effective_number(sizes) == pytest.approx(number)
@@ -424,6 +435,18 @@ def test_held_out_rows_count_alike_where_every_category_has_many_labels():
     look = known_share._Look(rows, labels, 10, (1.0, 1.0), True)
     for whole, held_out in look._folds(rng):
         np.testing.assert_array_equal(look._as_known(np.where(whole | held_out, -1, labels), held_out), 1.0)
+
+
+def test_the_estimate_is_on_the_curve_where_labels_hardly_tell(monkeypatch):
+    """The counts that are judged are far apart where hardly anything is known."""
+    monkeypatch.setattr("selex.cluster.estimate_k._silhouettes", lambda *_: np.zeros_like)
+    rows = as_rows(np.random.default_rng(0).normal(size=(2400, 8)).astype(np.float32), 1 << 20)
+    labels = torch.from_numpy(np.where(np.arange(2400) < 800, np.arange(2400) % 200, -1))
+    count = known_share.Count(200.0, 2.0, rows, labels)
+    with pytest.warns(Note, match="labels hardly tell"):
+        found = _combined(count, 200, (200, 1200), True, np.random.default_rng(0), None)
+    assert found.n_clusters > 200
+    assert found.n_clusters in dict(found.curve)
 
 
 def test_silhouettes_do_not_exclude_what_shares_make_likely():

@@ -140,7 +140,7 @@ def _combined(
     vague = likeliest == limits[0] < best and error > _VAGUE
     if vague:
         note("labels hardly tell whether any category is novel")
-        best = max(round(count.n_clusters), n_known + 1)
+        best = int(ks[ks >= max(round(count.n_clusters), n_known + 1)][0])
     elif likeliest in limits:  # a median close to a limit would hide that it is one
         best = likeliest
     alone = student(max(n_known - 1, _FEW), np.log(count.n_clusters), float(np.hypot(error, _one_more(count, n_known))))

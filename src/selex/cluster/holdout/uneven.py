@@ -58,11 +58,13 @@ def novel_if_uneven(
     labels = count.known[count.known >= 0].bincount().cpu().numpy()
     n_known, n_free = len(labels), int((count.known < 0).sum())
     n_novel = min(by_size, n_free)
-    if by_size < 1 or not differ(labels) or not can_smooth(count.rows.total, n_known + n_novel):
+    if by_size < 1 or not differ(labels):
         return None
     sure = _ERROR**2 / (_ERROR**2 + count.error**2)
 
     def by_clusters(asked: int) -> float | None:
+        if not can_smooth(count.rows.total, n_known + asked):
+            return None
         sizes = _sizes_of_novel(count, n_known, asked, balanced, rng)
         if progress:
             progress(n_known + asked, nan)
