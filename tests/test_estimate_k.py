@@ -449,6 +449,25 @@ def test_the_estimate_is_on_the_curve_where_labels_hardly_tell(monkeypatch):
     assert found.n_clusters in dict(found.curve)
 
 
+def test_where_labels_hardly_tell_no_more_are_found_than_are_judged(monkeypatch):
+    """By shares alone there are more than half the rows."""
+    monkeypatch.setattr("selex.cluster.estimate_k._silhouettes", lambda *_: lambda where: 2.0 * (where < 0.7))
+    rows = as_rows(np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32), 1 << 20)
+    labels = torch.from_numpy(np.array([0, 0, 1] + [-1] * 37))
+    with pytest.warns(Note, match="labels hardly tell"):
+        found = _combined(known_share.Count(26.7, 3.5, rows, labels), 2, (2, 20), True, np.random.default_rng(0), None)
+    assert found.low <= found.n_clusters == 20 <= found.high
+
+
+def test_a_limit_above_half_the_rows_allows_more():
+    x, truth = pile([2] * 12 + [1] * 48, spread=0.1)
+    labels = np.where((truth < 12) & (np.arange(len(truth)) % 2 == 0), truth, -1)
+    labels[np.flatnonzero(truth < 12)] = truth[truth < 12]
+    with pytest.warns(Note, match="36 categories, the highest count allowed"):
+        assert estimate_k(x, labels, rng=0).n_clusters == 36
+    assert estimate_k(x, labels, max_clusters=72, rng=0).n_clusters > 36
+
+
 def test_silhouettes_do_not_exclude_what_shares_make_likely():
     """Known categories of two clusters each: silhouettes want clusters to be categories, labels say otherwise."""
     x, blob = blobs_of(24)

@@ -82,7 +82,7 @@ def estimate_k(
     if method in ("auto", "combined"):
         count = count_by_share(rows, known, n_known, balanced, generator)
         if count:
-            free = _limits(rows.total, n_known, None, tried=False)  # a limit does not tell how many there are
+            free = limits[0], max(limits[1], rows.total // 2)  # a limit does not tell how many there are
             found = _clipped(_combined(count, n_known, free, balanced, generator, progress), *limits)
             _tell_of_limits(found.n_clusters, *limits)
             return _agreed(found, rows)
@@ -122,8 +122,8 @@ def _combined(
     """What shares make likely, Student's in the logarithm as few categories tell little, and silhouettes beside it.
 
     The likeliest count where that is a limit, else the median. Where no novel category is likeliest, but that may well
-    be chance, there is at least one: the median only says how little is known. Where sizes differ, the estimate moves
-    by how uneven novel clusters are.
+    be chance, what shares alone say, and at least one: the median only says how little is known. Where sizes differ,
+    the estimate moves by how uneven novel clusters are.
     """
     from scipy.stats import t as student  # takes a second to import
 
@@ -140,7 +140,8 @@ def _combined(
     vague = likeliest == limits[0] < best and error > _VAGUE
     if vague:
         note("labels hardly tell whether any category is novel")
-        best = int(ks[ks >= max(round(count.n_clusters), n_known + 1)][0])
+        at_least = min(max(round(count.n_clusters), n_known + 1), int(ks[-1]))
+        best = int(ks[np.searchsorted(ks, at_least)])
     elif likeliest in limits:  # a median close to a limit would hide that it is one
         best = likeliest
     alone = student(max(n_known - 1, _FEW), np.log(count.n_clusters), float(np.hypot(error, _one_more(count, n_known))))
