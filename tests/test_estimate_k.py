@@ -451,7 +451,7 @@ def test_the_estimate_is_on_the_curve_where_labels_hardly_tell(monkeypatch):
 
 def test_where_labels_hardly_tell_no_more_are_found_than_are_judged(monkeypatch):
     """By shares alone there are more than half the rows."""
-    monkeypatch.setattr("selex.cluster.estimate_k._silhouettes", lambda *_: lambda where: 2.0 * (where < 0.7))
+    monkeypatch.setattr("selex.cluster.estimate_k._silhouettes", lambda *_: lambda where: 1.0 * (where < 0.7))
     rows = as_rows(np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32), 1 << 20)
     labels = torch.from_numpy(np.array([0, 0, 1] + [-1] * 37))
     with pytest.warns(Note, match="labels hardly tell"):
