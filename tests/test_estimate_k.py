@@ -238,6 +238,17 @@ def test_if_few_clusters_are_found_of_those_asked_for_fewer_are_asked_for(asked,
     assert len(ks) == 2
 
 
+@pytest.mark.parametrize(("largest", "by_size"), [(1500, 30), (110, 8)])
+def test_where_only_novel_categories_are_large_the_mean_size_of_known_ones_tells_little(largest, by_size):
+    """However alike in size the known ones are: those do not show how uncertain their mean is."""
+    x, truth = pile([120, 100, 80, 60, 50, 40, largest, 90, 70, 60, 50, 30], spread=0.4)
+    count = known_share.Count(36.0, 0.1, as_rows(x, 1 << 20), torch.from_numpy(half_labelled(truth, 6)))
+    found = novel_if_uneven(count, by_size, True, np.random.default_rng(0))
+    half_way = (by_size * found.by_clusters) ** 0.5
+    assert found.by_clusters < by_size
+    assert (found.likely < half_way) == (largest == 1500)
+
+
 def test_if_many_categories_are_likely_of_few_asked_for_more_are_asked_for(monkeypatch):
     """By mean size one category is novel, since a known one is very large; five are."""
     x, truth = pile([*VERY_UNEVEN, 90, 50, 25, 12, 6], spread=0.2)
@@ -447,6 +458,23 @@ def test_the_estimate_is_on_the_curve_where_labels_hardly_tell(monkeypatch):
         found = _combined(count, 200, (200, 1200), True, np.random.default_rng(0), None)
     assert found.n_clusters > 200
     assert found.n_clusters in dict(found.curve)
+
+
+@pytest.mark.parametrize(("error", "told"), [(0.2, True), (0.6, False)])
+@pytest.mark.parametrize("likeliest", [6, 7])
+def test_where_labels_hardly_tell_the_median_is_not_the_estimate(likeliest, error, told, monkeypatch):
+    """It rises with how uncertain all is; that at most one category is novel is likeliest, but may be chance."""
+    at, by = np.log(likeliest + 0.5), 0.4 / error
+    monkeypatch.setattr("selex.cluster.estimate_k._silhouettes", lambda *_: lambda where: by * (where < at))
+    monkeypatch.setattr("selex.cluster.estimate_k.novel_if_uneven", lambda *_: None)
+    x, truth = pile(TAIL * 2, spread=0.4)
+    count = known_share.Count(8.0, error, as_rows(x, 1 << 20), torch.from_numpy(half_labelled(truth, 6)))
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always", Note)
+        found = _combined(count, 6, (6, 300), True, np.random.default_rng(0), None)
+    assert max(found.curve, key=lambda point: point[1])[0] == likeliest
+    assert not notes if told else "labels hardly tell" in str(notes[0].message)
+    assert told or found.n_clusters == 8
 
 
 def test_where_labels_hardly_tell_no_more_are_found_than_are_judged(monkeypatch):
