@@ -246,6 +246,7 @@ def test_a_click_or_a_key_enlarges_an_image_and_arrows_turn(open_page):
     images, large = card.locator(".pictures").first.locator("img"), page.locator("#large")
     images.nth(1).click()
     expect(large).to_be_visible()
+    expect(page.get_by_role("button", name="Close")).to_be_focused()
     shown = large.locator("img")
     expect(shown).to_have_attribute("alt", images.nth(1).get_attribute("alt"))
     assert shown.bounding_box()["width"] > 3 * images.nth(1).bounding_box()["width"]

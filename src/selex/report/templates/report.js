@@ -47,7 +47,9 @@ function enlarge(image) {
   large.querySelector("img")?.remove();
   large.prepend(Object.assign(new Image(), { src: image.src, alt: image.alt }));
   large.querySelector("p").textContent = image.title;
-  if (!large.open) large.showModal();
+  if (large.open) return;
+  large.showModal();
+  large.querySelector("button:last-child").focus();  // autofocus would be tried when the page loads
 }
 const turn = (step) => enlarge(group[(at + step + group.length) % group.length]);
 for (const image of document.querySelectorAll(".pictures img, .errors img")) {
