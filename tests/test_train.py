@@ -173,12 +173,32 @@ def test_what_cannot_be_trained_on(data):
     check_trainable(small("gcd", batch=60), data)
 
 
-def test_a_device_that_is_too_small(data, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"),
+    ],
+)
+def test_a_device_that_is_too_small(error, data, monkeypatch):
     def full(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     monkeypatch.setattr(Steps, "step", full)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (300 << 20, 16 << 30))
     with pytest.raises(InputError, match=r"cpu has too little memory for this training: set train.micro_batch=4 "):
+        fit(small("gcd"), data)
+
+
+@pytest.mark.parametrize("said", ["cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", "mat1 and mat2 cannot be multiplied"])
+def test_an_error_that_has_nothing_to_do_with_memory_is_not_hidden(said, data, monkeypatch):
+    def broken(*_):
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(Steps, "step", broken)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (9 << 30, 16 << 30))
+    with pytest.raises(RuntimeError, match=said):
         fit(small("gcd"), data)
 
 

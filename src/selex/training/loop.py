@@ -24,7 +24,7 @@ from selex.metrics import matched
 from selex.progress import training_bar
 from selex.training.batches import Batches, Data
 from selex.training.checkpoint import Checkpoints
-from selex.training.devices import compiled_blocks
+from selex.training.devices import compiled_blocks, out_of_memory
 from selex.training.methods.base import Method
 from selex.training.steps import Steps
 from selex.types import Level
@@ -67,7 +67,9 @@ def train(
     loop = Loop(method, data, seed, fabric, checkpoints, callbacks or Callbacks(), compile)
     try:
         return loop.run()
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
         smaller = max(1, (method.settings.micro_batch or method.settings.batch) // 4)
         raise InputError(
             f"{fabric.device} has too little memory for this training: set train.micro_batch={smaller} (the result is "
