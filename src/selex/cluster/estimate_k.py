@@ -30,7 +30,8 @@ _CLEAR = 0.5  # silhouette from which on clusters are so clear that there is no 
 _BESIDE = 5.0  # what the logarithm of a silhouette counts beside that of a likelihood
 _LOWEST = -1.5  # but no more than so much, unless clusters are clear: silhouettes do not know what labels mean
 _POINTS = 200  # counts whose likelihood is worked out, at most
-_VAGUE = 0.35  # standard error of a logarithm from which on it may be chance that hardly any category seems novel
+_VAGUE = 0.35  # standard error of a logarithm from which on it may be chance that no category seems novel
+_FAR = 2  # times the likeliest count: a median beyond only says how little is known
 AT_BEST = 0.06
 """Standard error of the logarithm of a count by shares that no number of labels goes below."""
 
@@ -121,9 +122,9 @@ def _combined(
 ) -> KEstimate:
     """What shares make likely, Student's in the logarithm as few categories tell little, and silhouettes beside it.
 
-    The likeliest count where that is a limit, else the median. Where at most one novel category is likeliest, but that
-    may well be chance, what shares alone say, and at least one: the median only says how little is known. Where sizes
-    differ, the estimate moves by how uneven novel clusters are.
+    The likeliest count where that is a limit, else the median. Where labels hardly tell, what shares alone say, and at
+    least one novel category: the median then only says how little is known, and that none is novel may be likeliest by
+    chance. Where sizes differ, the estimate moves by how uneven novel clusters are.
     """
     from scipy.stats import t as student  # takes a second to import
 
@@ -137,7 +138,7 @@ def _combined(
     likely = np.exp(likely - likely.max())
     low, best, high = _percentiles(ks, likely)
     likeliest = int(ks[likely.argmax()])
-    vague = likeliest <= limits[0] + 1 and likeliest < best and error > _VAGUE
+    vague = error > _VAGUE and (best > _FAR * likeliest or likeliest == limits[0] < best)
     if vague:
         note("labels hardly tell whether any category is novel")
         at_least = min(max(round(count.n_clusters), n_known + 1), int(ks[-1]))
