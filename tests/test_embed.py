@@ -277,12 +277,22 @@ def test_out_of_memory_halves_the_pieces(backbone, monkeypatch):
     assert max(sizes[3:]) == 2
 
 
-def test_no_memory_for_a_single_image(backbone, monkeypatch):
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory left"), RuntimeError("CUDA error: out of memory")])
+def test_no_memory_for_a_single_image(error, backbone, monkeypatch):
     def too_large(_):
-        raise torch.OutOfMemoryError("no memory left")
+        raise error
 
     monkeypatch.setattr(backbone, "forward", too_large)
     with pytest.raises(InputError, match="cpu has too little memory for even one image"):
+        embed(backbone, Noise(), device="cpu")
+
+
+def test_a_fault_that_no_smaller_piece_would_mend_is_not_hidden(backbone, monkeypatch):
+    def broken(_):
+        raise RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR")  # there is no device to ask for its memory
+
+    monkeypatch.setattr(backbone, "forward", broken)
+    with pytest.raises(RuntimeError, match="CUDNN_STATUS_INTERNAL_ERROR"):
         embed(backbone, Noise(), device="cpu")
 
 

@@ -177,6 +177,7 @@ def test_what_cannot_be_trained_on(data):
     "error",
     [
         torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUDA error: out of memory"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"),
     ],
@@ -186,7 +187,7 @@ def test_a_device_that_is_too_small(error, data, monkeypatch):
         raise error
 
     monkeypatch.setattr(Steps, "step", full)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (300 << 20, 16 << 30))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (300 << 20, 16 << 30))
     with pytest.raises(InputError, match=r"cpu has too little memory for this training: set train.micro_batch=4 "):
         fit(small("gcd"), data)
 
@@ -197,7 +198,7 @@ def test_an_error_that_has_nothing_to_do_with_memory_is_not_hidden(said, data, m
         raise RuntimeError(said)
 
     monkeypatch.setattr(Steps, "step", broken)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (9 << 30, 16 << 30))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (9 << 30, 16 << 30))
     with pytest.raises(RuntimeError, match=said):
         fit(small("gcd"), data)
 

@@ -31,7 +31,7 @@ _BESIDE = 5.0  # what the logarithm of a silhouette counts beside that of a like
 _LOWEST = -1.5  # but no more than so much, unless clusters are clear: silhouettes do not know what labels mean
 _POINTS = 200  # counts whose likelihood is worked out, at most
 _VAGUE = 0.35  # standard error of a logarithm from which on it may be chance that no category seems novel
-_FAR = 2  # times the likeliest count: a median beyond only says how little is known
+_FAR = 2  # a median of more than so many times the likeliest count only says how little is known
 AT_BEST = 0.06
 """Standard error of the logarithm of a count by shares that no number of labels goes below."""
 
@@ -122,9 +122,9 @@ def _combined(
 ) -> KEstimate:
     """What shares make likely, Student's in the logarithm as few categories tell little, and silhouettes beside it.
 
-    The likeliest count where that is a limit, else the median. Where labels hardly tell, what shares alone say, and at
-    least one novel category: the median then only says how little is known, and that none is novel may be likeliest by
-    chance. Where sizes differ, the estimate moves by how uneven novel clusters are.
+    The likeliest count where that is a limit, else the median. Where labels hardly tell, what shares alone say if that
+    is less than the median, which then only says how little is known, and at least one novel category: that none is
+    novel may be likeliest by chance. Where sizes differ, the estimate moves by how uneven novel clusters are.
     """
     from scipy.stats import t as student  # takes a second to import
 
@@ -140,9 +140,8 @@ def _combined(
     likeliest = int(ks[likely.argmax()])
     vague = error > _VAGUE and (best > _FAR * likeliest or likeliest == limits[0] < best)
     if vague:
-        note("labels hardly tell whether any category is novel")
-        at_least = min(max(round(count.n_clusters), n_known + 1), int(ks[-1]))
-        best = int(ks[np.searchsorted(ks, at_least)])
+        note("labels hardly tell how many categories are novel, if any")
+        best = int(ks[np.searchsorted(ks, min(max(round(count.n_clusters), n_known + 1), best))])
     elif likeliest in limits:  # a median close to a limit would hide that it is one
         best = likeliest
     alone = student(max(n_known - 1, _FEW), np.log(count.n_clusters), float(np.hypot(error, _one_more(count, n_known))))
@@ -157,7 +156,8 @@ def _combined(
 def _moved(found: KEstimate, novel: Novel, n_known: int) -> KEstimate:
     """The estimate moved to another number of novel categories, in proportion with its curve.
 
-    The ends of its interval move down but not up, the lower one as far as clusters alone tell; it holds both estimates.
+    The lower end of its interval moves down as far as clusters alone tell, the upper one stays; both estimates are in
+    it.
     """
 
     def at(k: int, number: float) -> int:
@@ -165,8 +165,7 @@ def _moved(found: KEstimate, novel: Novel, n_known: int) -> KEstimate:
 
     best, curve = at(found.n_clusters, novel.likely), tuple((at(k, novel.likely), score) for k, score in found.curve)
     low = min(found.low, at(found.low, novel.by_clusters))
-    high = max(found.n_clusters, best, min(found.high, at(found.high, novel.likely)))
-    return KEstimate(best, low, high, curve, found.method)
+    return KEstimate(best, low, max(found.high, best), curve, found.method)
 
 
 def _clipped(found: KEstimate, low: int, high: int) -> KEstimate:

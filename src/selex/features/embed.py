@@ -20,6 +20,7 @@ from selex.config import FeatureConfig
 from selex.data.crops import CropParams, fixed_crops, scales
 from selex.errors import InputError
 from selex.features.cache import FeatureCache, FeatureFile, Features, SharedRows, Standing
+from selex.memory import out_of_memory
 from selex.models.network import Backbone
 from selex.models.trunk import fold_norms
 from selex.progress import images_bar
@@ -221,7 +222,9 @@ class _Forward:
         while True:
             try:
                 return torch.cat([self._piece(piece) for piece in torch.split(crops, self.size)])
-            except (torch.OutOfMemoryError, MemoryError) as error:
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error, self.device):
+                    raise
                 if self.size == 1:
                     raise InputError(f"{self.device} has too little memory for even one image") from error
             self.size //= 2

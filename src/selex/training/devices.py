@@ -25,8 +25,6 @@ from selex.models.trunk import ClassToken
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-_FOR_KERNELS = 1 << 30  # bytes that cuDNN needs to load its kernels, at most
-
 
 def fabric_library() -> Any:
     """Lightning Fabric, alone or as a part of the whole `lightning` package; it comes with `selex[train]`."""
@@ -116,17 +114,6 @@ class Graph:
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, stream=stream):  # its own: recorded work may run beside other such work
             self.made = self.work(*self.given)
-
-
-def out_of_memory(error: RuntimeError) -> bool:
-    """Whether a device has no memory left, also as NVIDIA's libraries put it, which torch passes on.
-
-    cuDNN calls it an internal error if it cannot load its own kernels.
-    """
-    said = str(error)
-    if isinstance(error, torch.OutOfMemoryError) or "STATUS_ALLOC_FAILED" in said:
-        return True
-    return "CUDNN_STATUS_INTERNAL_ERROR" in said and torch.cuda.mem_get_info()[0] < _FOR_KERNELS
 
 
 @contextmanager

@@ -20,11 +20,12 @@ from torch.nn.functional import normalize
 from selex.config import TrainConfig
 from selex.errors import InputError
 from selex.io import first_line
+from selex.memory import out_of_memory
 from selex.metrics import matched
 from selex.progress import training_bar
 from selex.training.batches import Batches, Data
 from selex.training.checkpoint import Checkpoints
-from selex.training.devices import compiled_blocks, out_of_memory
+from selex.training.devices import compiled_blocks
 from selex.training.methods.base import Method
 from selex.training.steps import Steps
 from selex.types import Level
@@ -68,13 +69,13 @@ def train(
     try:
         return loop.run()
     except RuntimeError as error:
-        if not out_of_memory(error):
+        if not out_of_memory(error, fabric.device):
             raise
         smaller = max(1, (method.settings.micro_batch or method.settings.batch) // 4)
         raise InputError(
             f"{fabric.device} has too little memory for this training: set train.micro_batch={smaller} (the result is "
             "the same), train.view_bank=0, or a smaller train.batch"
-        ) from None
+        ) from error
     finally:
         loop.close()
 

@@ -24,7 +24,7 @@ from selex.cluster.search import searched
 from selex.errors import Note
 
 _ERROR = 0.2  # standard error of the logarithm of a count by effective numbers: clusters are not categories
-_OFF = 2  # times more or fewer in effect than novel clusters asked for: others are asked for as well
+_OFF = 2  # times more or fewer in effect than novel clusters asked for, or less sure, is no chance
 
 
 class Novel(NamedTuple):
@@ -46,10 +46,11 @@ def novel_if_uneven(
     A very large category that is known makes the mean too large and the known ones too uneven, one that is novel the
     reverse. So two numbers of novel categories are averaged in their logarithm, each by how sure it is: the one by
     size, and the effective number of novel clusters times how many known categories there are for each in effect, by
-    their labels. If novel clusters are more uneven than known categories, these lack large ones, and their mean is less
-    sure than they themselves show. Too many clusters cut a large category up, and too few show no small ones: where the
-    second number is less than half or more than twice the novel clusters that were asked for, the search is repeated
-    for as many as the average gives, and both are averaged.
+    their labels. If clusters tell of far fewer than were asked for, novel ones are more uneven than known ones, or one
+    is cut up: then the mean of as many known categories as there are may be far less sure than they themselves show,
+    and if that would be more than twice as unsure, it is. Too many clusters cut a large category up, and too few show
+    no small ones: where the second number is less than half or more than twice the novel clusters that were asked for,
+    the search is repeated for as many as the average gives, and both are averaged.
 
     None where by size no category is novel, where numbers of labels do not differ by more than chance or sizes of
     clusters do not follow them, and where there are too many clusters to search for unequal ones.
@@ -62,30 +63,27 @@ def novel_if_uneven(
     if by_size < 1 or not differ(labels):
         return None
 
-    def sizes_of(asked: int) -> NDArray[np.int64] | None:
+    def by_clusters(asked: int) -> float | None:
         if not can_smooth(count.rows.total, n_known + asked):
             return None
         sizes = _sizes_of_novel(count, n_known, asked, balanced, rng)
         if progress:
             progress(n_known + asked, nan)
-        return sizes
+        return None if sizes is None else n_known * effective_number(sizes) / effective_number(labels)
 
-    def by_clusters(sizes: NDArray[np.int64]) -> float:
-        return n_known * effective_number(sizes) / effective_number(labels)
-
-    sizes = sizes_of(n_novel)
-    if sizes is None:
+    found = by_clusters(n_novel)
+    if found is None:
         return None
-    error = max(count.error, (max(_unevenness(sizes) - _unevenness(labels), 0.0) / n_known) ** 0.5)
+    implied = (max(n_novel / found - 1, 0.0) / effective_number(labels)) ** 0.5
+    error = implied if implied > _OFF * count.error else count.error
     sure = _ERROR**2 / (_ERROR**2 + error**2)
 
     def average(other: float) -> float:
         return float(by_size**sure * other ** (1 - sure))
 
-    found = by_clusters(sizes)
     likely = min(round(average(found)), n_free)
-    if not n_novel / _OFF < found < n_novel * _OFF and likely != n_novel and (again := sizes_of(likely)) is not None:
-        found = float((found * by_clusters(again)) ** 0.5)
+    if not n_novel / _OFF < found < n_novel * _OFF and likely != n_novel and (again := by_clusters(likely)):
+        found = float((found * again) ** 0.5)
     return Novel(average(found), found)
 
 
@@ -106,8 +104,3 @@ def effective_number(sizes: ArrayLike) -> float:
     from scipy.stats import entropy  # takes a second to import
 
     return float(np.exp(entropy(np.asarray(sizes, dtype=float))))
-
-
-def _unevenness(sizes: NDArray[np.int64]) -> float:
-    """How many things there are for each in effect: one more than the squared coefficient of variation, about."""
-    return len(sizes) / effective_number(sizes)
