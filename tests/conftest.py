@@ -50,11 +50,23 @@ def blobs(n_blobs, size, spread=0.01, dims=16, seed=0):
     return centers[truth] + rng.normal(0, spread, (len(truth), dims)) / dims**0.5, truth
 
 
+TAIL = [60, 40, 30, 20, 20, 10]
+VERY_UNEVEN = [200, 25, 8, 4, 3]
+
+
 def pile(sizes, spread):
     """Blobs of these sizes."""
     x, truth = blobs(len(sizes), max(sizes), spread=spread, dims=24)
     kept = np.concatenate([np.flatnonzero(truth == blob)[:size] for blob, size in enumerate(sizes)])
     return x[kept], truth[kept]
+
+
+def some_labelled(truth, numbers):
+    """So many rows of each of the first categories have a label."""
+    labels = np.full(len(truth), -1)
+    for category, number in enumerate(numbers):
+        labels[np.flatnonzero(truth == category)[:number]] = category
+    return labels
 
 
 def half_labelled(truth, n_known, seed=0):
