@@ -24,7 +24,7 @@ from selex.cluster.search import searched
 from selex.errors import Note
 
 _ERROR = 0.2  # standard error of the logarithm of a count by effective numbers: clusters are not categories
-_OFF = 2  # times more or fewer in effect than novel clusters asked for, or less sure, is no chance
+_OFF = 2  # more than so many times as many, as few or as unsure is taken for more than chance
 
 
 class Novel(NamedTuple):
